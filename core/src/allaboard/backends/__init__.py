@@ -1,0 +1,1 @@
+"""Where runs live. Each backend answers the same questions; this package imports none of them."""
