@@ -243,26 +243,52 @@ def _is_old(item: os.DirEntry[str], now: float) -> bool:
 def whole_file(
     path: Path, *, exclusive: bool = False, made: Callable[[Path], None] = lambda folder: None
 ) -> Iterator[BinaryIO]:
-    """A file to write to that appears under ``path`` when the block ends, durable; when the block raises,
-    nothing happened.
+    """A file to write to that appears under ``path`` when the block ends, durable; when the block raises, nothing happened.
 
-    Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when
-    ``path`` exists.
+    Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when ``path`` exists.
     """
     with said(path, "writing"):
         temp, fd = _open_temp(path.parent, made)
+    with _temporary(temp, fd) as unnamed:
+        yield unnamed.file
+        unnamed.keep(path, exclusive=exclusive)
+
+
+@contextmanager
+def unnamed_file(folder: Path) -> Iterator[Unnamed]:
+    """A file to write to in ``folder`` (made when missing) that gets its name once it is complete; without one it is gone when the block ends."""
+    with said(folder, "writing to"):
+        temp, fd = _open_temp(folder, lambda uppermost: None)
+    with _temporary(temp, fd) as unnamed:
+        yield unnamed
+
+
+class Unnamed:
+    """What `unnamed_file` gives: ``file`` to write to, and ``path``, where the bytes lie for the time being."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.file = file
+
+    def keep(self, path: Path, *, exclusive: bool = False) -> None:
+        """The file is complete: it appears under ``path``, on the same file system, durable. Nothing more can be written."""
+        with said(path, "writing"):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            if sys.platform == "win32":
+                self.file.close()  # an open file cannot be renamed there; elsewhere its lock is kept until the name stands
+            _link(self.path, path) if exclusive else os.replace(self.path, path)
+            _sync_folder(path.parent)
+
+
+@contextmanager
+def _temporary(temp: Path, fd: int) -> Iterator[Unnamed]:
     file = os.fdopen(fd, "wb")
     try:
-        yield file
-        with said(path, "writing"):
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            _link(temp, path) if exclusive else temp.replace(path)
-            _sync_folder(path.parent)
+        yield Unnamed(temp, file)
     finally:
         with suppress(OSError):
-            file.close()  # after a full disk it flushes once more and fails once more
+            file.close()  # flushes once more and fails once more after a full disk
         with suppress(OSError):
             temp.unlink(missing_ok=True)
 
