@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from allaboard.errors import BadInput
-from allaboard.storage.base import Entry, Progress, Store, join, scheme_of
+from allaboard.storage.base import Entry, Progress, Store, join, scheme_of, shown
 from allaboard.storage.disk import DiskStore
 
 __all__ = ["Entry", "Progress", "Store", "join", "open_store"]
@@ -40,7 +40,9 @@ def open_store(uri: str | os.PathLike[str], *, environ: Mapping[str, str] | None
     if scheme == "file":
         return DiskStore(_folder(_path_of(uri), environ))
     if scheme or re.match(r"(s3|gs|file|https?):", uri, re.IGNORECASE):
-        raise BadInput(f"store {uri!r}: {scheme or uri.split(':')[0]!r} is not a kind of store; {_ALLOWED}")
+        raise BadInput(
+            f"store {shown(uri)!r}: {scheme or uri.split(':')[0]!r} is not a kind of store; {_ALLOWED}"
+        )
     return DiskStore(_folder(uri, environ))
 
 
@@ -55,9 +57,7 @@ def _path_of(uri: str) -> str:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost") or not slash:
-            raise BadInput(
-                f"store {uri!r}: the folder must be absolute; write file:///{host}{slash}{path} (three slashes)"
-            )
+            raise BadInput(f"store {uri!r}: the folder must be absolute; write file:///{host}{slash}{path}")
         rest = f"/{path}"
     if "?" in rest or "#" in rest:
         raise BadInput(

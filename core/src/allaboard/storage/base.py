@@ -155,6 +155,11 @@ def scheme_of(uri: str) -> str:
     return match[1].lower() if match else ""
 
 
+def shown(uri: str) -> str:
+    """``uri`` without a password that somebody wrote into it, for messages."""
+    return re.sub(r"//[^/]*@", "//***@", uri)
+
+
 def join(uri: str, *parts: str) -> str:
     """``uri`` with ``parts`` below it: ``join("s3://b/models", "run-1", "step-000000000120")``.
 

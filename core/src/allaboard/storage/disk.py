@@ -117,7 +117,7 @@ class DiskStore:
             size = os.fstat(source.fileno()).st_size
             if copied != size:
                 raise StorageUnreachable(
-                    f"{source_path}: {copied} of {size} bytes could be read, so {path} was not written; read it again"
+                    f"{source_path}: {copied} of {size} bytes could be read, so {path} was not written; try again"
                 )
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -243,9 +243,11 @@ def _is_old(item: os.DirEntry[str], now: float) -> bool:
 def whole_file(
     path: Path, *, exclusive: bool = False, made: Callable[[Path], None] = lambda folder: None
 ) -> Iterator[BinaryIO]:
-    """A file to write to that appears under ``path`` when the block ends, durable; when the block raises, nothing happened.
+    """A file to write to that appears under ``path`` when the block ends, durable; when the block raises,
+    nothing happened.
 
-    Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when ``path`` exists.
+    Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when
+    ``path`` exists.
     """
     with said(path, "writing"):
         temp, fd = _open_temp(path.parent, made)
@@ -256,7 +258,9 @@ def whole_file(
 
 @contextmanager
 def unnamed_file(folder: Path) -> Iterator[Unnamed]:
-    """A file to write to in ``folder`` (made when missing) that gets its name once it is complete; without one it is gone when the block ends."""
+    """A file to write to in ``folder`` (made when missing) that gets its name once it is complete; without
+    one it is gone when the block ends.
+    """
     with said(folder, "writing to"):
         temp, fd = _open_temp(folder, lambda uppermost: None)
     with _temporary(temp, fd) as unnamed:
@@ -264,20 +268,21 @@ def unnamed_file(folder: Path) -> Iterator[Unnamed]:
 
 
 class Unnamed:
-    """What `unnamed_file` gives: ``file`` to write to, and ``path``, where the bytes lie for the time being."""
+    """What `unnamed_file` gives: ``file`` to write to, and ``path``, where the bytes lie for now."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
         self.file = file
 
     def keep(self, path: Path, *, exclusive: bool = False) -> None:
-        """The file is complete: it appears under ``path``, on the same file system, durable. Nothing more can be written."""
+        """The file is complete: it appears under ``path``, on the same file system, durable. Nothing more
+        can be written.
+        """
         with said(path, "writing"):
             self.file.flush()
             os.fsync(self.file.fileno())
-            if sys.platform == "win32":
-                self.file.close()  # an open file cannot be renamed there; elsewhere its lock is kept until the name stands
-            _link(self.path, path) if exclusive else os.replace(self.path, path)
+            self.file.close()  # Windows renames no open file
+            _link(self.path, path) if exclusive else self.path.replace(path)
             _sync_folder(path.parent)
 
 
@@ -466,7 +471,9 @@ def translated(error: OSError, path: Path, doing: str) -> StorageError:
     number = error.errno or 0
     kind, advice = _ADVICE.get(number, (StorageError, "see what the system says about this path"))
     words = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
-    return kind(f"{path}: {words} while {doing} it; {advice.format(user=_user(), free=_free(path))}")
+    if "{free}" in advice:  # only then: to ask a disk that does not answer would hang
+        advice = advice.replace("{free}", _free(path))
+    return kind(f"{path}: {words} while {doing} it; {advice.replace('{user}', _user())}")
 
 
 _DENIED = (StorageDenied, "give {user} the permission on it and its folder, or use another folder")

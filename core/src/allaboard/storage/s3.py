@@ -1,0 +1,661 @@
+"""A store that is a prefix in an S3 bucket, on AWS or on any server that speaks its protocol.
+
+S3 shows an object whole or not at all by itself; large files go up in parts that become an object with the
+last request, and are taken back when anything fails. What is left to do here: bounded waiting, errors in
+our words, and three things that S3 does not give.
+
+**A lost answer.** A request may be carried out and its answer lost; the library then sends it again, and
+the second try fails because of the first. So what we create or complete carries a random mark, and before
+we believe such a failure we look at the mark.
+
+**Exclusive create** needs a server that honours ``If-None-Match: *``. Some ignore it and overwrite. Since
+an ignored condition looks like success, the first create in a bucket tries it out on an object of its own,
+twice: a server that lets the second one pass is refused.
+
+**One client** per set of settings and process: clients are dear to make and safe to share between threads,
+not across a fork.
+
+Uploads of a *client* that was killed leave parts that no listing shows and that cost money: give buckets
+the life-cycle rule AbortIncompleteMultipartUpload.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from allaboard.errors import (
+    BadInput,
+    StorageConflict,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageMissing,
+    StorageUnreachable,
+    StorageUnsupported,
+)
+from allaboard.storage import disk
+from allaboard.storage.base import (
+    OWN,
+    Entry,
+    Progress,
+    checked_key,
+    checked_prefix,
+    checked_range,
+    key_trouble,
+)
+
+if TYPE_CHECKING:
+    from s3transfer.manager import TransferManager
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0  # silence, not the length of a transfer
+ATTEMPTS = 5  # with pauses of up to 1, 2, 4 and 8 seconds between them
+PART = 32 * 2**20
+PARTS_AT_ONCE = 4
+
+
+class S3Store:
+    """Everything below ``s3://bucket/prefix``. Nothing is asked before the first use."""
+
+    def __init__(self, bucket: str, prefix: str = "", environ: Mapping[str, str] | None = None) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._environ = None if environ is None else dict(environ)
+
+    @classmethod
+    def at(cls, uri: str, environ: Mapping[str, str] | None = None) -> S3Store:
+        """The store at ``s3://bucket/prefix``. `BadInput` when that names no bucket or no prefix."""
+        bucket, _, rest = uri.split(":", 1)[1].removeprefix("//").partition("/")
+        prefix = rest.strip("/")
+        if "@" in bucket:  # never repeat what stands there
+            raise BadInput(
+                "an s3:// address holds no credentials; write s3://bucket/prefix and give them by AWS_PROFILE, or by "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        if not uri.lower().startswith("s3://") or not bucket:
+            raise BadInput(f"store {uri!r}: the name of the bucket is missing; write s3://bucket/prefix")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", bucket):
+            raise BadInput(
+                f"store {uri!r}: {bucket!r} cannot be a bucket; use 3 to 63 lower-case letters, digits, '.' and '-'"
+            )
+        trouble = key_trouble(prefix) if prefix else None
+        if trouble:
+            raise BadInput(
+                f"store {uri!r}: the prefix is no folder, {trouble}; write s3://bucket/folder/folder"
+            )
+        return cls(bucket, prefix, environ)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        return self._entries(checked_prefix(prefix))
+
+    def _entries(self, prefix: str) -> Iterator[Entry]:
+        found = (
+            Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp())
+            for page in self._pages(prefix)
+            for item in page.get("Contents", ())
+        )
+        # Sorted by most servers already, which costs nothing then; not by all. Keys that are no keys of ours are left
+        # out: the marks that consoles make for folders ('x/'), and our own probes.
+        yield from sorted(
+            (entry for entry in found if not key_trouble(entry.key)), key=lambda entry: entry.key
+        )
+
+    def folders(self, prefix: str = "") -> list[str]:
+        prefix = checked_prefix(prefix)
+        names = (
+            self._key(item["Prefix"]).rstrip("/").rpartition("/")[2]
+            for page in self._pages(prefix, Delimiter="/")
+            for item in page.get("CommonPrefixes", ())
+        )
+        return sorted({name for name in names if not key_trouble(name)})
+
+    def _pages(self, prefix: str, **how: str) -> Iterator[dict[str, Any]]:
+        with self._said(prefix, "listing") as client:
+            start = self._full(f"{prefix}/" if prefix else "")
+            yield from client.s3.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=start, **how
+            )
+
+    def stat(self, key: str) -> Entry | None:
+        found = self._head(checked_key(key))
+        return found and Entry(key, found["ContentLength"], found["LastModified"].timestamp())
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        checked_range(start, length)
+        with self._said(checked_key(key), "reading") as client:
+            where = {"Bucket": self._bucket, "Key": self._full(key)}
+            if length == 0:
+                client.s3.head_object(**where)
+                return b""
+            if start or length is not None:
+                where["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
+            return _body(client, where, start, length)
+
+    def write(self, key: str, data: bytes) -> None:
+        with self._said(checked_key(key), "writing") as client:
+            if len(data) > PART:
+                self._send(client, io.BytesIO(data), key, None)
+            else:
+                client.s3.put_object(Bucket=self._bucket, Key=self._full(key), Body=data)
+
+    def create(self, key: str, data: bytes) -> None:
+        with self._said(checked_key(key), "creating") as client:
+            if not self._creates_exclusively(client, key):
+                raise StorageUnsupported(
+                    f"{self._place(key)}: the server at {client.endpoint} does not honour conditional writes "
+                    "(If-None-Match), so two writers could both win; nothing was written; use a server that does, or "
+                    "make sure that there is a single writer and say so"
+                )
+            self._put_if_absent(client, key, data)
+
+    def _put_if_absent(self, client: _Client, key: str, data: bytes) -> None:
+        mark = _mark()
+        for pause in (0.1, 0.2, 0.4, 0.8, None):
+            try:
+                client.s3.put_object(
+                    Bucket=self._bucket, Key=self._full(key), Body=data, IfNoneMatch="*", Metadata=mark
+                )
+                return
+            except client.ClientError as error:
+                if _status(error) == 409 and pause:  # another request to this key is on its way
+                    time.sleep(pause)
+                elif _status(error) in (409, 412) and self._bears(key, mark):
+                    return
+                else:
+                    raise
+
+    def _creates_exclusively(self, client: _Client, key: str) -> bool:
+        if self._bucket not in client.exclusive:
+            folder, slash, _ = key.rpartition("/")
+            probe = self._full(f"{folder}{slash}{OWN}probe-{secrets.token_hex(8)}")
+            client.exclusive[self._bucket] = _honours_if_none_match(client, self._bucket, probe)
+        return client.exclusive[self._bucket]
+
+    def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
+        key = checked_key(key)
+        with disk.said(path, "reading"), path.open("rb"):
+            pass  # said before anything is sent
+        with self._said(key, "writing") as client:
+            try:
+                self._send(client, str(path), key, progress)
+            except OSError as error:
+                raise disk.translated(error, path, "reading") from error
+
+    def _send(self, client: _Client, source: str | io.BytesIO, key: str, progress: Progress | None) -> None:
+        mark = _mark()
+        try:
+            with client.transfers() as transfers:
+                transfers.upload(
+                    source,
+                    self._bucket,
+                    self._full(key),
+                    extra_args={"Metadata": mark},
+                    subscribers=client.subscribers(progress),
+                ).result()
+        except client.ClientError as error:
+            if _code(error) != "NoSuchUpload" or not self._bears(key, mark):
+                raise
+
+    def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
+        found = self._head(checked_key(key))
+        if found is None:
+            raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
+        with self._said(key, "reading") as client, disk.whole_file(path) as file:
+            with disk.said(path, "writing"), client.transfers() as transfers:
+                transfers.download(
+                    self._bucket,
+                    self._full(key),
+                    file,
+                    subscribers=client.subscribers(progress, found["ContentLength"], found.get("ETag")),
+                ).result()
+                file.flush()
+            got = os.fstat(file.fileno()).st_size
+            if got != found["ContentLength"]:
+                raise StorageUnreachable(
+                    f"{self._place(key)}: {got} of {found['ContentLength']} bytes came from {client.endpoint}, so {path} "
+                    "was not written; try again"
+                )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        wanted = [checked_key(key) for key in keys]
+        for some in (wanted[at : at + 1000] for at in range(0, len(wanted), 1000)):
+            with self._said(some[0], "deleting") as client:
+                try:
+                    self._delete_together(client, some)
+                except client.ClientError as error:
+                    if _code(error) not in _NO_BATCHES:
+                        raise
+                    for key in some:
+                        client.s3.delete_object(Bucket=self._bucket, Key=self._full(key))
+
+    def _delete_together(self, client: _Client, keys: Iterable[str]) -> None:
+        wanted = {"Objects": [{"Key": self._full(key)} for key in keys], "Quiet": True}
+        answer = client.s3.delete_objects(Bucket=self._bucket, Delete=wanted)
+        for refused in answer.get("Errors", ()):
+            if refused.get("Code") != "NoSuchKey":
+                raise client.ClientError({"Error": refused}, "DeleteObjects")
+
+    def below(self, prefix: str) -> S3Store:
+        return S3Store(self._bucket, self._full(checked_prefix(prefix)).rstrip("/"), self._environ)
+
+    def local_path(self, key: str = "") -> None:
+        checked_prefix(key)
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix else key
+
+    def _key(self, full: str) -> str:
+        return full[len(self._prefix) + 1 :] if self._prefix else full
+
+    def _place(self, key: str) -> str:
+        return f"{self.uri}/{key}".rstrip("/")
+
+    def _head(self, key: str) -> dict[str, Any] | None:
+        """What the server says about the object, None when it is absent from a bucket that exists."""
+        with self._said(key, "looking at") as client:
+            where = {"Bucket": self._bucket, "Key": self._full(key)}
+            try:
+                return dict(client.s3.head_object(**where))
+            except client.ClientError as error:
+                if _status(error) == 404:
+                    self._bucket_must_exist(client)
+                    return None
+                if _status(error) in (400, 403):
+                    # An answer to HEAD has no body, so the reason is missing; one to GET tells it.
+                    client.s3.get_object(**where, Range="bytes=0-0")
+                raise
+
+    def _bucket_must_exist(self, client: _Client) -> None:
+        if self._bucket not in client.seen:
+            client.s3.list_objects_v2(Bucket=self._bucket, MaxKeys=1)
+            client.seen.add(self._bucket)
+
+    def _bears(self, key: str, mark: dict[str, str]) -> bool:
+        found = self._head(key)
+        return bool(found) and mark.items() <= found.get("Metadata", {}).items()
+
+    @contextmanager
+    def _said(self, key: str, doing: str) -> Iterator[_Client]:
+        """The one place where the errors of S3 and its library become ours."""
+        client = None
+        try:
+            client = _client(self._environ)
+            yield client
+        except _foreign_errors() as error:
+            if client and _code(error) in _STALE:
+                _forget(client)
+            raise _translated(error, self._place(key), doing, client) from error
+
+
+def _body(client: _Client, where: dict[str, str], start: int, length: int | None) -> bytes:
+    for tries_left in reversed(range(ATTEMPTS)):
+        try:
+            answer = client.s3.get_object(**where)
+            data: bytes = answer["Body"].read()
+        except client.ClientError as error:
+            if _status(error) == 416:
+                return b""  # it ends before start
+            raise
+        except client.broken_streams:  # the library repeats requests, but not the reading of their answers
+            if not tries_left:
+                raise
+        else:
+            whole = "ContentRange" not in answer  # not asked for a range, or a server that knows none
+            return data[start : None if length is None else start + length] if whole else data
+    raise AssertionError("unreachable")
+
+
+def _honours_if_none_match(client: _Client, bucket: str, probe: str) -> bool:
+    try:
+        for _ in ("makes it", "must be refused"):
+            client.s3.put_object(Bucket=bucket, Key=probe, Body=b"", IfNoneMatch="*")
+    except client.ClientError as error:
+        if _status(error) in (409, 412):
+            return True
+        if _code(error) in _UNKNOWN_CONDITION:
+            return False
+        raise
+    finally:
+        with suppress(*_foreign_errors()):  # who may not delete leaves an empty object that is never listed
+            client.s3.delete_object(Bucket=bucket, Key=probe)
+    return False
+
+
+def _mark() -> dict[str, str]:
+    return {"allaboard-write": secrets.token_hex(8)}
+
+
+@dataclass(eq=False)
+class _Client:
+    """The library's client with what we learned about its server. Shared by all stores with the same
+    settings.
+    """
+
+    s3: Any
+    endpoint: str
+    secrets: tuple[str, ...]  # never to be shown
+    ClientError: Any
+    broken_streams: tuple[type[Exception], ...]
+    exclusive: dict[str, bool] = field(default_factory=dict)  # bucket -> honours If-None-Match
+    seen: set[str] = field(default_factory=set)  # buckets that exist
+
+    def transfers(self) -> TransferManager:
+        from s3transfer.manager import TransferConfig, TransferManager
+
+        return TransferManager(
+            self.s3,
+            TransferConfig(
+                multipart_threshold=PART,
+                multipart_chunksize=PART,
+                max_request_concurrency=PARTS_AT_ONCE,
+                max_in_memory_upload_chunks=PARTS_AT_ONCE,
+                io_chunksize=2**20,
+                num_download_attempts=ATTEMPTS,
+            ),
+        )
+
+    def subscribers(
+        self, progress: Progress | None, size: int | None = None, etag: str | None = None
+    ) -> list[Any]:
+        from s3transfer.subscribers import BaseSubscriber
+
+        class Watcher(BaseSubscriber):  # type: ignore[misc]
+            def on_queued(self, future: Any, **_: Any) -> None:
+                if size is not None:  # of a download: the pieces must be of the very object that we looked at
+                    future.meta.provide_transfer_size(size)
+                    future.meta.provide_object_etag(etag)
+
+            def on_progress(self, future: Any, bytes_transferred: int, **_: Any) -> None:
+                if progress:
+                    progress(bytes_transferred)
+
+        return [Watcher()]
+
+
+_lock = threading.Lock()
+_clients: dict[frozenset[tuple[str, str]], _Client] = {}
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+    _clients.clear()  # connections belong to the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _client(environ: Mapping[str, str] | None) -> _Client:
+    settings = os.environ if environ is None else environ
+    key = frozenset(
+        (name, value) for name, value in settings.items() if name.startswith("AWS_") or name == "HOME"
+    )
+    with _lock:
+        if key not in _clients:
+            _clients[key] = _new_client(environ)
+        return _clients[key]
+
+
+def _forget(client: _Client) -> None:
+    """Its credentials ran out: the next use reads them again."""
+    with _lock:
+        for key in [key for key, value in _clients.items() if value is client]:
+            del _clients[key]
+
+
+def _new_client(environ: Mapping[str, str] | None) -> _Client:
+    try:
+        import s3transfer  # noqa: F401
+        from botocore import exceptions
+        from botocore.config import Config
+    except ImportError as error:
+        raise StorageUnsupported(
+            "S3 stores need boto3, which is not installed for this Python; run: pip install boto3"
+        ) from error
+
+    settings = os.environ if environ is None else environ
+    session, place = _session(environ)
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        retries={
+            "mode": settings.get("AWS_RETRY_MODE") or "standard",
+            "total_max_attempts": session.get_config_variable("max_attempts") or ATTEMPTS,
+        },
+        max_pool_connections=4 * PARTS_AT_ONCE,
+        # The newer default adds trailers to every upload that many servers other than AWS refuse.
+        request_checksum_calculation=settings.get("AWS_REQUEST_CHECKSUM_CALCULATION") or "when_required",
+        response_checksum_validation=settings.get("AWS_RESPONSE_CHECKSUM_VALIDATION") or "when_required",
+        user_agent_extra="allaboard",
+        ignore_configured_endpoint_urls=True if environ is not None else None,
+    )
+    try:
+        s3 = session.create_client("s3", config=config, **place)
+    except ValueError as error:  # botocore's word for an endpoint that is no URL
+        raise BadInput(
+            f"AWS_ENDPOINT_URL {_shown(str(place.get('endpoint_url') or settings.get('AWS_ENDPOINT_URL', '')))!r} is no "
+            "address of a server; write it like http://127.0.0.1:9000"
+        ) from error
+    return _Client(
+        s3=s3,
+        endpoint=_shown(s3.meta.endpoint_url),
+        secrets=_secrets(session),
+        ClientError=exceptions.ClientError,
+        broken_streams=(
+            exceptions.ReadTimeoutError,
+            exceptions.IncompleteReadError,
+            exceptions.ResponseStreamingError,
+        ),
+    )
+
+
+def _session(environ: Mapping[str, str] | None) -> tuple[Any, dict[str, str | None]]:
+    """The library's session and where its client goes: by the process's environment, or by ``environ`` in
+    its stead.
+    """
+    from botocore.session import Session
+
+    if environ is None:
+        session = Session()
+        # The library reads AWS_DEFAULT_REGION only; the other kits of AWS read AWS_REGION first.
+        return session, {"region_name": os.environ.get("AWS_REGION") or None}
+    session = Session(
+        {
+            "profile": (None, None, environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE"), None),
+            "config_file": (None, None, environ.get("AWS_CONFIG_FILE") or "~/.aws/config", None),
+            "credentials_file": (
+                None,
+                None,
+                environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
+                None,
+            ),
+            "ca_bundle": ("ca_bundle", None, environ.get("AWS_CA_BUNDLE"), None),
+            "region": ("region", None, None, None),
+        }
+    )
+    session.get_component("credential_provider").get_provider("env").environ = dict(environ)
+    return session, {
+        "region_name": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
+        "endpoint_url": environ.get("AWS_ENDPOINT_URL_S3")
+        or environ.get("AWS_ENDPOINT_URL")
+        or session.get_scoped_config().get("endpoint_url"),
+    }
+
+
+def _secrets(session: Any) -> tuple[str, ...]:
+    with suppress(*_foreign_errors()):
+        known = session.get_credentials()
+        if known:
+            frozen = known.get_frozen_credentials()
+            return tuple(filter(None, (frozen.secret_key, frozen.token, frozen.access_key)))
+    return ()
+
+
+def _shown(endpoint: str) -> str:
+    """``endpoint`` without a password that somebody wrote into it."""
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return "(not a URL)"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def _foreign_errors() -> tuple[type[BaseException], ...]:
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+        from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError, S3UploadFailedError
+    except ImportError:
+        return ()
+    return (BotoCoreError, ClientError, RetriesExceededError, S3DownloadFailedError, S3UploadFailedError)
+
+
+def _code(error: BaseException) -> str:
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+
+
+def _status(error: BaseException) -> int:
+    return int(getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _translated(error: BaseException, place: str, doing: str, client: _Client | None) -> StorageError:
+    """``error`` in our words: the place, what was being done where, the server's own words, what to do."""
+    error = getattr(error, "last_exception", None) or error
+    kind, advice = _judged(error)
+    response = getattr(error, "response", {})
+    words = response.get("Error", {}).get("Message") or str(error)
+    code = _code(error) or type(error).__name__
+    tried = response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+    text = f"{code}: {words}" if code not in words else words
+    again = f" (tried {tried + 1} times)" if tried else ""
+    for secret in client.secrets if client else ():
+        text = text.replace(secret, "***")
+    where = f" at {client.endpoint}" if client else ""
+    return kind(f"{place}: {text.rstrip('.')}{again} while {doing} it{where}; {advice}")
+
+
+def _judged(error: BaseException) -> tuple[type[StorageError], str]:
+    code, status = _code(error), _status(error)
+    if code:
+        known = _ADVICE.get(code) or _ADVICE.get(str(status))
+        return known or (_BUSY if status >= 500 or status in (408, 429) else _UNKNOWN)
+    for name in (kind.__name__ for kind in type(error).__mro__):
+        if name in _LIBRARY:
+            return _LIBRARY[name]
+    return _UNKNOWN
+
+
+_LOOK = "check the name and the prefix"
+_UNKNOWN = (StorageError, "see what the server says about this request")
+_BUSY = (StorageUnreachable, "the server has trouble; this may pass, try again")
+_KEYS = (
+    StorageDenied,
+    "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in AWS_PROFILE, for this endpoint",
+)
+_OVER = (StorageDenied, "these credentials have run out; renew them (AWS_SESSION_TOKEN or the profile)")
+_RIGHTS = (
+    StorageDenied,
+    "allow these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there (without the last, even "
+    "what is missing looks forbidden)",
+)
+_REGION = (StorageError, "set AWS_REGION to the region of the bucket")
+_FULL = (StorageFull, "free some space or ask for more")
+_CANNOT = (StorageUnsupported, "this server cannot do it; use another one")
+_NO_ANSWER = (
+    StorageUnreachable,
+    "nobody answers there; check AWS_ENDPOINT_URL and the network, then try again; nothing half-written stays",
+)
+_BROKEN_OFF = (
+    StorageUnreachable,
+    "the answer broke off; this may pass, try again; nothing half-written stays",
+)
+
+# The code that the server gives, or the HTTP status when its answer has no body -> who must act, and how.
+_ADVICE: dict[str, tuple[type[StorageError], str]] = {
+    "NoSuchBucket": (StorageMissing, "make the bucket, or correct its name or AWS_ENDPOINT_URL"),
+    "NoSuchKey": (StorageMissing, _LOOK),
+    "NoSuchUpload": (StorageUnreachable, "the server has forgotten the parts that were sent; try again"),
+    "404": (StorageMissing, _LOOK),
+    "InvalidAccessKeyId": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "AuthorizationHeaderMalformed": _REGION,
+    "401": _KEYS,
+    "ExpiredToken": _OVER,
+    "ExpiredTokenException": _OVER,
+    "InvalidToken": _OVER,
+    "TokenRefreshRequired": _OVER,
+    "RequestTimeTooSkewed": (
+        StorageDenied,
+        "the clocks differ by more than 15 minutes; set the clock of this machine",
+    ),
+    "AccessDenied": _RIGHTS,
+    "403": _RIGHTS,
+    "PermanentRedirect": _REGION,
+    "TemporaryRedirect": _REGION,
+    "301": _REGION,
+    "307": _REGION,
+    "PreconditionFailed": (StorageConflict, "it exists already and was left as it is"),
+    "412": (StorageConflict, "it exists already and was left as it is"),
+    "409": (StorageUnreachable, "another request to it is on its way; try again"),
+    "QuotaExceeded": _FULL,
+    "StorageFull": _FULL,
+    "XMinioStorageFull": _FULL,
+    "XMinioAdminBucketQuotaExceeded": _FULL,
+    "507": _FULL,
+    "EntityTooLarge": (StorageFull, "the server takes no object of this size; ask for a higher limit"),
+    "NotImplemented": _CANNOT,
+    "MethodNotAllowed": _CANNOT,
+    "501": _CANNOT,
+    "405": _CANNOT,
+}
+# Trouble on this side of the wire, by the library's class or the nearest class above it.
+_LIBRARY: dict[str, tuple[type[StorageError], str]] = {
+    "NoCredentialsError": (
+        StorageDenied,
+        "give credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in AWS_PROFILE",
+    ),
+    "PartialCredentialsError": _KEYS,
+    "CredentialRetrievalError": _KEYS,
+    "ProfileNotFound": (StorageDenied, "correct AWS_PROFILE, or add the profile to ~/.aws/config"),
+    "SSOError": _OVER,
+    "TokenRetrievalError": _OVER,
+    "LoginError": _OVER,
+    "SSLError": (StorageUnreachable, "check AWS_ENDPOINT_URL (http or https?) and AWS_CA_BUNDLE"),
+    "ResponseStreamingError": _BROKEN_OFF,
+    "IncompleteReadError": _BROKEN_OFF,
+    "ReadTimeoutError": _NO_ANSWER,
+    "HTTPClientError": _NO_ANSWER,
+    "S3DownloadFailedError": (StorageUnreachable, "it was replaced while it was read; try again"),
+    "S3UploadFailedError": _BROKEN_OFF,
+    "RetriesExceededError": _BROKEN_OFF,
+    "OSError": _BROKEN_OFF,  # of a socket: those of files are told apart before
+}
+_STALE = {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
+_NO_BATCHES = {
+    "NotImplemented",
+    "MethodNotAllowed",
+    "MissingContentMD5",
+    "InvalidRequest",
+    "MalformedXML",
+    "501",
+    "405",
+}
+_UNKNOWN_CONDITION = {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "MethodNotAllowed", "405"}
