@@ -1,11 +1,55 @@
-"""The keeper: the small process between a supervisor and its members that starts them and lets none survive."""
+"""The keeper: the small process between a supervisor and its members that starts them and lets none survive.
+
+    supervisor ──socketpair── keeper ──fork, exec── member worker-0 ── whatever it starts
+                                      └───────────── member worker-1 ── ...
+
+It is forked from the supervisor, without exec (start-up time), before the supervisor has threads, and stays
+single-threaded: it may fork safely, and the kernel's parent-death signal, which follows the forking *thread*,
+means it.
+
+Each of the two sees the other's death as the end of the socket and then kills everything below itself at
+once. Both are subreapers: whatever a member leaves behind (double forks, own sessions) becomes a child of the
+keeper, and once that is dead a child of the supervisor. Members also get SIGKILL from the kernel when the
+keeper dies, so if both die at the same instant only grandchildren remain, and the next allaboard process
+finds them by the mark in their environment (`procs.sweep`). Without prctl (macOS) there are neither
+subreapers nor parent-death signals: the same code runs, but a child that left its member's session and lost
+its parent may survive.
+
+A member is a container without walls: when its main process ends, the rest of it is killed before the end is
+reported. What belongs to which member is told by ancestry; for orphans by ALLABOARD_MEMBER in the environment
+or by the session. An orphan that hid both stays until it can only belong to a member that is ending, at the
+latest until the gang ends.
+
+Messages are JSON with a length in front; file descriptors (slot locks) travel beside them.
+"""
+
+# ruff: noqa: PTH110, PTH118, PTH208  (nothing but os after the fork)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import array
+import contextlib
+import errno
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
+from allaboard.backends.local import procs
 from allaboard.backends.local.procs import Identity
+
+_CLOSING_LIMIT = 5.0
+"""Seconds after which a member that cannot be killed whole is reported with its survivors."""
+
+_ABANDONED_LIMIT = 30.0
+"""Seconds for which a keeper without a supervisor keeps trying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +63,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The main process ended and nothing of the member is left but ``survivors`` (unkillable; normally empty).
+    """The main process ended and nothing of the member is left but ``survivors`` (normally none).
 
-    ``code`` is the exit code, or minus the signal; ``maxrss`` the peak memory of the main process in bytes.
+    ``code`` is the exit code, or minus the signal; ``maxrss`` the peak memory in bytes of the main process
+    and of those children it waited for; ``at`` the moment the main process ended.
     """
 
     member: str
@@ -33,7 +78,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class SpawnFailed:
-    """The program never ran. ``stage`` is log, cwd, exec or fork; ``text`` is a sentence for the job's author."""
+    """The program never ran. ``stage`` is log, cwd, exec, fork or setup; ``text`` is for the job's author."""
 
     member: str
     stage: str
@@ -45,59 +90,579 @@ class SpawnFailed:
 Event = Started | Exited | SpawnFailed
 
 
-class Keeper:
-    """The supervisor's handle. Single-threaded use; methods raise nothing when the keeper is dead: see `alive`."""
+# --- the wire ---------------------------------------------------------------------------------------------
 
-    pid: int
-    identity: Identity
+
+class _Wire:
+    """One end of the line: frames in, frames out, file descriptors beside the frames that announce them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.open = True
+        self._in = bytearray()
+        self._fds: list[int] = []
+        self._out = bytearray()
+
+    @property
+    def backlog(self) -> bool:
+        return bool(self._out)
+
+    def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send now, waiting for room. A dead peer is no error here: reading tells."""
+        frame = _frame({**message, "fds": len(fds)})
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            sent = self.sock.sendmsg([frame], beside)
+            self.sock.sendall(frame[sent:])
+        except OSError:
+            self.open = False
+
+    def queue(self, message: Mapping[str, Any]) -> None:
+        """Send as much as there is room for, the rest at the next `flush`: never waits for the peer."""
+        self._out += _frame({**message, "fds": 0})
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._out:
+                del self._out[: self.sock.send(self._out, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()
+            self.open = False
+
+    def receive(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """Whole messages that have arrived, without waiting; clears `open` at the end of the line."""
+        self._fill()
+        while len(self._in) >= 4:
+            (length,) = struct.unpack_from("!I", self._in)
+            if len(self._in) < 4 + length:
+                return
+            message = json.loads(bytes(self._in[4 : 4 + length]))
+            del self._in[: 4 + length]
+            count = message["fds"]
+            fds, self._fds = self._fds[:count], self._fds[count:]
+            yield message, fds
+
+    def _fill(self) -> None:
+        size = socket.CMSG_SPACE(64 * 4)
+        flags = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            while True:
+                data, beside, _, _ = self.sock.recvmsg(65536, size, flags)
+                for level, kind, payload in beside:
+                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                        self._fds += _received(payload)
+                if not data:
+                    self.open = False
+                    return
+                self._in += data
+        except BlockingIOError:
+            return
+        except OSError:
+            self.open = False
+
+
+def _frame(message: Mapping[str, Any]) -> bytes:
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return struct.pack("!I", len(body)) + body
+
+
+def _received(payload: bytes) -> list[int]:
+    fds = array.array("i")
+    fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return list(fds)
+
+
+# --- the supervisor's side --------------------------------------------------------------------------------
+
+
+class Keeper:
+    """The supervisor's handle. For one thread; a dead keeper raises nothing here: `alive` turns false."""
+
+    def __init__(self, pid: int, sock: socket.socket, mark: str) -> None:
+        self.pid = pid
+        self.identity = Identity(pid, procs.start_time(pid) or 0)
+        self.mark = mark
+        self._wire = _Wire(sock)
+        self._members: dict[str, Identity | None] = {}
+        self._seen: set[Identity] = set()
 
     @classmethod
     def start(cls, mark: str, keep_fds: Iterable[int] = ()) -> Keeper:
-        """Fork the keeper. Call before the supervisor has threads. It keeps ``keep_fds`` open (the run's lock), no other."""
-        raise NotImplementedError
+        """Fork the keeper. Call it before the supervisor has threads.
+
+        It keeps ``keep_fds`` open until it ends (the run's lock: then a free lock means that the members are
+        gone too) and closes every other descriptor of the supervisor. Raises OSError when the fork fails.
+        """
+        procs.set_subreaper()
+        ours, theirs = socket.socketpair()
+        keep = [theirs.fileno(), *keep_fds]
+        pid = os.fork()
+        if pid == 0:
+            _keeper_process(theirs, mark, keep)
+        theirs.close()
+        return cls(pid, ours, mark)
 
     @property
     def alive(self) -> bool:
-        """False once `read_events` met the end of the line: call `on_keeper_death`."""
-        raise NotImplementedError
+        """False once the line to the keeper is broken: call `on_keeper_death`."""
+        return self._wire.open
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Members that were spawned and whose end has not been read yet."""
+        return tuple(self._members)
 
     def fileno(self) -> int:
         """Readable when `read_events` has something to say, the keeper's death included."""
-        raise NotImplementedError
+        return self._wire.sock.fileno()
 
     def read_events(self) -> list[Event]:
         """What happened since the last call, in order, without waiting."""
-        raise NotImplementedError
+        return [self._note(_event(message)) for message, _ in self._wire.receive()]
+
+    def _note(self, event: Event) -> Event:
+        if isinstance(event, Started):
+            self._members[event.member] = event.identity
+            self._seen.add(event.identity)
+        elif who := self._members.pop(event.member, None):
+            self._seen.discard(who)
+        return event
 
     def spawn(
-        self, member: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str, fds: Iterable[int] = ()
+        self,
+        member: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        log: str,
+        fds: Iterable[int] = (),
     ) -> None:
-        """Start a member: answered by Started or SpawnFailed. ``fds`` stay open in it (slot locks).
+        """Start a member; answered by Started or SpawnFailed.
 
-        ALLABOARD_MARK and ALLABOARD_MEMBER are set here. A bare command is looked up in the PATH of ``env``.
+        It gets a session of its own, stdin from /dev/null, stdout and stderr appended to the file ``log``,
+        ``fds`` open (slot locks) and no other, default signal dispositions, and exactly ``env`` plus
+        ALLABOARD_MARK and ALLABOARD_MEMBER. A bare command is looked up in the PATH of ``env``; one with a
+        slash is relative to ``cwd``.
         """
-        raise NotImplementedError
+        if not argv:
+            raise ValueError(f"{member} has no command")
+        if member in self._members:
+            raise ValueError(f"{member} has not ended yet; spawn it again after its Exited")
+        self._members[member] = None
+        request = {
+            "do": "spawn",
+            "member": member,
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": cwd,
+            "log": log,
+        }
+        self._wire.send(request, list(fds))
 
     def signal(self, member: str, sig: int) -> None:
-        """Send ``sig`` to the member's main process only, as Kubernetes does."""
-        raise NotImplementedError
+        """Send ``sig`` to the member's main process only, as Kubernetes does. Nothing if it has ended."""
+        self._wire.send({"do": "signal", "member": member, "sig": int(sig)})
 
     def kill(self, member: str) -> None:
-        """Kill the member's whole tree; answered by Exited."""
-        raise NotImplementedError
+        """Kill the member's whole tree; answered by Exited. Nothing if it has ended."""
+        self._wire.send({"do": "kill", "member": member})
 
     def kill_all(self) -> None:
-        """`kill` for every member, and for orphans that belong to none."""
-        raise NotImplementedError
+        """`kill` for every member, and whatever orphans belong to none."""
+        self._wire.send({"do": "kill_all"})
 
     def hold(self, fds: Iterable[int]) -> None:
-        """Keep these open in the keeper until it ends (the gang's owner lock)."""
-        raise NotImplementedError
+        """Keep these open in the keeper until it ends (`Grant.owner_fds`)."""
+        self._wire.send({"do": "hold"}, list(fds))
 
-    def on_keeper_death(self, within: float = 2.0) -> tuple[Identity, ...]:
-        """Kill all that the keeper left; returns survivors. Members whose Exited never came are gone afterwards."""
-        raise NotImplementedError
+    def on_keeper_death(self, keep: Iterable[int] = (), within: float = 2.0) -> tuple[Identity, ...]:
+        """Kill all that the keeper left; returns survivors. Members without an Exited are gone, code unknown.
 
-    def close(self, within: float = 5.0) -> list[Event]:
-        """Kill all members, end the keeper, wait for it; returns the last events."""
-        raise NotImplementedError
+        ``keep`` are children that the supervisor started otherwise. Reaps.
+        """
+        spare = {os.getpid(), *keep}
+
+        def left() -> Iterator[Identity]:
+            yield from procs.below([os.getpid()], spare)
+            if not procs.has_prctl():  # orphans went to init: what we were told and the mark must do
+                here = {who for who in (*self._seen, *procs.find_marked(self.mark)) if procs.alive(who)}
+                here = {who for who in here if who.pid not in spare}
+                yield from here
+                yield from procs.below([who.pid for who in here], spare)
+
+        survivors = procs.kill_all(left, within)
+        self._wire.open = False
+        self._wire.sock.close()
+        for pid in {self.pid, *procs.children(os.getpid())} - spare:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        return survivors
+
+    def close(self, within: float = 6.0) -> list[Event]:
+        """Kill all members, let the keeper end, wait for it; returns the last events."""
+        self._wire.send({"do": "exit"})
+        events: list[Event] = []
+        deadline = time.monotonic() + within
+        while self.alive and (left := deadline - time.monotonic()) > 0:
+            select.select([self.fileno()], [], [], left)
+            events += self.read_events()
+        self.on_keeper_death()
+        return events
+
+
+def _event(message: Mapping[str, Any]) -> Event:
+    member, at = message["member"], message["at"]
+    match message["event"]:
+        case "started":
+            return Started(member, Identity(message["pid"], message["start"]), at)
+        case "exited":
+            return Exited(member, message["code"], message["maxrss"], at, tuple(message["survivors"]))
+        case _:
+            return SpawnFailed(member, message["stage"], message["errno"], message["text"], at)
+
+
+# --- the keeper's side ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    pid: int
+    start: int
+    report: int | None
+    """Where the child tells why it could not exec; closed by a successful exec."""
+    failure: dict[str, Any] | None = None
+    ended: dict[str, Any] | None = None
+    """What is known of the main process's end, once it was reaped."""
+    deadline: float | None = None
+    """Set while the member is being killed."""
+
+    @property
+    def doomed(self) -> bool:
+        return self.deadline is not None
+
+
+def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoReturn:
+    """The forked process; never returns."""
+    code = 70
+    try:
+        os.setsid()  # a kill of the supervisor's process group must not take both
+        gc.freeze()  # the supervisor's garbage holds descriptor numbers that mean something else here
+        procs.close_all_but(keep)
+        procs.set_subreaper()
+        procs.set_name("allaboard-keep")
+        _Keeping(sock, mark).run()
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        procs.kill_all(lambda: procs.descendants(os.getpid()))
+    finally:
+        os._exit(code)
+
+
+class _Keeping:
+    """The keeper's loop. Waits for nothing but its poll: a slow member must not delay the others."""
+
+    def __init__(self, sock: socket.socket, mark: str) -> None:
+        self.wire = _Wire(sock)
+        self.mark = mark
+        self.members: dict[str, _Member] = {}
+        self.held: list[int] = []
+        self.leaving = False
+        self.wake, waker = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(waker, False)
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(
+                sig, signal.SIG_IGN
+            )  # whoever stops us means the supervisor, which knows about grace
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+    def run(self) -> None:
+        pause = 0.001
+        while self.wire.open and not (self.leaving and not self.members and not self.wire.backlog):
+            ready = self.wait(pause if self.doomed() else None)
+            self.settle_reports(ready)
+            self.reap()
+            for message, fds in self.wire.receive():
+                self.obey(message, fds)
+            for member in self.doomed():
+                self.close(member)
+            pause = min(pause * 2, 0.02) if self.doomed() else 0.001
+        self.end()
+
+    def wait(self, pause: float | None) -> set[int]:
+        poll = select.poll()
+        poll.register(self.wire.sock, select.POLLIN | (select.POLLOUT if self.wire.backlog else 0))
+        poll.register(self.wake, select.POLLIN)
+        for member in self.members.values():
+            if member.report is not None:
+                poll.register(member.report, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(None if pause is None else pause * 1000)}
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wake, 512):
+                pass
+        if self.wire.backlog:
+            self.wire.flush()
+        return ready
+
+    # Commands.
+
+    def obey(self, message: dict[str, Any], fds: list[int]) -> None:
+        member = self.members.get(message.get("member", ""))
+        match message["do"]:
+            case "spawn":
+                self.spawn(message, fds)
+            case "signal" if member and member.ended is None:
+                with contextlib.suppress(
+                    OSError
+                ):  # a setuid program; never ESRCH, because we have not reaped it
+                    os.kill(member.pid, message["sig"])
+            case "kill" if member:
+                self.doom(member)
+            case "hold":
+                self.held += fds
+            case "kill_all" | "exit" as word:
+                self.leaving = self.leaving or word == "exit"
+                for each in self.members.values():
+                    self.doom(each)
+
+    def spawn(self, message: dict[str, Any], fds: list[int]) -> None:
+        name = message["member"]
+        environment = {**message["env"], procs.MARK: self.mark, procs.MEMBER: name}
+        try:
+            report, childs_end = os.pipe()
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    _become(message["argv"], environment, message["cwd"], message["log"], fds, childs_end)
+            except OSError:
+                os.close(report)
+                raise
+            finally:
+                os.close(childs_end)
+        except OSError as error:  # EAGAIN: too many processes; ENOMEM; EMFILE: too many files
+            self.tell_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
+        else:
+            os.set_blocking(report, False)
+            self.members[name] = _Member(name, pid, procs.start_time(pid) or 0, report)
+        finally:
+            for fd in fds:  # the member has its own copies: a slot is free when its processes are gone
+                os.close(fd)
+
+    # Starts and ends.
+
+    def settle_reports(self, ready: set[int]) -> None:
+        for member in self.members.values():
+            if member.report in ready:
+                self.settle_report(member)
+
+    def settle_report(self, member: _Member) -> None:
+        """The child has reported or never will: its program runs, or it failed before."""
+        if member.report is None:
+            return
+        text = os.read(member.report, 65536)  # written at once and far smaller than a pipe: whole
+        os.close(member.report)
+        member.report = None
+        if text:
+            member.failure = json.loads(text)
+        else:
+            self.tell("started", member.name, pid=member.pid, start=member.start)
+
+    def reap(self) -> None:
+        mains = {member.pid: member for member in self.members.values() if member.ended is None}
+        for pid, code, maxrss in procs.reap():
+            if member := mains.get(pid):
+                self.settle_report(member)
+                member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
+                self.doom(member)
+
+    def doom(self, member: _Member) -> None:
+        if member.deadline is None:
+            member.deadline = time.monotonic() + _CLOSING_LIMIT
+            if member.ended is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(
+                        member.pid, signal.SIGSTOP
+                    )  # at one stroke: no fork inside the group outruns it
+
+    def doomed(self) -> list[_Member]:
+        return [member for member in self.members.values() if member.doomed]
+
+    def close(self, member: _Member) -> None:
+        """One round of killing; tells the end when nothing is left, or when it will not go."""
+        left = self.belongings(member)
+        if left:
+            procs.strike(lambda: self.belongings(member))
+        if left or member.ended is None:
+            if member.deadline is None or time.monotonic() < member.deadline:
+                return
+            # It sleeps in the kernel. Say so rather than let the supervisor wait for ever.
+            member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": time.time()}
+        del self.members[member.name]
+        if member.failure:
+            self.tell_failure(member.name, **member.failure)
+        else:
+            self.tell("exited", member.name, **member.ended, survivors=[who.pid for who in left])
+
+    def belongings(self, member: _Member) -> list[Identity]:
+        """What lives of a member: its main process, orphans that were its own, and all below these."""
+        mains = {each.pid for each in self.members.values() if each.ended is None}
+        roots = [member.pid] if member.ended is None else []
+        roots += [
+            pid
+            for pid in self.orphans()
+            if pid not in mains and self.owner_of(pid) in (member.name, _ANYBODY)
+        ]
+        found = [who for pid in roots if (who := procs.identity(pid))]
+        return found + procs.below([who.pid for who in found], mains) if found else []
+
+    def orphans(self) -> Iterable[int]:
+        """Processes of members that lost their parent: our children now, among the main processes."""
+        if procs.has_prctl():
+            return procs.children(os.getpid())
+        # They are init's. Those that left the session and hid their environment are out of reach.
+        sessions = {each.pid for each in self.members.values()}
+        in_session = (p.pid for p in procs.processes().values() if p.session in sessions and not p.dead)
+        marked = (
+            who.pid for who in procs.find_marked(self.mark) if who.pid not in (os.getpid(), os.getppid())
+        )
+        return {*in_session, *marked}
+
+    def owner_of(self, pid: int) -> str | None:
+        """Which member an orphan belonged to; anybody if it hides and all are ending; None: not known."""
+        environment = procs.environment(pid)
+        if environment.get(procs.MARK) == self.mark:
+            return environment.get(procs.MEMBER)
+        process = procs.look(pid)
+        for member in self.members.values():
+            if process and process.session == member.pid:
+                return member.name
+        return _ANYBODY if all(member.doomed for member in self.members.values()) else None
+
+    def end(self) -> None:
+        """The supervisor is gone, or told us to leave: nothing of ours may outlive us."""
+        deadline = time.monotonic() + _ABANDONED_LIMIT
+        while procs.kill_all(self.everything, within=1.0) and time.monotonic() < deadline:
+            procs.reap()
+
+    def everything(self) -> list[Identity]:
+        found = procs.descendants(os.getpid())
+        if not procs.has_prctl():
+            lost = [who for pid in self.orphans() if (who := procs.identity(pid))]
+            found += lost + procs.below([who.pid for who in lost], [os.getpid()])
+        return list(dict.fromkeys(found))
+
+    # Words to the supervisor.
+
+    def tell(self, event: str, member: str, **fields: Any) -> None:
+        self.wire.queue({"at": time.time(), **fields, "event": event, "member": member})
+
+    def tell_failure(self, member: str, stage: str, errno: int, text: str) -> None:
+        self.tell("spawn_failed", member, stage=stage, errno=errno, text=text)
+
+
+_ANYBODY = ""
+
+
+# --- the member's first instants --------------------------------------------------------------------------
+
+
+def _become(
+    argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str, fds: Iterable[int], report: int
+) -> NoReturn:
+    """In the forked child: turn into the member's program, or report why not. Never returns."""
+    stage = "setup"
+    try:
+        keeper = os.getppid()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        _default_signals()
+        procs.close_all_but([report, *fds])
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        if procs.set_pdeathsig(signal.SIGKILL) and os.getppid() != keeper:
+            os._exit(127)  # the keeper died between fork and prctl: no signal would come
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        stage = "log"
+        out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        stage = "cwd"
+        os.chdir(cwd)
+        stage = "exec"
+        _exec(argv, env)
+    except Exception as error:  # whatever it is, the supervisor must hear of it
+        number = error.errno or 0 if isinstance(error, OSError) else 0
+        failure = {
+            "stage": stage,
+            "errno": number,
+            "text": _explain(stage, error, argv, env, cwd, log)[:2000],
+        }
+        os.write(report, json.dumps(failure).encode())
+    finally:
+        os._exit(127)
+
+
+def _default_signals() -> None:
+    """As a shell would: Python ignores SIGPIPE, a client may ignore SIGINT, and exec keeps what is ignored."""
+    for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(sig, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _exec(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Like execvpe, but a program that is there and cannot be run wins over "not found" further on."""
+    if "/" in argv[0]:
+        os.execve(argv[0], list(argv), env)
+    refused: OSError | None = None
+    for folder in _path(env).split(os.pathsep):
+        try:
+            os.execve(os.path.join(folder, argv[0]), list(argv), env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            refused = refused or error
+    raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+
+
+def _path(env: Mapping[str, str]) -> str:
+    return env.get("PATH") or os.defpath
+
+
+def _explain(
+    stage: str, error: Exception, argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str
+) -> str:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    match stage, getattr(error, "errno", None):
+        case "log", _:
+            return f"the log {log} cannot be written: {reason}"
+        case "cwd", _:
+            return f"the folder {cwd}, where the member should start, cannot be entered: {reason}"
+        case "exec", errno.ENOENT if "/" not in argv[0]:
+            return f"command {argv[0]!r} is not found in PATH ({_path(env)})"
+        case "exec", errno.ENOENT if os.path.exists(argv[0]):
+            return f"command {argv[0]!r} is there, but the interpreter in its first line is not"
+        case "exec", errno.ENOENT:
+            return f"command {argv[0]!r} does not exist (looked from {cwd})"
+        case "exec", errno.EACCES:
+            return (
+                f"command {argv[0]!r} is not executable: make it so (chmod +x) or name its interpreter first"
+            )
+        case "exec", errno.ENOEXEC:
+            return f"command {argv[0]!r} is no program: give it a #! line or name its interpreter first"
+        case "exec", errno.E2BIG:
+            return f"arguments and environment of {argv[0]!r} are too large for this system"
+        case _:
+            return f"command {argv[0]!r} could not be started: {reason}"

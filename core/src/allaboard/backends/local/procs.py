@@ -1,91 +1,537 @@
-"""Processes as the kernel sees them: who is alive, who descends from whom, and how to leave none behind."""
+"""Processes as the kernel sees them: who is alive, who descends from whom, and how to leave none behind.
+
+A process is named by its pid *and* its start time (`Identity`); a pid alone may belong to somebody else by
+now.
+
+Killing a tree is a race against ``fork``. The rule here, in `strike`: freeze what is found (SIGSTOP; a
+stopped process cannot fork) and look again until nothing new turns up, then SIGKILL all of it; `kill_all`
+repeats that until two looks in a row find nobody. Freezing first also keeps the tree whole while we look at
+it: killing a parent at once would hand its children to init, out of our sight. A subreaper (`set_subreaper`)
+sees even those, because they become its children.
+
+Linux is read through ``/proc``. Elsewhere ``ps`` is asked, there is no prctl, and environments cannot be
+read: a child that leaves its group *and* loses its parent may then survive. ``ALLABOARD_NO_PRCTL=1`` switches
+prctl off on Linux too.
+"""
+
+# ruff: noqa: PTH116, PTH123, PTH208  (descriptors and /proc; and pathlib is slow to import)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from allaboard.errors import SiteError
+
+MARK = "ALLABOARD_MARK"
+MEMBER = "ALLABOARD_MEMBER"
+
+_LINUX = sys.platform.startswith("linux")
+_DETACH = "ALLABOARD_DETACH_FD"
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 class Identity(NamedTuple):
-    """One process, for ever: pids are reused, a pid together with its start time is not (within one boot)."""
+    """One process, for ever (within one boot): pids are reused, a pid together with its start time is not."""
 
     pid: int
     start: int
 
 
+class Process(NamedTuple):
+    """One line of the process table. ``start``: clock ticks since boot (Linux), epoch seconds elsewhere."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: int
+    dead: bool
+    """A zombie: it has ended, and only its parent has not noticed."""
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.pid, self.start)
+
+
 class Reaped(NamedTuple):
-    """A child that ended: ``code`` is its exit code, or minus the signal; ``maxrss`` its peak memory in bytes."""
+    """A child that ended. ``code``: exit code, or minus the signal; ``maxrss``: peak memory in bytes."""
 
     pid: int
     code: int
     maxrss: int
 
 
+# --- looking ----------------------------------------------------------------------------------------------
+
+
+def look(pid: int) -> Process | None:
+    """The process with this pid, zombies included; None when there is none."""
+    if not _LINUX:
+        return _ps(pid).get(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return _parse_stat(pid, file.read(4096))
+    except OSError:  # ESRCH too: it ended between open and read
+        return None
+
+
+def processes() -> dict[int, Process]:
+    """The whole process table, zombies included."""
+    if not _LINUX:
+        return _ps()
+    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process}
+
+
+def _parse_stat(pid: int, line: bytes) -> Process | None:
+    # The command's name stands in parentheses and may itself hold spaces and parentheses.
+    fields = line[line.rfind(b")") + 2 :].split()
+    if len(fields) < 20:
+        return None
+    parent, group, session = int(fields[1]), int(fields[2]), int(fields[3])
+    return Process(pid, parent, group, session, int(fields[19]), fields[0] in (b"Z", b"X", b"x"))
+
+
+def _ps(pid: int | None = None) -> dict[int, Process]:
+    """The table by ``ps``, for systems without /proc."""
+    which = ["-A"] if pid is None else ["-p", str(pid)]
+    found: dict[int, Process] = {}
+    for line in _output_of("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=").splitlines():
+        words = line.split()
+        with contextlib.suppress(ValueError, IndexError, OSError):
+            one, parent, group = int(words[0]), int(words[1]), int(words[2])
+            start = int(time.mktime(time.strptime(" ".join(words[4:9]), "%a %b %d %H:%M:%S %Y")))
+            found[one] = Process(one, parent, group, os.getsid(one), start, words[3].startswith("Z"))
+    return found
+
+
+def _output_of(*command: str) -> str:
+    reading, writing = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, writing, 1)]
+    try:
+        pid = os.posix_spawnp(command[0], command, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
+    finally:
+        os.close(writing)
+    with open(reading, "rb") as file:
+        text = file.read()
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    return text.decode(errors="replace")
+
+
 def identity(pid: int) -> Identity | None:
     """Who has this pid now; None when nobody has, or only a zombie."""
-    raise NotImplementedError
+    process = look(pid)
+    return None if process is None or process.dead else process.identity
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot (Linux) or epoch seconds (macOS); None when there is none."""
-    raise NotImplementedError
+    """When the process started (unit: see `Process`); None when there is none."""
+    process = look(pid)
+    return process.start if process else None
 
 
 def alive(who: Identity) -> bool:
     """True while this very process runs. A zombie is dead; another process under the same pid is another."""
-    raise NotImplementedError
+    return identity(who.pid) == who
+
+
+def children(pid: int) -> list[int]:
+    """Direct children, zombies included. Cheap: does not read the whole table where the kernel helps."""
+    if _LINUX:
+        try:
+            return [
+                int(child)
+                for thread in os.listdir(f"/proc/{pid}/task")
+                for child in _read(f"/proc/{pid}/task/{thread}/children").split()
+            ]
+        except FileNotFoundError:  # it ended, or a kernel without CONFIG_PROC_CHILDREN
+            pass
+        except OSError:
+            return []
+    return [process.pid for process in processes().values() if process.parent == pid]
 
 
 def descendants(pid: int) -> list[Identity]:
-    """The whole tree below ``pid``, all depths, without ``pid`` itself and without zombies."""
-    raise NotImplementedError
+    """The whole tree below ``pid``, all depths, parents first, without ``pid`` itself and without zombies."""
+    return below([pid], ())
+
+
+def below(roots: Iterable[int], spare: Iterable[int]) -> list[Identity]:
+    """Descendants of ``roots`` that are neither in ``spare`` nor below it."""
+    # Walking down from the root is quick enough to catch a process that forks and exits, forks and exits; but
+    # it may miss a child while its parent is exiting. So "nobody" is believed only when the whole table says
+    # it as well.
+    return _walk(roots, spare, children) or _walk(roots, spare, _tree().get)
+
+
+def _tree() -> dict[int, list[int]]:
+    tree: dict[int, list[int]] = {}
+    for process in processes().values():
+        tree.setdefault(process.parent, []).append(process.pid)
+    return tree
+
+
+def _walk(
+    roots: Iterable[int], spare: Iterable[int], children_of: Callable[[int], list[int] | None]
+) -> list[Identity]:
+    seen = {*roots, *spare}
+    found: list[Identity] = []
+    todo = list(dict.fromkeys(roots))
+    for pid in todo:  # grows while we go
+        for child in children_of(pid) or ():
+            if child not in seen:
+                seen.add(child)
+                todo.append(child)
+                if who := identity(child):
+                    found.append(who)
+    return found
+
+
+def environment(pid: int) -> dict[str, str]:
+    """What a process was started with; {} when not ours to read, or overwritten by a process title."""
+    if not _LINUX:
+        return {}
+    try:
+        data = _read(f"/proc/{pid}/environ")
+    except OSError:
+        return {}
+    pairs = (entry.partition(b"=") for entry in data.split(b"\0") if b"=" in entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
 def find_marked(mark: str, member: str | None = None) -> list[Identity]:
-    """Processes started with ALLABOARD_MARK (and ALLABOARD_MEMBER) in their environment, that we may look into."""
-    raise NotImplementedError
+    """Living processes with ALLABOARD_MARK (and ALLABOARD_MEMBER) in their environment, if ours to read."""
+    if not _LINUX:
+        return []
+    wanted = [f"{MARK}={mark}"] if member is None else [f"{MARK}={mark}", f"{MEMBER}={member}"]
+    needles = [os.fsencode(text) for text in wanted]
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            data = _read(f"/proc/{name}/environ")
+        except OSError:
+            continue
+        if needles[0] not in data:
+            continue
+        entries = data.split(b"\0")
+        if all(needle in entries for needle in needles) and (who := identity(int(name))):
+            found.append(who)
+    return found
 
 
-def kill_tree(roots: Iterable[int], keep: Iterable[int] = (), within: float = 2.0) -> tuple[Identity, ...]:
-    """Kill ``roots`` and all that descends from them; returns who is still there after ``within`` seconds."""
-    raise NotImplementedError
+def holders(device: int, inode: int) -> list[int]:
+    """Pids that have this file open, among the processes we may look into. Linux only; elsewhere []."""
+    if not _LINUX:
+        return []
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _holds(name, device, inode)]
+
+
+def _holds(pid: str, device: int, inode: int) -> bool:
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                seen = os.stat(f"/proc/{pid}/fd/{fd}")
+                if (seen.st_dev, seen.st_ino) == (device, inode):
+                    return True
+    return False
+
+
+def user_of(pid: int) -> int | None:
+    """The real user id of a process; None when there is none."""
+    if not _LINUX:
+        text = _output_of("ps", "-p", str(pid), "-o", "ruid=").strip()
+        return int(text) if text.isdigit() else None
+    with contextlib.suppress(OSError):
+        for line in _read(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"Uid:"):
+                return int(line.split()[1])
+    return None
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+# --- killing ----------------------------------------------------------------------------------------------
+
+
+def send(who: Identity, sig: int) -> bool:
+    """Signal this very process, never a later one with its pid. False: it is gone, or not ours to signal."""
+    try:
+        fd = os.pidfd_open(who.pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return False
+    except OSError:  # an old kernel, or a sandbox that forbids it
+        fd = None
+    try:
+        if start_time(who.pid) != who.start:
+            return False
+        if fd is None:
+            os.kill(who.pid, sig)
+        else:
+            signal.pidfd_send_signal(fd, sig)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def strike(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
+    """One blow: freeze what ``find`` finds until nothing new turns up, kill it. Does not wait for deaths."""
+    frozen: dict[Identity, None] = {}
+    for _ in range(20):  # a storm of forks that outruns us is met again by the caller's next blow
+        fresh = [who for who in find() if who not in frozen]
+        if not fresh:
+            break
+        for who in fresh:
+            frozen[who] = None
+            send(who, signal.SIGSTOP)
+    for who in frozen:
+        send(who, signal.SIGKILL)
+    return list(frozen)
 
 
 def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tuple[Identity, ...]:
-    """Kill whatever ``find`` finds until it finds nothing; returns who is still there after ``within`` seconds."""
-    raise NotImplementedError
+    """Kill whatever ``find`` finds until it finds nothing twice; returns who survives ``within`` seconds.
+
+    Survivors are processes that sleep in the kernel (a dead network disk) or belong to another user. Children
+    of ours are left to be reaped.
+    """
+    deadline = time.monotonic() + within
+    pause, quiet = 0.001, 0
+    while quiet < 2:
+        quiet = 0 if strike(find) else quiet + 1
+        if time.monotonic() > deadline:
+            return tuple(who for who in find() if alive(who))
+        if not quiet:
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+    return ()
 
 
-def sweep(mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None) -> tuple[Identity, ...]:
-    """Kill what a dead run left: processes with its mark, the recorded ones, and their trees. Returns survivors."""
-    raise NotImplementedError
+def kill_tree(roots: Iterable[int], keep: Iterable[int] = (), within: float = 2.0) -> tuple[Identity, ...]:
+    """Kill ``roots`` and all that descends from them, except ``keep`` and below. Returns survivors.
+
+    In a subreaper also what loses its parent meanwhile; so it must not start children of its own during the
+    call.
+    """
+    spare = {os.getpid(), *keep}
+    known = {who for root in roots if root not in spare and (who := identity(root))}
+    mine = {*children(os.getpid()), *spare} if _is_subreaper() else None
+
+    def find() -> Iterator[Identity]:
+        orphans = [pid for pid in children(os.getpid()) if pid not in mine] if mine is not None else []
+        known.update(who for pid in orphans if (who := identity(pid)))
+        known.intersection_update([who for who in known if alive(who)])
+        known.update(below([who.pid for who in known], spare) if known else ())
+        yield from known
+
+    return kill_all(find, within)
+
+
+def sweep(
+    mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None
+) -> tuple[Identity, ...]:
+    """Kill what a dead run left: what bears its mark, what it recorded, and all below. Returns survivors.
+
+    ``uid`` restricts it to processes of that user: a record that somebody else wrote must not aim at ours.
+    This process and its ancestors are never touched.
+    """
+    spare = {os.getpid(), *_ancestors(os.getpid())}
+    recorded = set(identities)
+
+    def find() -> Iterator[Identity]:
+        found = {*find_marked(mark), *(who for who in recorded if alive(who))}
+        found = {who for who in found if who.pid not in spare}
+        found.update(below([who.pid for who in found], spare) if found else ())
+        yield from (who for who in found if uid is None or user_of(who.pid) == uid)
+
+    return kill_all(find, within)
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while (process := look(pid)) and process.parent > 0:
+        pid = process.parent
+        yield pid
 
 
 def reap() -> list[Reaped]:
     """Collect every child that has ended, without waiting."""
-    raise NotImplementedError
+    ended: list[Reaped] = []
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        unit = 1 if sys.platform == "darwin" else 1024
+        ended.append(Reaped(pid, os.waitstatus_to_exitcode(status), usage.ru_maxrss * unit))
+
+
+# --- prctl ------------------------------------------------------------------------------------------------
+
+_libc: Any = None
 
 
 def has_prctl() -> bool:
     """Linux, and not switched off by ALLABOARD_NO_PRCTL=1."""
-    raise NotImplementedError
+    return _LINUX and os.environ.get("ALLABOARD_NO_PRCTL", "") in ("", "0")
 
 
 def set_subreaper() -> bool:
     """Orphans among our descendants become our children instead of init's. False where the system cannot."""
-    raise NotImplementedError
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _is_subreaper() -> bool:
+    return _subreapers == os.getpid()
 
 
 def set_pdeathsig(sig: int) -> bool:
     """The kernel sends us ``sig`` when our parent dies. False where the system cannot."""
-    raise NotImplementedError
+    return _prctl(_PR_SET_PDEATHSIG, sig)
+
+
+def set_name(name: str) -> bool:
+    """What ``ps -o comm`` and ``top`` show for this process; at most 15 bytes. Not inherited through exec."""
+    return _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+_subreapers = 0
+
+
+def _prctl(option: int, argument: int | bytes) -> bool:
+    global _libc, _subreapers
+    if not has_prctl():
+        return False
+    import ctypes
+
+    if _libc is None:
+        _libc = ctypes.CDLL(None)
+    value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    zero = ctypes.c_ulong(0)
+    done = bool(_libc.prctl(ctypes.c_int(option), value, zero, zero, zero) == 0)
+    if done and option == _PR_SET_CHILD_SUBREAPER:
+        _subreapers = os.getpid()  # by pid, because a fork does not inherit it
+    return done
+
+
+# --- daemons ----------------------------------------------------------------------------------------------
 
 
 def spawn_supervisor(argv: Sequence[str], env: Mapping[str, str], log_path: str) -> int:
-    """Start ``argv`` as a daemon that outlives us; returns its pid once it called `detach`. SiteError otherwise."""
-    raise NotImplementedError
+    """Start ``argv`` as a daemon that outlives us and return its pid. Its output is appended to ``log_path``.
+
+    The program must call `detach` first thing; we wait for that. Raises SiteError with the reason when it
+    cannot be started or ends before. Safe in a process with threads: nothing of Python runs between fork and
+    exec.
+    """
+    opened: list[int] = []
+    try:
+        reading, writing = os.pipe()
+        opened += [reading, writing]
+        null = os.open(os.devnull, os.O_RDONLY)
+        opened.append(null)
+        log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        opened.append(log)
+        said = os.fstat(log).st_size
+        # High numbers, so that no source of a dup2 below is the target of an earlier one, even with stdio
+        # closed.
+        writing, null, log = high = [_above(10, fd) for fd in (writing, null, log)]
+        opened += high
+        actions = [
+            (os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (log, 1), (log, 2), (writing, 3))
+        ]
+        child = _posix_spawn(argv, {**env, _DETACH: "3"}, actions)
+        for fd in opened[1:]:
+            os.close(fd)
+        del opened[1:]
+        answer = b"".join(iter(lambda: os.read(reading, 64), b""))
+    except OSError as error:
+        what = getattr(error, "filename", None) or argv[0]
+        raise SiteError(
+            f"the supervisor cannot be started: {what}: {error.strerror}", code="no_supervisor"
+        ) from error
+    finally:
+        for fd in opened:
+            os.close(fd)
+    ended = _wait(child)
+    if not answer:
+        raise SiteError(
+            f"the supervisor ended at once ({ended}); it said: {_tail(log_path, said) or 'nothing'}",
+            code="no_supervisor",
+        )
+    return int(answer)
+
+
+def _posix_spawn(argv: Sequence[str], env: Mapping[str, str], actions: list[Any]) -> int:
+    # A caller may ignore SIGINT (nohup, a shell's background job) or block signals: none of it is the
+    # daemon's.
+    settable = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+    options: dict[str, Any] = {"file_actions": actions, "setsigmask": [], "setsigdef": settable}
+    try:
+        return os.posix_spawnp(argv[0], list(argv), dict(env), setsid=True, **options)
+    except NotImplementedError:  # a C library without it: `detach` makes the session a moment later
+        return os.posix_spawnp(argv[0], list(argv), dict(env), **options)
+
+
+def _above(lowest: int, fd: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+
+
+def _wait(child: int) -> str:
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:  # somebody else in this process waits for all children
+        return "exit code unknown"
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _tail(path: str, start: int) -> str:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - 2000))
+        return file.read().decode(errors="replace").strip()
+    return ""
 
 
 def detach() -> None:
-    """First thing in a daemon's main: leave the caller's tree, session and file descriptors, and report our pid."""
-    raise NotImplementedError
+    """First thing in the main of a program that `spawn_supervisor` starts: become a daemon, say our pid.
+
+    Leaves the caller's process tree and session and closes every file descriptor above 2. Does nothing in a
+    program that was started otherwise, so that it can be run in the foreground.
+    """
+    text = os.environ.pop(_DETACH, None)
+    if text is None:
+        return
+    report = int(text)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    close_all_but([report])
+    with contextlib.suppress(BrokenPipeError):  # the client was killed meanwhile; the run goes on
+        os.write(report, str(os.getpid()).encode())
+    os.close(report)
+
+
+def close_all_but(keep: Iterable[int]) -> None:
+    """Close every file descriptor above 2 that is not in ``keep``. For a process without threads."""
+    spare = set(keep)
+    for name in os.listdir("/dev/fd"):
+        if (fd := int(name)) > 2 and fd not in spare:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(fd)
