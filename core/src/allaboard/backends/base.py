@@ -1,0 +1,138 @@
+"""The only interface to the world in which runs live (contract, section 2).
+
+`Backend` blocks; an async follower runs its methods in threads or has its own `AsyncBackend` of the same names. Every
+method is safe to call again after its caller died in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from allaboard.identity import spec_hash, spec_of
+from allaboard.job import TrainingJob
+from allaboard.names import run_name
+from allaboard.observation import Observation, Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked job under a key: all that a backend needs to launch it."""
+
+    job: TrainingJob
+    key: str
+
+    @property
+    def run(self) -> str:
+        return run_name(self.job.name, self.key)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return spec_of(self.job)
+
+    @property
+    def spec_hash(self) -> str:
+        return spec_hash(self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One attempt of one run. ``adopted``: it was there already. ``hand_over``: it had succeeded and its result waits.
+    ``notes``: sentences for people about how it came to be (what changed, what it resumes)."""
+
+    run: str
+    attempt: int
+    generation: int
+    uid: str
+    adopted: bool = False
+    hand_over: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The stop was recorded and is under way, or the run had ended."""
+
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotYours:
+    """Somebody else owns the run now, or another attempt is on; nothing was done. ``owner`` names them."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which logs. None: all members, the newest attempt, every try of each. ``since`` in epoch seconds."""
+
+    members: tuple[str, ...] | None = None
+    ranks: tuple[int, ...] | None = None
+    attempt: int | None = None
+    restart: int | None = None
+    tail: int | None = None
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of one member's try. ``time`` in epoch seconds, as exact as the backend knows it; None when unknown."""
+
+    member: str
+    rank: int
+    restart: int
+    time: float | None
+    text: str
+
+
+Cursor = dict[str, Any]
+
+
+class Changes(Protocol):
+    """Wakes when something may have changed."""
+
+    def wait(self, seconds: float) -> bool:
+        """True when woken, False after ``seconds``. May wake for nothing; must not sleep through a change for longer than
+        the time given."""
+
+
+class Backend(Protocol):
+    """Where runs live."""
+
+    name: str
+
+    def launch(self, plan: Plan, owner: Owner) -> Handle:
+        """Make the run of this key be what the table of contract section 1 says, and return its attempt.
+
+        Raises BadInput (nothing was started; `SpecChanged` when it runs with another spec) or BackendUnreachable."""
+
+    def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        """Change the owner, if it is ``old`` and the attempt is still the handle's. Raises Conflict."""
+
+    def observe(self, run: str, evidence: bool = False) -> Observation:
+        """What is seen now. ``evidence``: events and log tails too. Raises UnknownRun or BackendUnreachable."""
+
+    def changes(self, run: str) -> AbstractContextManager[Changes]:
+        """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
+
+    def logs(self, run: str, selection: Selection, cursor: Cursor | None = None) -> Iterator[LogLine | Cursor]:
+        """Lines after the cursor; the last item is the new cursor."""
+
+    def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped | NotYours:
+        """Stop the attempt if it is still the handle's and the owner is still ``owner``. ``kill``: without grace."""
+
+    def suspend(self, run: str) -> None: ...
+
+    def resume(self, run: str) -> None: ...
+
+    def delete(self, run: str) -> None:
+        """Stop it if it runs, then remove the job, logs included. The record stays."""
+
+    def hand_over(self, handle: Handle) -> None:
+        """Record that the result of a succeeded run was taken."""
+
+    def list(self) -> list[Observation]:
+        """Every run that has a record, newest first."""

@@ -1,0 +1,587 @@
+"""The local backend: runs as real processes of this machine, one supervisor each.
+
+All state is files below ``<home>/local/<machine>``; a client may die at any instruction. A launch holds the record's lock from
+the decision until the supervisor has taken the attempt's own lock, so whoever looks in between waits and then sees the run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets as random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from allaboard import ledger
+from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.backends.local import logs, records
+from allaboard.backends.local.environment import passed_on, why_not_startable
+from allaboard.backends.local.folders import AttemptFolder, RunFolder, read_json, runs_folder, write_json
+from allaboard.backends.local.machine import Capacity, boot_id, capacity, fingerprint
+from allaboard.backends.local.pool import Need, default_path, shrink
+from allaboard.backends.local.procs import spawn_supervisor, sweep
+from allaboard.backends.local.secrets import folder_of, located
+from allaboard.backends.local.watching import tail
+from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
+from allaboard.layout import Layout, Needs, lay_out
+from allaboard.ledger import RunRecord
+from allaboard.names import nearest
+from allaboard.observation import Event, Observation, Owner, Progress, State, Stop
+from allaboard.site import Site, home, place_job, site_of
+from allaboard.status import state_of
+
+ATTACHED_SECONDS = 600.0
+_TAIL_LINES = 200
+_POLL = 0.02
+_MEANINGLESS = ("image", "gang", "spot", "pod")
+_MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
+
+
+class LocalBackend:
+    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment."""
+
+    name = "local"
+
+    def __init__(self, environ: Mapping[str, str] | None = None, site: Site | None = None) -> None:
+        if sys.platform == "win32":
+            raise SiteError("the local backend does not run on Windows; use WSL, or a cluster")
+        self.environ = dict(os.environ if environ is None else environ)
+        self.site = site or site_of(self.environ)
+        self.home = home(self.environ)
+        self.runs = runs_folder(self.home)
+
+    # Launching.
+
+    def launch(self, plan: Plan, owner: Owner) -> Handle:
+        """See `Backend.launch`. What this machine cannot do is said before anything is started."""
+        folder = RunFolder(self.runs / plan.run)
+        while True:
+            handle = self._try_launch(folder, plan, owner)
+            if handle is not None:
+                self._touch(folder, handle)
+                return handle
+            # A live run that a person asked for anew: it has been told to stop, and is waited for without the lock.
+            self._wait_gone(folder)
+
+    def _try_launch(self, folder: RunFolder, plan: Plan, owner: Owner) -> Handle | None:
+        with records.changing(folder) as transaction:
+            record = transaction.record
+            if record is not None and record.key != plan.key:
+                raise BadInput(f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key")
+            state = State.UNKNOWN if record is None else self._state(folder, record, locked=True)
+            if record is not None and state.is_final:
+                record = transaction.write(record.ended(state, time.time()))
+            decision = ledger.decide(record, state, owner, plan.spec)
+            match decision:
+                case ledger.Refuse(changes):
+                    raise SpecChanged(_changed(plan.run, changes))
+                case ledger.Adopt():
+                    assert record is not None
+                    transaction.write(replace(record, owner=owner))
+                    return _handle(record, adopted=True)
+                case ledger.HandOver():
+                    assert record is not None
+                    transaction.write(replace(record, owner=owner))
+                    return replace(_handle(record), hand_over=True)
+                case ledger.StopFirst():
+                    assert record is not None
+                    stop = Stop(owner.id, "started anew", time.time())
+                    self._request_stop(folder, transaction.write(replace(record, stop=record.stop or stop)), stop, False)
+                    return None
+            return self._start(transaction, decision, plan, owner)
+
+    def _start(
+        self, transaction: records.Transaction, decision: ledger.Decision, plan: Plan, owner: Owner
+    ) -> Handle:
+        folder, old = transaction.folder, transaction.record
+        uid, now = random.token_hex(8), time.time()
+        spec, digest = plan.spec, plan.spec_hash
+        notes: list[str] = []
+        if isinstance(decision, ledger.NewAttempt) and old is not None:
+            record = old.next_attempt(uid, owner, spec, digest)
+            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {old.outcome.state if old.outcome else 'ended'}")
+        elif isinstance(decision, ledger.NewGeneration) and old is not None:
+            record = old.next_generation(uid, owner, spec, digest)
+            notes.append(f"{plan.run} succeeded before and its result was taken; it trains again from scratch")
+        else:
+            record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
+        if isinstance(decision, (ledger.NewAttempt, ledger.NewGeneration)) and decision.changes:
+            notes.append("the job has changed: " + "; ".join(decision.changes))
+        attempt = folder.attempt(record.generation, record.attempt)
+        layout, where, more = self._prepare(plan, record, attempt)
+        notes += more
+        attempt.make()
+        write_json(
+            attempt.plan,
+            {
+                "version": 1,
+                "layout": layout.to_dict(),
+                "uid": uid,
+                "mark": uid,
+                "created": now,
+                "folder": where,
+                "pool": default_path(self.environ),
+                "secrets": located(self.home, plan.job.get("secrets", ())),
+                "progress": asdict(self._carried(folder, old, record)),
+                "attached_seconds": ATTACHED_SECONDS,
+                "notes": notes,
+            },
+        )
+        transaction.write(record)
+        self._spawn(attempt)
+        return replace(_handle(record), notes=tuple(notes))
+
+    def _carried(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
+        """A new attempt goes on counting lost steps where the one before stopped; a new generation does not."""
+        if old is None or old.generation != record.generation:
+            return Progress()
+        seen = self._seen(folder.attempt(old.generation, old.attempt))
+        return replace(seen.progress, result=None, heartbeat=None) if seen is not None else Progress()
+
+    def _prepare(self, plan: Plan, record: RunRecord, attempt: AttemptFolder) -> tuple[Layout, str, list[str]]:
+        """The layout for this machine, the folder its members start in, and what people should know."""
+        where = plan.job.folder or os.getcwd()
+        mounts = dict(self.site.mounts)
+        for n, volume in enumerate(plan.job.get("storage", ())):
+            if "empty_dir" in volume:
+                mounts[volume["mount"].rstrip("/")] = str(attempt.path / f"scratch-{n}")
+        for secret in plan.job.get("secrets", ()):
+            if "mount" in secret:
+                mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
+        job = place_job(plan.job, replace(self.site, mounts=mounts))
+        layout = lay_out(job, record.run, record.attempt, record.generation)
+        layout, notes = self._fit(layout, job.get("fit", self.site.fit))
+        problems = [*_not_startable(layout, where, self.environ, self.site), *_missing_files(plan, where)]
+        problems += self._storage_problems(layout)
+        if problems:
+            raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
+        for n, volume in enumerate(plan.job.get("storage", ())):
+            if "empty_dir" in volume:
+                (attempt.path / f"scratch-{n}").mkdir(parents=True, exist_ok=True)
+        ignored = _ignored(plan)
+        return layout, where, notes + ([ignored] if ignored else [])
+
+    def _fit(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
+        """Shrink the gang to the machine, or leave it to be refused."""
+        stated = [g for g in layout.groups if g.needs != Needs()]
+        if not stated:
+            return layout, []
+        room = capacity(self.environ, with_gpus=any(g.needs.gpu for g in stated))
+        needs = [Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)]
+        minimum = layout.elastic.min if layout.elastic else None
+        smaller, words = shrink(needs, room, minimum)
+        if words and fit == "strict":
+            raise BadInput(
+                f"job {layout.job!r} does not fit this machine ({_room(room)}) and fit is strict:",
+                [Problem("resources", word) for word in words],
+            )
+        members = dict(zip([m.group for m in layout.members][::-1], list(smaller)[::-1], strict=False))
+        return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
+
+    def _storage_problems(self, layout: Layout) -> list[Problem]:
+        """What is wrong with the places that the job reads and writes, found before a start rather than at the first save."""
+        from allaboard.backends.local.preflight import storage_problems
+
+        return storage_problems(layout, self.environ)
+
+    def _spawn(self, attempt: AttemptFolder) -> None:
+        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile."""
+        argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
+        environment = {**passed_on(self.environ), **_import_path()}
+        spawn_supervisor(argv, environment, str(attempt.supervisor_log))
+        deadline = time.monotonic() + 30
+        while not attempt.is_live() and not attempt.state.exists():
+            if time.monotonic() > deadline:
+                raise SiteError(f"the supervisor did not start within 30 s; see {attempt.supervisor_log}")
+            time.sleep(0.002)
+
+    # Looking.
+
+    def observe(self, run: str, evidence: bool = False) -> Observation:
+        folder = self.find(run)
+        record = self._record(folder)
+        seen = self._observed(folder, record)
+        if evidence:
+            seen = self._settled(folder, record, seen)
+            seen = self._with_evidence(folder, record, seen)
+        return seen
+
+    def find(self, run: str) -> RunFolder:
+        """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
+        exact = RunFolder(self.runs / run) if run and "/" not in run else None
+        if exact is not None and exact.record.exists():
+            return exact
+        every = [RunFolder(p) for p in self.runs.iterdir() if (p / "record.json").exists()]
+        named = [f for f in every if f.name.rpartition("-")[0] == run]
+        if named:
+            return max(named, key=lambda f: (self._record(f).created, f.name))
+        begun = [f for f in every if run and f.name.startswith(run)]
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            raise UnknownRun(f"{run!r} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; write more of it")
+        near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
+        hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
+        raise UnknownRun(f"there is no run {run!r} here; {hint}")
+
+    def _record(self, folder: RunFolder) -> RunRecord:
+        record = records.read(folder)
+        if record is None:
+            raise UnknownRun(f"there is no run {folder.name!r} here; `allaboard list` shows the runs of this machine")
+        return record
+
+    def _seen(self, attempt: AttemptFolder) -> Observation | None:
+        """What the supervisor last wrote; None when it wrote nothing."""
+        body = read_json(attempt.state)
+        return None if body is None else Observation.from_dict(body["seen"])
+
+    def _observed(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> Observation:
+        """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no final word is lost;
+        while a launch is under way its lock is waited for first."""
+        seen = self._merged(folder, record)
+        if state_of(replace(seen, alive=True)).is_final or seen.alive:
+            return seen
+        if not locked:
+            with records.changing(folder) as transaction:
+                now = transaction.record
+                if now is None:
+                    raise UnknownRun(f"run {folder.name!r} has been deleted")
+                seen = self._merged(folder, now)
+                if state_of(seen).is_final and now.outcome is None:
+                    transaction.write(now.ended(state_of(seen), time.time()))
+            return seen
+        return seen
+
+    def _merged(self, folder: RunFolder, record: RunRecord) -> Observation:
+        attempt = folder.attempt(record.generation, record.attempt)
+        # The lock before the state: a supervisor that ends in between has written its last word by then.
+        live = attempt.is_live()
+        seen = self._seen(attempt) or Observation(run=record.run)
+        alive = live or (None if _final(seen) else False)
+        finished = seen.finished
+        stopped = seen.stopped
+        if alive is False:
+            finished = record.outcome.at if record.outcome else finished
+            stopped = stopped or record.stop is not None
+        notes = seen.notes
+        if alive is False and not stopped:
+            notes = (*notes, _last_word(attempt))
+        return replace(
+            seen,
+            run=record.run,
+            key=record.key,
+            job=record.job,
+            attempt=record.attempt,
+            generation=record.generation,
+            uid=record.uid,
+            spec_hash=record.spec_hash,
+            owner=record.owner,
+            created=seen.created or record.created,
+            alive=alive,
+            finished=finished,
+            stop=seen.stop or record.stop,
+            stopped=stopped,
+            deleted=record.deleted,
+            notes=notes,
+            handed_over=record.handed_over,
+        )
+
+    def _state(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> State:
+        if record.deleted and record.outcome is not None:
+            return State(record.outcome.state)
+        return state_of(self._observed(folder, record, locked))
+
+    def _settled(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
+        """After the final word members may still be ending for a moment: an exit code says more than "running"."""
+        deadline = time.monotonic() + 1.5
+        attempt = folder.attempt(record.generation, record.attempt)
+        plan = read_json(attempt.plan) or {}
+        if plan and Layout.from_dict(plan["layout"]).policy.clean_pods == "none":
+            return seen
+        while any(m.phase == "running" for m in seen.members) and attempt.is_live() and time.monotonic() < deadline:
+            time.sleep(_POLL)
+            seen = self._merged(folder, record)
+        return seen
+
+    def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
+        attempt = folder.attempt(record.generation, record.attempt)
+        tails = {m.name: tail(Path(m.log), _TAIL_LINES) for m in seen.members if m.log}
+        return replace(seen, events=tuple(read_events(attempt)), tails=tails)
+
+    def events(self, run: str) -> list[Event]:
+        """Everything that happened, over all attempts, oldest first."""
+        return [event for attempt in self.find(run).attempts() for event in read_events(attempt)]
+
+    @contextmanager
+    def changes(self, run: str) -> Iterator[_Changes]:
+        folder = self.find(run)
+        yield _Changes(self, folder)
+
+    def logs(self, run: str, selection: Selection, cursor: Cursor | None = None) -> Iterator[LogLine | Cursor]:
+        folder = self.find(run)
+        record = self._record(folder)
+        attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
+        if not attempt.path.is_dir():
+            raise BadInput(f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}")
+        seen = self._seen(attempt)
+        return logs.read(attempt, seen.members if seen else (), selection, cursor)
+
+    def list(self) -> list[Observation]:
+        found = []
+        for path in self.runs.iterdir():
+            with suppress(UnknownRun):
+                folder = RunFolder(path)
+                found.append(self._observed(folder, self._record(folder)))
+        return sorted(found, key=lambda seen: seen.created or 0, reverse=True)
+
+    # Owning and ending.
+
+    def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        def swap(record: RunRecord) -> RunRecord:
+            if record.uid != handle.uid:
+                raise Conflict(f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}")
+            if record.owner != old:
+                raise Conflict(f"run {handle.run} belongs to {record.owner.id} now")
+            return replace(record, owner=new)
+
+        folder = self.find(handle.run)
+        record = records.change(folder, swap)
+        if record is None:
+            raise UnknownRun(f"there is no run {handle.run!r} here")
+        folder.attempt(record.generation, record.attempt).poke()
+        return replace(_handle(record), adopted=True)
+
+    def stop(
+        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
+    ) -> Stopped | NotYours:
+        folder = self.find(handle.run)
+        with records.changing(folder) as transaction:
+            record = transaction.record
+            if record is None or record.uid != handle.uid or record.owner.id != owner.id:
+                return NotYours(record.owner.id if record is not None else "nobody")
+            state = self._state(folder, record, locked=True)
+            stop = Stop(by, reason, time.time())
+            if state.is_final:
+                self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
+                return Stopped(already=True)
+            record = transaction.write(replace(record, stop=record.stop or stop))
+            self._request_stop(folder, record, stop, kill)
+            return Stopped()
+
+    def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
+        attempt = folder.attempt(record.generation, record.attempt)
+        if attempt.is_live():
+            attempt.ask(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
+
+    def suspend(self, run: str) -> None:
+        self._ask_live(run, "suspend")
+
+    def resume(self, run: str) -> None:
+        self._ask_live(run, "resume")
+
+    def _ask_live(self, run: str, what: str) -> None:
+        folder = self.find(run)
+        record = self._record(folder)
+        state = self._state(folder, record)
+        if state.is_final:
+            raise BadInput(f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}")
+        folder.attempt(record.generation, record.attempt).ask(f"{what}-{random.token_hex(4)}", {"do": what})
+
+    def delete(self, run: str) -> None:
+        folder = self.find(run)
+        record = self._record(folder)
+        if not self._state(folder, record).is_final or folder.attempt(record.generation, record.attempt).is_live():
+            self.stop(_handle(record), record.owner, "delete", "the run is deleted")
+            self._wait_gone(folder)
+        self._remove(folder, record.uid)
+
+    def _remove(self, folder: RunFolder, uid: str) -> None:
+        """The job's files go, logs included; the record stays."""
+        import shutil
+
+        with records.changing(folder) as transaction:
+            record = transaction.record
+            if record is None or record.uid != uid:
+                raise Conflict(f"run {folder.name} has been started anew; it was not deleted")
+            seen = self._merged(folder, record)
+            transaction.write(replace(record.ended(state_of(seen), time.time()), deleted=True))
+            for attempt in folder.attempts():
+                shutil.rmtree(attempt.path, ignore_errors=True)
+
+    def hand_over(self, handle: Handle) -> None:
+        def taken(record: RunRecord) -> RunRecord:
+            return replace(record, handed_over=True) if record.uid == handle.uid else record
+
+        records.change(self.find(handle.run), taken)
+
+    def housekeep(self, now: float | None = None) -> None:
+        """What nobody else does: overdue ttls, records past their age, members that outlived both their keepers."""
+        now = time.time() if now is None else now
+        for path in self.runs.iterdir():
+            folder = RunFolder(path)
+            with suppress(SiteError, OSError, UnknownRun):
+                self._housekeep(folder, self._record(folder), now)
+
+    def _housekeep(self, folder: RunFolder, record: RunRecord, now: float) -> None:
+        import shutil
+
+        attempt = folder.attempt(record.generation, record.attempt)
+        if attempt.is_live():
+            return
+        if record.outcome is None:
+            sweep(record.uid)
+            self._observed(folder, record)
+            return
+        if record.deleted:
+            for left in folder.attempts():
+                shutil.rmtree(left.path, ignore_errors=True)
+        plan = read_json(attempt.plan)
+        ttl = Layout.from_dict(plan["layout"]).policy.ttl if plan else None
+        if ttl is not None and now - record.outcome.at >= ttl and not record.deleted:
+            self._remove(folder, record.uid)
+        if now - record.outcome.at >= ledger.KEEP_SECONDS:
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+    def _wait_gone(self, folder: RunFolder) -> None:
+        """Until no process of the run's attempt is left. The supervisor's grace bounds it."""
+        record = self._record(folder)
+        attempt = folder.attempt(record.generation, record.attempt)
+        while attempt.is_live():
+            time.sleep(_POLL)
+        sweep(record.uid)
+
+    def _touch(self, folder: RunFolder, handle: Handle) -> None:
+        with suppress(OSError):
+            os.utime(folder.attempt(handle.generation, handle.attempt).client)
+
+    def fingerprint(self, run: str) -> dict[str, str | int]:
+        """What a process must see alike to be able to follow this run: machine, pid namespace and this very folder."""
+        return fingerprint(str(self.find(run).path))
+
+
+class _Changes:
+    """Wakes when the supervisor wrote; meanwhile keeps the run from counting as abandoned."""
+
+    def __init__(self, backend: LocalBackend, folder: RunFolder) -> None:
+        self.backend, self.folder = backend, folder
+        self.last = self._stamp()
+        self.touched = 0.0
+
+    def _stamp(self) -> tuple[int, ...]:
+        stamps = []
+        record = records.read(self.folder)
+        paths = [self.folder.record]
+        if record is not None:
+            attempt = self.folder.attempt(record.generation, record.attempt)
+            self.attempt: AttemptFolder | None = attempt
+            paths.append(attempt.state)
+        else:
+            self.attempt = None
+        for path in paths:
+            try:
+                stamps.append(path.stat().st_mtime_ns)
+            except OSError:
+                stamps.append(0)
+        return tuple(stamps)
+
+    def wait(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            if now - self.touched > 15 and self.attempt is not None:
+                self.touched = now
+                with suppress(OSError):
+                    os.utime(self.attempt.client)
+            stamp = self._stamp()
+            if stamp != self.last:
+                self.last = stamp
+                return True
+            if self.attempt is not None and not self.attempt.is_live():
+                return True
+            if now >= end:
+                return False
+            time.sleep(min(_POLL, max(0.0, end - now)))
+
+
+def read_events(attempt: AttemptFolder) -> list[Event]:
+    """The events of one attempt."""
+    import json
+
+    found = []
+    try:
+        lines = attempt.events.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        with suppress(ValueError, TypeError):  # the last line may be half written
+            found.append(Event(**json.loads(line)))
+    return found
+
+
+def _handle(record: RunRecord, adopted: bool = False) -> Handle:
+    return Handle(record.run, record.attempt, record.generation, record.uid, adopted=adopted)
+
+
+def _final(seen: Observation) -> bool:
+    return state_of(replace(seen, alive=None, deleted=False)).is_final
+
+
+def _changed(run: str, changes: tuple[str, ...]) -> str:
+    lines = "\n".join(f"  {line}" for line in changes)
+    return f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:\n{lines}"
+
+
+def _last_word(attempt: AttemptFolder) -> str:
+    """Why nobody supervises a run that has not ended."""
+    body = read_json(attempt.state)
+    if body is not None and body.get("boot") != boot_id():
+        return "the machine was started anew"
+    said = tail(attempt.supervisor_log, 1)
+    return f"its supervisor ended with: {said}" if said else "its supervisor was killed"
+
+
+def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
+    problems = []
+    for group in layout.groups:
+        wrong = why_not_startable(group.command, where, {**environ, **group.environment})
+        if wrong is not None:
+            problem = Problem(f"command[{wrong[0]}]", wrong[1])
+            if problem not in problems:
+                problems.append(problem)
+    return problems
+
+
+def _missing_files(plan: Plan, where: str) -> list[Problem]:
+    return [
+        Problem(f"code[{n}]", f"{name!r} is not in {where}")
+        for n, name in enumerate(plan.job.get("code", ()))
+        if not (Path(where) / name).is_file()
+    ]
+
+
+def _ignored(plan: Plan) -> str | None:
+    """One line that names the fields which mean nothing on one machine."""
+    job = plan.job
+    found = [name for name in _MEANINGLESS if job.get(name) is not None and not (name == "spot")]
+    found += [f"resources.{name}" for name in _MEANINGLESS_RESOURCES if name in job.get("resources", {})]
+    return f"{', '.join(found)}: no meaning on one machine, left out" if found else None
+
+
+def _room(room: Capacity) -> str:
+    return f"{room.cpu:g} CPUs, {room.memory / 2**30:.1f} GiB, {len(room.gpus)} GPUs"
+
+
+def _import_path() -> dict[str, str]:
+    """The supervisor must import the very allaboard that launches it, also when that came by sys.path alone."""
+    import allaboard
+
+    root = str(Path(allaboard.__file__).parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    installed = any(root == str(Path(p)) for p in sys.path if p.endswith("site-packages"))
+    if installed:
+        return {}
+    return {"PYTHONPATH": f"{root}{os.pathsep}{before}" if before else root}

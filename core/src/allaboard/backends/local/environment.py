@@ -1,0 +1,117 @@
+"""What a member's environment and command are on one machine.
+
+Names and rules are the engine's; these values must differ (contract, section 5):
+
+| variable | on a cluster | here | why |
+|---|---|---|---|
+| MASTER_ADDR, PET_MASTER_ADDR, the host of PET_RDZV_ENDPOINT | a Service | 127.0.0.1 | there is no DNS for members |
+| MASTER_PORT, PET_MASTER_PORT, the port of PET_RDZV_ENDPOINT | 23456 | a port reserved for the run | runs share the loopback |
+| PET_RDZV_CONF | absent | is_host=1 for worker 0, is_host=0 for the rest | on loopback every agent takes itself for the host |
+| PET_LOCAL_ADDR | absent | 127.0.0.1 | the machine's own name may resolve to nothing |
+| PET_NPROC_PER_NODE=auto | GPUs, else every CPU of the node | the member's GPUs, else 1 | members share the CPUs |
+| GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME | absent | the loopback interface | the default route may be firewalled or absent |
+| OMP_NUM_THREADS | absent | the member's share of the CPUs | N members would start N times all threads |
+| CUDA_VISIBLE_DEVICES | by the device plugin | the member's slots, or empty | what is not asked for is not there |
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from allaboard.engines import ENGINES
+from allaboard.engines.base import Place
+from allaboard.layout import Layout, Member, our_environment
+
+_PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without what belongs to the orchestrator (its secrets are in there)."""
+    return {name: value for name, value in environ.items() if not name.startswith(_PRIVATE)}
+
+
+def member_environment(
+    layout: Layout,
+    member: Member,
+    *,
+    caller: Mapping[str, str],
+    port: int,
+    gpus: Sequence[str],
+    cpus: float,
+    secrets: Mapping[str, str],
+) -> dict[str, str]:
+    """Everything a member finds in its environment. The engine's variables win over the job's, as on a cluster."""
+    group = layout.group(member.group)
+    assert group is not None
+    place = Place("127.0.0.1", port, "127.0.0.1", port)
+    injected = ENGINES[layout.engine].environment(layout, member, place)
+    return {
+        **caller,
+        "PATH": search_path(caller),
+        **_defaults(layout, group.needs.cpu, cpus),
+        **secrets,
+        **group.environment,
+        **injected,
+        **_local(layout, member, injected, gpus),
+        **our_environment(layout, member),
+    }
+
+
+def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, str]:
+    """What the job's own environment may override."""
+    share = stated if stated is not None else cpus / max(1, layout.total)
+    interface = "lo0" if sys.platform == "darwin" else "lo"
+    return {
+        "OMP_NUM_THREADS": str(max(1, int(share))),
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+    }
+
+
+def _local(layout: Layout, member: Member, injected: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
+    values = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    if injected.get("PET_NPROC_PER_NODE") in ("auto", "gpu", "cpu"):
+        values["PET_NPROC_PER_NODE"] = str(max(1, len(gpus)))
+    if layout.elastic is not None:
+        host = f"is_host={int(member.group == 'worker' and member.index == 0)}"
+        conf = injected.get("PET_RDZV_CONF")
+        values["PET_RDZV_CONF"] = f"{conf},{host}" if conf else host
+        values["PET_LOCAL_ADDR"] = "127.0.0.1"
+    return values
+
+
+def search_path(environ: Mapping[str, str]) -> str:
+    """PATH with the folder of this interpreter first, so that `torchrun` and scripts of its environment are found."""
+    own = os.path.dirname(sys.executable)
+    rest = environ.get("PATH", os.defpath)
+    return rest if own in rest.split(os.pathsep) else f"{own}{os.pathsep}{rest}"
+
+
+def local_command(command: Sequence[str]) -> list[str]:
+    """The command with a leading python or torchrun being those of the interpreter that runs allaboard."""
+    first, rest = command[0], list(command[1:])
+    if first in ("python", "python3"):
+        return [sys.executable, *rest]
+    if first == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", *rest]
+    return [first, *rest]
+
+
+def why_not_startable(command: Sequence[str], folder: str, environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """(index of the word, what is wrong with it) for a command that could never start; None when it looks right."""
+    words = local_command(command)
+    program = words[0]
+    found = os.path.join(folder, program) if os.sep in program else shutil.which(program, path=search_path(environ))
+    if found is None or not os.path.exists(found):
+        return 0, f"{program!r} is not found; give a program on the PATH, or a path from {folder}"
+    if not os.access(found, os.X_OK) or os.path.isdir(found):
+        return 0, f"{program!r} is not executable; make it so (chmod +x), or start it with its interpreter"
+    if command[0] in ("python", "python3") and len(command) > 1 and command[1].endswith(".py"):
+        script = os.path.join(folder, command[1])
+        if not os.path.exists(script):
+            return 1, f"{command[1]!r} is not in {folder}, where the members start"
+    return None

@@ -1,0 +1,573 @@
+"""The operator for one machine: what a PyTorchJob's controller and the kubelet would do, as a state machine.
+
+Nothing here touches a process or a clock: whoever drives it says what happened and when, and carries out the actions it
+answers with. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides, clean-up, suspend, deadline)
+and the kubelet's in-place restarts.
+
+Where this differs from the operator, on purpose:
+
+| what | the operator | here | why |
+|---|---|---|---|
+| backoffLimit N | the N-th restart fails the job, so N-1 survive; blind to recreated pods | exactly N restarts, every kind counted, then it fails | what its documentation promises |
+| deadline | noticed at the next event or the 10 h resync | a timer | the same |
+| clean-up default | None: members run on and hold GPUs | running | the contract, section 5 |
+| elastic, worker 0 lost | every survivor fails and is restarted, each counted | the whole gang starts again from its checkpoint, one restart counted | one failure is one failure |
+| restart delay | 10 s doubling to 5 min | 0.5 s doubling to 10 s | there is no image to pull |
+| members still ending when the job succeeded | deleted at once | 1 s to end by themselves, then deleted | an exit code of its own says more than 143 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from allaboard.engines import ENGINES, Engine
+from allaboard.engines.base import Counts
+from allaboard.engines.conditions import with_condition
+from allaboard.layout import Layout, Member
+from allaboard.observation import PHASES, Condition, Event, MemberSeen, Stop
+
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 10.0
+SETTLE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start this member's try ``number`` (0 is the first)."""
+
+    member: Member
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """SIGTERM to its main process."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Its whole tree, at once."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the pool for the gang's slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give these members' slots back; None: all."""
+
+    members: tuple[Member, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing is left to do: the supervisor may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The ttl is over: delete the run."""
+
+
+Action = Spawn | Terminate | Kill | Ask | Release | Finish | Remove
+
+
+@dataclass(slots=True)
+class _One:
+    """What is known of one member."""
+
+    member: Member
+    phase: str = "pending"
+    tries: int = 0
+    restarts: int = 0
+    exit_code: int | None = None
+    reason: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    alive: bool = False
+    due: float | None = None
+    kill_at: float | None = None
+    again: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process of it lives or is about to."""
+        return self.alive or self.due is not None
+
+
+@dataclass(slots=True)
+class Marks:
+    """When each phase ended; None: not yet, or not seen."""
+
+    created: float
+    admitted: float | None = None
+    scheduled: float | None = None
+    met: float | None = None
+    stepped: float | None = None
+    finished: float | None = None
+
+
+@dataclass(slots=True)
+class Operator:
+    """One attempt. Every method takes the time in epoch seconds and returns what must be done, in order."""
+
+    layout: Layout
+    created: float
+    conditions: tuple[Condition, ...] = ()
+    events: list[Event] = field(default_factory=list)
+    members: dict[str, _One] = field(default_factory=dict)
+    marks: Marks = field(init=False)
+    started: float | None = None
+    finished: float | None = None
+    stop: Stop | None = None
+    suspended: bool = False
+    removed: bool = False
+    waiting: str | None = None
+    asked: bool = False
+    expected: set[str] = field(default_factory=set)
+    settle_until: float | None = None
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self.members = {m.name: _One(m) for m in self.layout.members}
+        self.marks = Marks(self.created)
+
+    # What is known.
+
+    @property
+    def engine(self) -> Engine:
+        return ENGINES[self.layout.engine]
+
+    @property
+    def restarts(self) -> int:
+        return sum(one.restarts for one in self.members.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has its final word (members may still be ending)."""
+        return self._holds("Succeeded") or self._holds("Failed") or self.stop is not None
+
+    @property
+    def stopped(self) -> bool:
+        """Stopped by somebody, and nothing of it runs any more."""
+        return self.stop is not None and not self._final() and not any(one.busy for one in self.members.values())
+
+    def _holds(self, kind: str) -> bool:
+        return any(c.type == kind and c.status == "True" for c in self.conditions)
+
+    def _final(self) -> bool:
+        return self._holds("Succeeded") or self._holds("Failed")
+
+    # What happens.
+
+    def begin(self, now: float) -> list[Action]:
+        """The job was created."""
+        self._condition("Created", now)
+        if self.layout.policy.suspend:
+            return self._suspended(now)
+        return self._ask()
+
+    def _ask(self) -> list[Action]:
+        self.asked, self.waiting = True, "waits for its slots"
+        return [Ask()]
+
+    def admitted(self, names: Iterable[str], now: float) -> list[Action]:
+        """The pool gave slots to these members; more may come later for an elastic gang."""
+        self.waiting, self.asked = None, False
+        if self.started is None:
+            self.started = now
+        if self.marks.admitted is None:
+            self.marks.admitted = now
+        names = list(names)
+        self.expected.update(names)
+        return [self._spawn(self.members[name]) for name in names]
+
+    def _spawn(self, one: _One) -> Spawn:
+        one.due, one.alive, one.kill_at, one.again = None, True, None, False
+        number, one.tries = one.tries, one.tries + 1
+        return Spawn(one.member, number)
+
+    def running(self, name: str, now: float) -> list[Action]:
+        """The member's program runs."""
+        one = self.members[name]
+        one.phase, one.started, one.ended, one.reason = "running", now, None, None
+        self._event("Normal", "Started", name, f"started try {one.tries - 1}", now)
+        if self.marks.scheduled is None and all(self.members[n].started for n in self.expected):
+            self.marks.scheduled = now
+        return self._judge(now)
+
+    def met(self, now: float) -> None:
+        """The members found each other at the rendezvous."""
+        if self.marks.met is None:
+            self.marks.met = now
+
+    def stepped(self, now: float) -> None:
+        """The first step was reported."""
+        if self.marks.stepped is None:
+            self.marks.stepped = now
+
+    def not_started(self, name: str, text: str, now: float) -> list[Action]:
+        """The member's program could not be started: the kubelet's StartError, exit code 128."""
+        self._event("Warning", "Failed", name, text, now)
+        return self.exited(name, 128, now, reason="StartError")
+
+    def exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
+        """The member's main process ended and nothing of it is left. ``code``: minus n for signal n."""
+        one = self.members[name]
+        one.alive, one.kill_at, one.ended = False, None, now
+        one.exit_code = 128 - code if code < 0 else code
+        one.reason = reason or ("Completed" if one.exit_code == 0 else "Error")
+        if one.again:
+            one.phase, one.reason = "pending", None
+            return self._gang_again(now)
+        if self._leaving:
+            return self._gone(one, now)
+        if one.exit_code == 0 and self.layout.policy.restart != "always":
+            one.phase = "succeeded"
+            return self._judge(now)
+        return self._failed(one, now)
+
+    @property
+    def _leaving(self) -> bool:
+        return self.ended or self.suspended
+
+    def _failed(self, one: _One, now: float) -> list[Action]:
+        policy, code = self.layout.policy, one.exit_code or 0
+        if policy.restart == "exit_code":
+            self._event("Normal", "ExitedWithCode", one.member.name, f"Pod: {self._object(one)} exited with code {code}", now)
+        if policy.restart == "never" or (policy.restart == "exit_code" and code < 128):
+            one.phase = "failed"
+            return self._fail("Failed", now, role=one.member.group)
+        if policy.backoff_limit is not None and self.restarts >= policy.backoff_limit:
+            one.phase = "failed"
+            return self._fail("BackoffLimit", now)
+        one.restarts += 1
+        if policy.restart == "exit_code":
+            one.phase = "pending"
+            self._condition("Restarting", now, role=one.member.group.capitalize(), count=1)
+        else:
+            # The kubelet restarts in place: the pod stays Running and no condition of the job changes.
+            one.phase, one.reason = "running", "CrashLoopBackOff"
+        self._event("Warning", "BackOff", one.member.name, f"exited with code {code}; restart {self.restarts}", now)
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (one.restarts - 1))
+        if self._is_host(one):
+            return self._restart_gang(one, now + delay, now)
+        one.due = now + delay
+        return self._judge(now)
+
+    def _is_host(self, one: _One) -> bool:
+        """Worker 0 of an elastic gang holds the rendezvous: without it the others cannot go on."""
+        return self.layout.elastic is not None and one.member.rank == self._host().rank
+
+    def _host(self) -> Member:
+        return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
+
+    def _restart_gang(self, host: _One, due: float, now: float) -> list[Action]:
+        self._event("Warning", "GangRestart", host.member.name, "the rendezvous host is gone; the whole gang starts again", now)
+        host.again, host.due = True, due
+        others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
+        for other in others:
+            other.again, other.due = True, due if not other.alive else None
+        return [Kill(o.member) for o in others if o.alive] + self._gang_again(now)
+
+    def _gang_again(self, now: float) -> list[Action]:
+        """Once every process of the old gang is gone, the new one starts when the delay is over."""
+        waiting = [o for o in self.members.values() if o.again]
+        if any(o.alive for o in waiting):
+            return []
+        due = max((o.due for o in waiting if o.due is not None), default=now)
+        for one in waiting:
+            one.due = due
+        return []
+
+    def _judge(self, now: float) -> list[Action]:
+        """What the members' states mean for the job."""
+        verdict = self.engine.judge(self.layout, self.counts())
+        if verdict.running and not self._leaving and not verdict.succeeded:
+            self._condition("Running", now)
+        if verdict.succeeded:
+            return self._succeed(now)
+        return []
+
+    def counts(self) -> Mapping[str, Counts]:
+        """Replica counts by role, as the operator's replicaStatuses."""
+        return {
+            group.role: Counts(
+                replicas=group.replicas,
+                active=self._number(group.role, "running"),
+                succeeded=self._number(group.role, "succeeded"),
+                failed=self._number(group.role, "failed"),
+            )
+            for group in self.layout.groups
+        }
+
+    def _number(self, role: str, phase: str) -> int:
+        return sum(1 for o in self.members.values() if o.member.group == role and o.phase == phase)
+
+    def _succeed(self, now: float) -> list[Action]:
+        self._condition("Succeeded", now)
+        self.finished = self.marks.finished = now
+        self.settle_until = now + SETTLE
+        return self._clean(now)
+
+    def _fail(self, how: str, now: float, role: str = "", reason: str | None = None, text: str | None = None) -> list[Action]:
+        self._condition("Failed", now, role=role.capitalize(), count=1, how=how, reason=reason, text=text)
+        self.finished = self.marks.finished = now
+        return self._clean(now)
+
+    # The end of members.
+
+    def _clean(self, now: float) -> list[Action]:
+        """Apply clean_pods: under none what runs goes on, and may be restarted no more."""
+        keeps = self.layout.policy.clean_pods == "none"
+        for one in self.members.values():
+            if one.due is not None:
+                one.due, one.again = None, False
+                one.phase = "failed" if keeps else "deleted"
+        if keeps:
+            self.settle_until = None
+            return self._rest(now)
+        if self.settle_until is not None and any(o.alive for o in self.members.values()):
+            return []
+        return self._end_all(now)
+
+    def _cleans(self, phase: str) -> bool:
+        policy = self.layout.policy.clean_pods
+        return policy == "all" or (policy == "running" and phase in ("running", "pending"))
+
+    def _end_all(self, now: float) -> list[Action]:
+        """SIGTERM to everything alive, SIGKILL when the grace is over; at the end the slots are free."""
+        self.settle_until = None
+        actions: list[Action] = []
+        for one in self.members.values():
+            if one.alive and one.kill_at is None:
+                one.kill_at = now + self.layout.grace
+                actions.append(Terminate(one.member))
+        return actions + self._rest(now)
+
+    def _gone(self, one: _One, now: float) -> list[Action]:
+        """A member ended after the job had its final word, or while it is suspended."""
+        if self.suspended:
+            one.phase = "deleted"
+        elif one.exit_code == 0:
+            one.phase = "succeeded"
+        elif self.stop is None and self.layout.policy.clean_pods == "none":
+            one.phase = "failed"
+        else:
+            one.phase = "deleted"
+        return self._rest(now)
+
+    def _rest(self, now: float) -> list[Action]:
+        """What remains to do when something has ended: release, finish."""
+        if any(o.busy for o in self.members.values()):
+            return []
+        if self.suspended and not self.ended:
+            return [Release()]
+        if not self.ended or self.over:
+            return []
+        self.over = True
+        if self.layout.policy.clean_pods == "all" and self._final():
+            for one in self.members.values():
+                one.phase = "deleted"
+        elif self._cleans("pending") or self.stop is not None:
+            for one in self.members.values():
+                one.phase = "deleted" if one.phase in ("pending", "running") else one.phase
+        return [Release(), Finish()]
+
+    # What people ask for.
+
+    def ask_stop(self, stop: Stop, kill: bool, now: float) -> list[Action]:
+        """Somebody wants it stopped; a second time with ``kill`` ends the grace."""
+        if self.over:
+            return []
+        if self.stop is None and not self._final():
+            self.stop = stop
+            self.finished = self.marks.finished = now
+            self._event("Normal", "Stopped", self.layout.run, f"stopped by {stop.by}: {stop.reason}", now)
+        for one in self.members.values():
+            one.due, one.again = None, False
+        self.waiting = None
+        living = [o.member for o in self.members.values() if o.alive]
+        actions = self._end_all(now)
+        return [Kill(member) for member in living] if kill and living else actions
+
+    def ask_suspend(self, now: float) -> list[Action]:
+        """Every member goes, whatever its state; the slots are given back. Suspending a job that ended does nothing."""
+        if self.ended or self.suspended:
+            return []
+        return self._suspended(now)
+
+    def _suspended(self, now: float) -> list[Action]:
+        self.suspended, self.waiting, self.asked = True, None, False
+        running = next((c for c in self.conditions if c.type == "Running" and c.status == "True"), None)
+        if running is not None:
+            self.conditions = with_condition(
+                self.conditions,
+                Condition("Running", "False", f"{self.engine.KIND}Suspended", self._text("Suspended"), now),
+            )
+        self._condition("Suspended", now)
+        for one in self.members.values():
+            one.due, one.again = None, False
+            one.phase = "deleted" if one.tries and not one.alive else one.phase
+        return self._end_all(now)
+
+    def ask_resume(self, now: float) -> list[Action]:
+        """The members start again from index 0; they find their checkpoint themselves."""
+        if self.ended or not self.suspended or any(o.alive for o in self.members.values()):
+            return []
+        self.suspended = False
+        resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._text("Resumed"), now)
+        self.conditions = with_condition(self.conditions, resumed)
+        self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._text("Resumed"), now)
+        self.started = None
+        for one in self.members.values():
+            one.phase, one.exit_code, one.reason = "pending", None, None
+        return self._ask()
+
+    # Time.
+
+    def tick(self, now: float) -> list[Action]:
+        """What is due: restarts, kills after the grace, deadline, clocks, ttl."""
+        actions: list[Action] = []
+        for one in self.members.values():
+            if one.kill_at is not None and now >= one.kill_at:
+                one.kill_at = now + 1.0
+                actions.append(Kill(one.member))
+            if one.due is not None and now >= one.due and not one.alive and not self._leaving:
+                if one.again and any(o.alive for o in self.members.values() if o.again):
+                    continue
+                actions.append(self._spawn(one))
+        if self.settle_until is not None and now >= self.settle_until:
+            actions += self._end_all(now)
+        if not self._leaving:
+            actions += self._limits(now)
+        if self._ttl_due(now):
+            self.removed = True
+            actions += [*self._end_all(now), Remove()]
+        return actions
+
+    def _limits(self, now: float) -> list[Action]:
+        policy = self.layout.policy
+        if policy.deadline is not None and self.started is not None and now - self.started >= policy.deadline:
+            return self._fail("Deadline", now)
+        phase = self.phase()
+        limit, spent = policy.clocks.get(phase), self.phases(now).get(phase)
+        if limit is not None and spent is not None and spent >= limit:
+            text = f"Job {self.layout.run} has failed because its phase {phase} took longer than its clock of {limit:g} s"
+            return self._fail("Deadline", now, reason="ClockExceeded", text=text)
+        return []
+
+    def _ttl_due(self, now: float) -> bool:
+        ttl = self.layout.policy.ttl
+        return ttl is not None and self.finished is not None and not self.removed and now - self.finished >= ttl
+
+    def due(self) -> float | None:
+        """When `tick` has something to do next, as far as it is known."""
+        times = [t for o in self.members.values() for t in (o.due if not o.alive else None, o.kill_at) if t is not None]
+        if self.settle_until is not None:
+            times.append(self.settle_until)
+        policy = self.layout.policy
+        if not self._leaving:
+            if policy.deadline is not None and self.started is not None:
+                times.append(self.started + policy.deadline)
+            limit, since = policy.clocks.get(self.phase()), self._phase_since()
+            if limit is not None and since is not None:
+                times.append(since + limit)
+        elif policy.ttl is not None and self.finished is not None and not self.removed:
+            times.append(self.finished + policy.ttl)
+        return min(times, default=None)
+
+    # What is seen.
+
+    def phase(self) -> str:
+        """The phase that is on: the first whose end has not been seen, past those that cannot be seen here."""
+        marks = self.marks
+        if marks.admitted is None:
+            return "admitted"
+        if marks.scheduled is None:
+            return "scheduled"
+        if marks.stepped is not None:
+            return "training"
+        if marks.met is None and self.layout.total > 1:
+            return "rendezvous"
+        return "first_step"
+
+    def _phase_since(self) -> float | None:
+        marks = self.marks
+        return {
+            "admitted": marks.created if self.asked else None,
+            "scheduled": marks.admitted,
+            "rendezvous": marks.scheduled,
+            "first_step": marks.met if marks.met is not None else marks.scheduled,
+            "training": marks.stepped,
+        }[self.phase()]
+
+    def phases(self, now: float) -> dict[str, float | None]:
+        """Seconds in each phase, the one that is on included; None: not seen. Images mean nothing on one machine."""
+        marks = self.marks
+        end = marks.finished if marks.finished is not None else now
+        seconds: dict[str, float | None] = dict.fromkeys(PHASES)
+
+        def spent(phase: str, since: float | None, until: float | None) -> None:
+            if since is not None and until is not None:
+                seconds[phase] = max(0.0, until - since)
+
+        spent("admitted", marks.created, marks.admitted)
+        spent("scheduled", marks.admitted, marks.scheduled)
+        spent("rendezvous", marks.scheduled, marks.met)
+        spent("first_step", marks.met if marks.met is not None else marks.scheduled, marks.stepped)
+        spent("training", marks.stepped, end)
+        on = self.phase()
+        if seconds[on] is None and marks.finished is None:
+            spent(on, self._phase_since(), now)
+        return seconds
+
+    def seen(self, log_of: Mapping[str, str]) -> tuple[MemberSeen, ...]:
+        """The members, in rank order."""
+        return tuple(
+            MemberSeen(
+                group=o.member.group,
+                index=o.member.index,
+                rank=o.member.rank,
+                phase=o.phase,
+                exit_code=o.exit_code,
+                restarts=o.restarts,
+                log=log_of.get(o.member.name),
+                reason=o.reason,
+                started=o.started,
+                ended=o.ended,
+            )
+            for o in self.members.values()
+        )
+
+    # Words.
+
+    def _object(self, one: _One) -> str:
+        return f"default.{self.layout.name}-{one.member.name}"
+
+    def _text(self, what: str, role: str = "", count: int = 0) -> str:
+        master = self.layout.group("master") is not None
+        return self.engine.message(what, self.layout.name, master=master, role=role, count=count)
+
+    def _condition(
+        self, kind: str, now: float, *, role: str = "", count: int = 0,
+        how: str | None = None, reason: str | None = None, text: str | None = None,
+    ) -> None:  # fmt: skip
+        reason = reason or f"{self.engine.KIND}{kind}"
+        text = text or self._text(how or kind, role, count)
+        before = self.conditions
+        self.conditions = with_condition(before, Condition(kind, "True", reason, text, now))
+        if self.conditions != before:
+            self._event("Warning" if kind in ("Failed", "Restarting") else "Normal", reason, self.layout.run, text, now)
+
+    def _event(self, kind: str, reason: str, about: str, text: str, now: float) -> None:
+        self.events.append(Event(now, kind, reason, about, text))
+
+

@@ -1,0 +1,45 @@
+"""What is wrong with the places a job reads and writes, found before a start: a missing data set, a folder that may not be
+written, a store that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from allaboard.errors import AllaboardError, Problem
+from allaboard.layout import Layout
+
+
+def storage_problems(layout: Layout, environ: Mapping[str, str]) -> list[Problem]:
+    """Every such problem, with the field that names the place."""
+    found = []
+    if layout.data is not None:
+        found += _data(layout.data, environ)
+    if layout.saving is not None:
+        found += _checkpoints(layout.saving.uri, environ)
+    return found
+
+
+def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
+    from allaboard.shards import load_index
+    from allaboard.storage import open_store
+
+    try:
+        index = load_index(open_store(uri, environ=environ))
+    except AllaboardError as error:
+        return [Problem("data.shards", str(error))]
+    if index.samples == 0:
+        return [Problem("data.shards", f"{uri} holds no samples; prepare it with `allaboard shards prepare SOURCE {uri}`")]
+    return []
+
+
+def _checkpoints(uri: str, environ: Mapping[str, str]) -> list[Problem]:
+    from allaboard.storage import open_store
+
+    probe = ".allaboard-probe"
+    try:
+        store = open_store(uri, environ=environ)
+        store.write(probe, b"")
+        store.delete([probe])
+    except AllaboardError as error:
+        return [Problem("checkpoints.uri", str(error))]
+    return []

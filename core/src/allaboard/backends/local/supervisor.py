@@ -1,0 +1,416 @@
+"""The supervisor: the process that owns one attempt of a run, from admission to the last member's end.
+
+It carries out what `operator` decides: asks the pool for slots, has the keeper start and end members, reads what they
+write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe that wakes it. It
+imports all that it needs before its first member starts, so that an upgrade under its feet changes nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from allaboard.backends.local import operator as op
+from allaboard.backends.local import records
+from allaboard.backends.local.environment import local_command, member_environment
+from allaboard.backends.local.folders import AttemptFolder, RunFolder, read_json, write_json
+from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
+from allaboard.backends.local.machine import boot_id, capacity, cpus
+from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket
+from allaboard.backends.local.procs import Identity, detach, set_subreaper
+from allaboard.backends.local.secrets import variables
+from allaboard.backends.local.watching import LogWatch, listening
+from allaboard.errors import AllaboardError
+from allaboard.layout import Layout, Member
+from allaboard.ledger import RunRecord
+from allaboard.observation import Observation, Progress, State, Stop
+from allaboard.progress import after, flags_of
+from allaboard.status import state_of
+
+_FAST, _SLOW = 0.05, 0.25
+_STATE_EVERY = 0.1
+_RENDEZVOUS_PATIENCE = 60.0
+_OWNER_EVERY = 5.0
+
+
+class Supervisor:
+    """One attempt. Single-threaded: it forks."""
+
+    def __init__(self, folder: AttemptFolder, plan: dict[str, Any], wake: int) -> None:
+        now = time.time()
+        self.folder, self.plan, self.wake = folder, plan, wake
+        self.layout = Layout.from_dict(plan["layout"])
+        self.run = RunFolder(folder.path.parent)
+        self.operator = op.Operator(self.layout, plan["created"])
+        self.keeper: Keeper | None = None
+        self.pool = Pool(plan["pool"], self._capacity())
+        self.ticket: Ticket | None = None
+        self.grant: Grant | None = None
+        self.port = 0
+        self.members = {m.name: m for m in self.layout.members}
+        self.order = [m.name for m in self.layout.members]
+        self.identities: dict[str, Identity] = {}
+        self.watches: dict[str, LogWatch] = {}
+        self.logs: dict[str, str] = {}
+        self.progress = Progress(**plan["progress"])
+        self.flags: dict[str, str] = {}
+        self.heard = False
+        self.can_hear = True
+        self.written_events = 0
+        self.wrote, self.dirty, self.over = 0.0, True, False
+        self.owner_read = 0.0
+        self.client_seen = (0.0, time.monotonic())
+        self.begun = now
+
+    def _capacity(self) -> Any:
+        return capacity(os.environ, with_gpus=any(g.needs.gpu for g in self.layout.groups))
+
+    # The loop.
+
+    def main(self) -> None:
+        self.keeper = self._new_keeper()
+        self._do(self.operator.begin(time.time()))
+        record = records.read(self.run)
+        if record is not None and record.stop is not None:
+            self._do(self.operator.ask_stop(record.stop, False, time.time()))
+        while not self.over:
+            self._write_state()
+            self._sleep()
+            now = time.time()
+            self._keeper_events()
+            self._requests(now)
+            self._admission()
+            self._look(now)
+            self._do(self.operator.tick(now))
+            self._clients(now)
+        self._end()
+
+    def _new_keeper(self) -> Keeper:
+        return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
+
+    def _sleep(self) -> None:
+        assert self.keeper is not None
+        waiting = [self.keeper.fileno(), self.wake]
+        if self.ticket is not None:
+            waiting.append(self.ticket.fileno())
+        now = time.time()
+        pause = _FAST if self.operator.marks.stepped is None and self.operator.marks.scheduled is not None else _SLOW
+        due = self.operator.due()
+        if due is not None:
+            pause = min(pause, max(0.0, due - now))
+        if self.dirty:
+            pause = min(pause, max(0.0, self.wrote + _STATE_EVERY - now))
+        ready, _, _ = select.select(waiting, [], [], pause)
+        if self.wake in ready:
+            with suppress(BlockingIOError):
+                os.read(self.wake, 4096)
+
+    def _end(self) -> None:
+        """The last word: first the state, then the record, then the slots."""
+        assert self.keeper is not None
+        self.keeper.close()
+        if self.grant is not None:
+            self.grant.release()
+        self.pool.close()
+        self._write_state(force=True, over=True)
+
+    # What the operator wants.
+
+    def _do(self, actions: list[op.Action]) -> None:
+        assert self.keeper is not None
+        for action in actions:
+            self.dirty = True
+            match action:
+                case op.Ask():
+                    self._ask()
+                case op.Spawn(member, number):
+                    self._spawn(member, number)
+                case op.Terminate(member):
+                    self.keeper.signal(member.name, signal.SIGTERM)
+                case op.Kill(member):
+                    self.keeper.kill(member.name)
+                case op.Release():
+                    self._release()
+                case op.Finish():
+                    self.over = True
+                case op.Remove():
+                    self._remove()
+
+    def _ask(self) -> None:
+        needs = [self._need(m) for m in self.layout.members]
+        elastic = self.layout.elastic
+        request = Request(self.plan["mark"], tuple(needs), elastic.min if elastic else None, run=self.layout.run)
+        self.ticket = self.pool.ask(request)
+        self._admission()
+
+    def _need(self, member: Member) -> Need:
+        group = self.layout.group(member.group)
+        assert group is not None
+        return Need(group.needs.cpu, group.needs.memory, group.needs.gpu)
+
+    def _admission(self) -> None:
+        assert self.keeper is not None
+        if self.ticket is not None:
+            grant = self.pool.try_admit(self.ticket)
+            if grant is None:
+                self.operator.waiting = self.pool.why_waiting(self.ticket)
+                return
+            self.ticket, self.grant = None, grant
+            self.keeper.hold(grant.owner_fds)
+            self.port = self.pool.port(grant)
+            self._do(self.operator.admitted([self.order[i] for i in grant.admitted], time.time()))
+        elif self.grant is not None and self.layout.elastic is not None and not self.operator.ended:
+            if len(self.grant.admitted) < self.layout.total:
+                more = self.pool.grow(self.grant)
+                if more:
+                    self._do(self.operator.admitted([self.order[i] for i in more], time.time()))
+
+    def _release(self) -> None:
+        if self.ticket is not None:
+            self.ticket.cancel()
+        if self.grant is not None:
+            self.grant.release()
+        self.ticket = self.grant = None
+
+    def _spawn(self, member: Member, number: int) -> None:
+        assert self.keeper is not None and self.grant is not None
+        group = self.layout.group(member.group)
+        assert group is not None
+        index = self.order.index(member.name)
+        log = self.folder.log(member.name, number)
+        self.logs[member.name] = str(log)
+        self.watches[member.name] = LogWatch(log)
+        environment = member_environment(
+            self.layout,
+            member,
+            caller=os.environ,
+            port=self.port,
+            gpus=self.grant.gpus(index),
+            cpus=cpus(),
+            secrets=variables(self.plan["secrets"]),
+        )
+        self.keeper.spawn(
+            member.name,
+            local_command(group.command),
+            environment,
+            self.plan["folder"],
+            str(log),
+            self.grant.fds(index),
+        )
+
+    def _remove(self) -> None:
+        """The ttl is over: logs and state go, the record stays."""
+        records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
+
+    # What happens.
+
+    def _keeper_events(self) -> None:
+        assert self.keeper is not None
+        for event in self.keeper.read_events():
+            self.dirty = True
+            match event:
+                case Started(member, identity, at):
+                    self.identities[member] = identity
+                    if self.grant is not None:
+                        self.grant.record(list(self.identities.values()))
+                    self._do(self.operator.running(member, at))
+                case SpawnFailed(member, _, _, text, at):
+                    self._do(self.operator.not_started(member, text, at))
+                case Exited(member, code, _, at, _):
+                    self._exited(member, code, at)
+        if not self.keeper.alive:
+            self._keeper_died()
+
+    def _exited(self, member: str, code: int, at: float) -> None:
+        self.identities.pop(member, None)
+        # Its last lines first: they may hold the result, and a restart begins another log.
+        self._read(member, at)
+        self._do(self.operator.exited(member, code, at))
+
+    def _keeper_died(self) -> None:
+        """Somebody killed the keeper: nothing that it kept may live on. The members count as killed."""
+        assert self.keeper is not None
+        self.keeper.on_keeper_death()
+        now = time.time()
+        self.operator.events.append(
+            op.Event(now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it")
+        )
+        living = [name for name, one in self.operator.members.items() if one.alive]
+        self.keeper = self._new_keeper()
+        if self.grant is not None:
+            self.keeper.hold(self.grant.owner_fds)
+        for name in living:
+            self._exited(name, -signal.SIGKILL, now)
+
+    def _requests(self, now: float) -> None:
+        for path in sorted(self.folder.requests.glob("*.json")):
+            body = read_json(path) or {}
+            with suppress(OSError):
+                path.unlink()
+            self.dirty = True
+            match body.get("do"):
+                case "stop":
+                    stop = Stop(body["by"], body["reason"], body["at"])
+                    self._do(self.operator.ask_stop(stop, bool(body.get("kill")), now))
+                case "suspend":
+                    self._do(self.operator.ask_suspend(now))
+                case "resume":
+                    self._do(self.operator.ask_resume(now))
+
+    def _clients(self, now: float) -> None:
+        """An attached run that nobody has looked at for long is stopped."""
+        if now - self.owner_read < _OWNER_EVERY or self.operator.ended:
+            return
+        self.owner_read = now
+        record = records.read(self.run)
+        kind = record.owner.kind if record is not None else "detached"
+        with suppress(OSError):
+            touched = os.stat(self.folder.client).st_mtime
+            if touched != self.client_seen[0]:
+                self.client_seen = (touched, time.monotonic())
+        # The monotonic clock stands still while the machine sleeps: a closed laptop stops nothing.
+        patience = self.plan["attached_seconds"]
+        if kind == "attached" and time.monotonic() - self.client_seen[1] > patience:
+            reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
+            stop = Stop("allaboard", reason, now)
+            records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
+            self._do(self.operator.ask_stop(stop, False, now))
+
+    # What is seen.
+
+    def _look(self, now: float) -> None:
+        for name in self.watches:
+            self._read(name, now)
+        self._listen(now)
+
+    def _read(self, name: str, now: float) -> None:
+        watch = self.watches.get(name)
+        for report in watch.reports(now) if watch is not None else ():
+            self.dirty = True
+            self.progress = after(self.progress, report, now)
+            for code, text in flags_of(report).items():
+                self._flag(code, text, now)
+            if report.kind == "progress":
+                if self.heard:
+                    self.operator.met(now)
+                self.operator.stepped(now)
+
+    def _listen(self, now: float) -> None:
+        operator = self.operator
+        if self.layout.total < 2 or operator.marks.met is not None or operator.marks.scheduled is None:
+            return
+        if not operator.ended:
+            found = listening(self.port)
+            self.can_hear = found is not None
+            if found is not None:
+                self.heard = self.heard or found.heard
+                elastic = self.layout.elastic
+                if found.heard and found.connected >= (elastic.min if elastic else self.layout.total):
+                    operator.met(now)
+                    self.dirty = True
+        late = operator.started is not None and now - operator.started > _RENDEZVOUS_PATIENCE
+        if self.can_hear and not self.heard and (late or operator._holds("Succeeded")):
+            self._flag("rendezvous_never_happened", f"nobody ever listened at 127.0.0.1:{self.port}", now)
+
+    def _flag(self, code: str, text: str, now: float) -> None:
+        if code not in self.flags:
+            self.flags[code] = text
+            self.operator.events.append(op.Event(now, "Warning", code, self.layout.run, text))
+
+    def _observation(self, now: float) -> Observation:
+        operator = self.operator
+        return Observation(
+            run=self.layout.run,
+            attempt=self.layout.attempt,
+            generation=self.layout.generation,
+            uid=self.plan["uid"],
+            alive=True,
+            conditions=operator.conditions,
+            members=operator.seen(self.logs),
+            restarts=operator.restarts,
+            created=operator.created,
+            started=operator.started,
+            finished=operator.finished,
+            suspended=operator.suspended,
+            stop=operator.stop,
+            stopped=operator.stopped,
+            deleted=operator.removed,
+            waiting=operator.waiting,
+            phases=operator.phases(now),
+            progress=self.progress,
+            flags=tuple(self.flags),
+            notes=tuple(self.plan["notes"]),
+        )
+
+    def _write_state(self, force: bool = False, over: bool = False) -> None:
+        now = time.time()
+        if not (force or (self.dirty and (now - self.wrote >= _STATE_EVERY or self.operator.ended or self.over))):
+            return
+        if self.operator.ended:
+            self._listen(now)
+        seen = self._observation(now)
+        self._write_events()
+        body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
+        if self.folder.path.is_dir():
+            write_json(self.folder.state, body)
+        self.wrote, self.dirty = now, False
+        state = state_of(seen)
+        if state.is_final:
+            self._write_outcome(state, now)
+
+    def _write_events(self) -> None:
+        fresh = self.operator.events[self.written_events :]
+        if not fresh:
+            return
+        import json
+
+        with self.folder.events.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
+        self.written_events += len(fresh)
+
+    def _write_outcome(self, state: State, now: float) -> None:
+        def ended(record: RunRecord) -> RunRecord:
+            return record.ended(state, now) if record.uid == self.plan["uid"] else record
+
+        records.change(self.run, ended)
+
+
+def main() -> int:
+    """``python -m allaboard.backends.local.supervisor ATTEMPT_FOLDER``; started by the backend alone."""
+    folder = AttemptFolder(Path(sys.argv[1]))
+    detach()
+    set_subreaper()
+    live = os.open(folder.live, os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    wake = os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    plan = {**read_json(folder.plan), "live_fd": live}
+    record = records.read(RunFolder(folder.path.parent))
+    if record is None or record.uid != plan["uid"] or record.outcome is not None:
+        return 0  # somebody gave this attempt up before it began
+    for name in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(name, signal.SIG_IGN)
+    supervisor = Supervisor(folder, plan, wake)
+    signal.signal(signal.SIGTERM, lambda *_: _on_term(folder))
+    try:
+        supervisor.main()
+    except AllaboardError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise
+    return 0
+
+
+def _on_term(folder: AttemptFolder) -> None:
+    """The machine shuts down, or somebody terminates us: end the members with their grace, by the ordinary way."""
+    folder.ask("stop-sigterm", {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

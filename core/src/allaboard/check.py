@@ -1,0 +1,183 @@
+"""What is wrong with a job: everything at once, each with its path and, for a typing slip, the nearest right word.
+
+`check` knows the job alone. What a place can say about it (a folder that is not writable, a queue that does not exist)
+is added by the backend. Values in, problems out; nothing is read from disk here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from allaboard import units
+from allaboard.engines import BY_FRAMEWORK, ENGINES
+from allaboard.errors import BadInput, Problem
+from allaboard.fields import Reader
+from allaboard.job import Fields, TrainingJob
+from allaboard.names import nearest, one_of
+
+
+def check(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> list[Problem]:
+    """Every problem of a job, errors first; an empty list means it can be laid out.
+
+    ``lenient`` takes ``"4"`` and ``4.0`` for 4, as templating makes them.
+    """
+    return _read(job, lenient)[1]
+
+
+def checked(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> TrainingJob:
+    """The job with every value in its plain form. Raises `BadInput` with all errors; warnings are not errors."""
+    read, problems = _read(job, lenient)
+    errors = [p for p in problems if p.severity == "error"]
+    if errors:
+        raise BadInput(f"{_called(read)} has {_count(errors)}:", errors)
+    return read
+
+
+def _read(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[TrainingJob, list[Problem]]:
+    fields: Mapping[str, Any] = job.as_mapping() if isinstance(job, TrainingJob) else job
+    reader = Reader(lenient)
+    values = reader.mapping(Fields, fields, "")
+    problems = [*reader.problems, *_missing(values)]
+    problems += _contradictions(_sound(values, reader.problems))
+    folder = job.folder if isinstance(job, TrainingJob) else None
+    return TrainingJob(folder=folder, **values), sorted(problems, key=lambda p: p.severity != "error")
+
+
+def _sound(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """The fields, and the roles of groups, that are right by themselves: rules over several fields ask these alone."""
+    wrong = [p.path for p in problems]
+
+    def right(path: str) -> bool:
+        return not any(p == path or p.startswith((f"{path}.", f"{path}[")) for p in wrong)
+
+    sound = {name: value for name, value in job.items() if right(name)}
+    if "groups" in job and "groups" not in sound:
+        sound["groups"] = {role: spec for role, spec in job["groups"].items() if right(f"groups.{role}")}
+    return sound
+
+
+def _missing(job: Mapping[str, Any]) -> Iterator[Problem]:
+    if "name" not in job:
+        yield Problem("name", "is missing; every job has a name")
+    groups = job.get("groups")
+    own = isinstance(groups, Mapping) and all(isinstance(g, Mapping) and "command" in g for g in groups.values())
+    if "command" not in job and not (groups and own):
+        yield Problem("command", "is missing; give the program and its arguments, like [python, train.py]")
+
+
+def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
+    """Rules over several fields, asked of values that are right by themselves."""
+    return [
+        *_engine(job),
+        *_members(job),
+        *_elastic(job),
+        *_storage(job),
+        *_checkpoints(job),
+        *_secrets(job),
+    ]
+
+
+def _engine(job: Mapping[str, Any]) -> Iterator[Problem]:
+    framework, engine = job.get("framework", "pytorch"), job.get("engine", "auto")
+    if engine != "auto" and engine not in ENGINES:
+        yield Problem("engine", f"{engine!r} is not known; known: {one_of(['auto', *ENGINES])}", nearest(engine, ENGINES))
+    elif framework not in BY_FRAMEWORK:
+        yield Problem("framework", f"{framework!r} has no engine in this version; there is one for {one_of(BY_FRAMEWORK)}")
+    elif engine != "auto" and ENGINES[engine].FRAMEWORK != framework:
+        yield Problem("engine", f"{engine!r} runs {ENGINES[engine].FRAMEWORK}, and the framework is {framework!r}")
+
+
+def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
+    groups = job.get("groups")
+    if groups is None:
+        return
+    if "workers" in job:
+        yield Problem("workers", "stands beside groups; give one of them")
+    engine = BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+    if engine is None:
+        return
+    for role, spec in groups.items():
+        replicas = spec.get("replicas", 1) if isinstance(spec, Mapping) else spec
+        if role not in engine.ROLES:
+            yield Problem(f"groups.{role}", f"no such role; {engine.KIND} has {one_of(engine.ROLES)}", nearest(role, engine.ROLES))
+        elif (most := engine.ROLES[role]) is not None and replicas > most:
+            yield Problem(f"groups.{role}", f"{replicas} is too many; {engine.KIND} takes exactly {most}, put the others into worker")
+
+
+def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
+    elastic = job.get("elastic")
+    if elastic is None:
+        return
+    least, most = elastic.get("min", 1), elastic.get("max")
+    groups = job.get("groups")
+    if groups is not None and "worker" not in groups:
+        yield Problem("groups", "an elastic job needs workers; add worker: N")
+        return
+    if most is not None and least > most:
+        yield Problem("elastic.min", f"{least} is above elastic.max, {most}; give a min of {most} or less")
+        return
+    total = member_count(job)
+    if total < least or (most is not None and total > most):
+        path = "workers" if groups is None else "groups"
+        yield Problem(path, f"{total} members are outside elastic.min {least} and elastic.max {most if most is not None else total}")
+    command = job.get("command", [])
+    if not any("torchrun" in word or "torch.distributed.run" in word for word in command):
+        yield Problem(
+            "command",
+            "an elastic job is led by torchrun, which this command does not start; write [torchrun, train.py]",
+            severity="warning",
+        )
+
+
+def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for n, volume in enumerate(job.get("storage", ())):
+        mount = volume.get("mount")
+        if mount is None:
+            yield Problem(f"storage[{n}].mount", "is missing; say where the members see it, like /data")
+        elif mount in seen:
+            yield Problem(f"storage[{n}].mount", f"{mount} is mounted twice")
+        seen.add(mount)
+        if ("pvc" in volume) == ("empty_dir" in volume):
+            yield Problem(f"storage[{n}]", "give either pvc or empty_dir")
+
+
+def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
+    spec = job.get("checkpoints")
+    if spec is None:
+        return
+    if "uri" not in spec:
+        yield Problem("checkpoints.uri", "is missing; give a folder, s3://bucket/prefix or store://name")
+    if "best" in spec and "metric" not in spec["best"]:
+        yield Problem("checkpoints.best.metric", "is missing; name the metric that decides")
+
+
+def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:
+    for n, secret in enumerate(job.get("secrets", ())):
+        if "name" not in secret:
+            yield Problem(f"secrets[{n}].name", "is missing")
+        if not secret.get("env") and "mount" not in secret:
+            yield Problem(f"secrets[{n}]", "is not used; say env: true, or mount: /path")
+
+
+def member_count(job: Mapping[str, Any]) -> int:
+    """Members in all, by the rules of `workers`, `groups` and `elastic` (plain, checked values)."""
+    groups = job.get("groups")
+    if groups is not None:
+        return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
+    elastic = job.get("elastic") or {}
+    return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))
+
+
+def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:
+    """``policy.clocks`` in seconds."""
+    return {k: units.seconds(v) for k, v in ((job.get("policy") or {}).get("clocks") or {}).items()}
+
+
+def _called(job: TrainingJob) -> str:
+    return f"job {job.name!r}" if job.name else "this job"
+
+
+def _count(problems: list[Problem]) -> str:
+    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"

@@ -1,0 +1,253 @@
+"""Rules for what one machine can show: exit codes, log tails, the supervisor's own words.
+
+The first failing member decides, in time, not the loudest: its specific text first, then its exit code. Text that only
+says that a peer went away is secondary and never the top cause (torchrun's banner can name the wrong rank).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from allaboard.observation import MemberSeen, Observation, State
+from allaboard.status import state_of
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where it was seen, and the words."""
+
+    object: str
+    field: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """``blame``: what to look at first. ``retryable``: the same spec, unchanged, may succeed later."""
+
+    code: str
+    summary: str
+    evidence: tuple[Evidence, ...]
+    blame: str | None
+    retryable: bool
+    fix: str
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["evidence"] = list(data["evidence"])
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    code: str
+    pattern: re.Pattern[str]
+    summary: str
+    fix: str
+    retryable: bool = False
+
+
+def _p(code: str, pattern: str, summary: str, fix: str, retryable: bool = False) -> _Pattern:
+    return _Pattern(code, re.compile(pattern, re.IGNORECASE), summary, fix, retryable)
+
+
+# Specific before generic: the first pattern that a log tail shows wins, and python_exception is the last.
+_LOG = (
+    _p("shm_too_small", r"insufficient shared memory|/dev/shm/\S+.*No space left|No space left.*/dev/shm",
+       "shared memory is full", "give /dev/shm more room, or use fewer data loader workers"),
+    _p("disk_full", r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed writing",
+       "the disk is full", "free space or prune checkpoints; the newest complete checkpoint is kept"),
+    _p("checkpoint_corrupt", r"failed finding central directory|invalid header or archive is corrupted|Ran out of input|invalid load key|does not match its manifest",
+       "a checkpoint cannot be read", "resume from the one before: `allaboard checkpoints verify` names the torn one"),
+    _p("checkpoint_mismatch", r"(Missing|Unexpected) key\(s\) in state_dict|size mismatch for|Weights only load failed",
+       "the checkpoint does not fit the model", "load it with the model that wrote it, or start from scratch"),
+    _p("data_access_denied", r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate credentials|StorageDenied.*s3://",
+       "the store refused the credentials", "give the job credentials that may read and write there"),
+    _p("data_not_found", r"NoSuchKey|NoSuchBucket|StorageMissing|FileNotFoundError",
+       "a file or object that the script reads is not there", "check the path; `allaboard shards verify` checks a data set"),
+    _p("data_endpoint_unreachable", r"Could not connect to the endpoint URL|StorageUnreachable|ConnectTimeout|EndpointConnectionError",
+       "the store does not answer", "check the endpoint and the network, then start again: the run resumes", True),
+    _p("filesystem_permission_denied", r"PermissionError|Read-only file system|StorageDenied",
+       "a folder may not be written", "give this user the right to write there, or another folder"),
+    _p("port_in_use", r"EADDRINUSE|Address already in use", "the rendezvous port is taken",
+       "leave MASTER_PORT to allaboard, which reserves a free one", True),
+    _p("cuda_oom", r"CUDA out of memory|OutOfMemoryError", "a GPU ran out of memory", "use a smaller batch, or more members"),
+    _p("device_side_assert", r"device-side assert triggered", "a CUDA kernel's check failed", "check labels and indices against the model's sizes"),
+    _p("rendezvous_timeout", r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|client socket has timed out",
+       "the members did not all meet", "every member must call init_process_group; look for one that did not start", True),
+    _p("world_size_mismatch", r"rank .{0,20}>= world_size|invalid rank", "the script's world size is not the gang's", "take RANK and WORLD_SIZE from the environment"),
+    _p("missing_dependency", r"ModuleNotFoundError|ImportError|cannot open shared object", "a module is not installed", "install it where the members run"),
+    _p("bad_entrypoint", r"can't open file|command not found", "the program is not there", "check the command and the folder it starts in"),
+    _p("nan_loss", r"loss is nan|FloatingPointError", "the loss is not a number", "lower the learning rate, or skip the batch"),
+    _p("python_exception", r"^Traceback \(most recent call last\)|^\w*(Error|Exception)\b", "the training script raised an error", "fix the script; its log shows the traceback"),
+)  # fmt: skip
+
+_SECONDARY = re.compile(
+    r"Connection closed by (remote )?peer|Connection reset by peer|Broken pipe|remote process exited|"
+    r"RendezvousClosedError|got signal: 15|Sending process \d+ closing signal|DistNetworkError|"
+    r"recvValue failed|failed to recv, got 0 bytes|ProcessGroup.*(reset|closed)",
+    re.IGNORECASE,
+)
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
+def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
+    """All that can be said, the cause first. Empty for a run that goes well."""
+    state = state_of(seen)
+    found = list(_ending(seen, state))
+    return (*found, *(d for d in _warnings(seen) if d.code not in {f.code for f in found}))
+
+
+def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
+    if state is State.LOST:
+        yield _lost(seen)
+        return
+    if state is State.TIMED_OUT:
+        yield _out_of_time(seen)
+        return
+    if state is not State.FAILED:
+        return
+    cause = _first_failure(seen)
+    yield cause
+    failed = seen.condition("Failed")
+    if failed is not None and "backoff limit" in failed.message:
+        yield Diagnosis(
+            "backoff_limit_exceeded",
+            f"all {seen.restarts} restarts that the policy allows were used",
+            (Evidence(f"job/{seen.run}", "conditions.Failed", failed.message),),
+            cause.blame,
+            False,
+            "mend the cause above, or raise policy.backoff_limit",
+        )
+
+
+def _lost(seen: Observation) -> Diagnosis:
+    note = seen.notes[-1] if seen.notes else "nobody runs it any more"
+    return Diagnosis(
+        "killed_externally",
+        f"what ran it is gone without a word: {note}",
+        (Evidence(f"run/{seen.run}", "supervisor", note),),
+        f"run/{seen.run}",
+        True,
+        "start it again under the same key: it resumes from its newest complete checkpoint",
+    )
+
+
+def _out_of_time(seen: Observation) -> Diagnosis:
+    failed = seen.condition("Failed")
+    text = failed.message if failed else "it ran out of time"
+    return Diagnosis(
+        "deadline_exceeded",
+        text,
+        (Evidence(f"job/{seen.run}", "conditions.Failed", text),),
+        f"run/{seen.run}",
+        False,
+        "raise policy.deadline or the clock named, or find out what held it",
+    )
+
+
+def _first_failure(seen: Observation) -> Diagnosis:
+    failing = sorted(
+        (m for m in seen.members if m.exit_code not in (None, 0) or m.reason),
+        key=lambda m: (_is_victim(seen, m), m.ended or float("inf"), m.rank),
+    )
+    if not failing:
+        failed = seen.condition("Failed")
+        text = failed.message if failed else "the run failed"
+        return Diagnosis("unknown", text, (), None, False, "`allaboard logs` and `allaboard events` show what was seen")
+    member = failing[0]
+    return _by_reason(seen, member) or _by_log(seen, member) or _by_exit(seen, member)
+
+
+def _is_victim(seen: Observation, member: MemberSeen) -> bool:
+    """Whether this member only says that somebody else went away."""
+    tail = seen.tails.get(member.name, "")
+    last = [line for line in tail.splitlines() if line.strip()][-12:]
+    return any(_SECONDARY.search(line) for line in last) or member.exit_code == 143
+
+
+def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
+    if member.reason == "StartError":
+        text = next((e.message for e in seen.events if e.object == member.name and e.reason == "Failed"), "")
+        return Diagnosis(
+            "bad_entrypoint", f"{member.name} could not be started: {text}",
+            (Evidence(f"member/{member.name}", "start", text),), member.name, False,
+            "check the command and the folder it starts in",
+        )  # fmt: skip
+    if member.reason == "OOMKilled":
+        return Diagnosis(
+            "oom_killed", f"{member.name} used more memory than there is",
+            (Evidence(f"member/{member.name}", "reason", "OOMKilled"),), member.name, False,
+            "raise resources.memory, or use fewer data loader workers",
+        )  # fmt: skip
+    return None
+
+
+def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
+    lines = seen.tails.get(member.name, "").splitlines()
+    for rule in _LOG:
+        for line in reversed(lines):
+            if rule.pattern.search(line) and not _SECONDARY.search(line):
+                quoted = _last_error(lines) if rule.code == "python_exception" else line.strip()
+                return Diagnosis(
+                    rule.code,
+                    f"{rule.summary} ({member.name}): {_short(quoted)}",
+                    (Evidence(f"log/{member.name}", "text", quoted), _exit_evidence(member)),
+                    member.name,
+                    rule.retryable,
+                    rule.fix,
+                )
+    return None
+
+
+def _last_error(lines: list[str]) -> str:
+    """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
+    found = [ln.strip() for ln in lines if re.match(r"(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b", ln)]
+    found = [ln for ln in found if not _SECONDARY.search(ln)] or found
+    return found[-1] if found else "Traceback (most recent call last)"
+
+
+def _by_exit(seen: Observation, member: MemberSeen) -> Diagnosis:
+    code = member.exit_code or 0
+    evidence = (_exit_evidence(member),)
+    signal = _SIGNALS.get(code - 128)
+    if code in (126, 127):
+        return Diagnosis("bad_entrypoint", f"{member.name} exited with {code}: a program in its command is not there or may not run",
+                         evidence, member.name, False, "check the command")  # fmt: skip
+    if signal in ("SIGKILL", "SIGTERM"):
+        return Diagnosis("killed_externally", f"{member.name} was killed from outside ({signal})", evidence, member.name, True,
+                         "find out who killed it (out of memory? an administrator?), then start again: it resumes")  # fmt: skip
+    if signal:
+        return Diagnosis("native_crash", f"{member.name} crashed ({signal})", evidence, member.name, False,
+                         "run it with PYTHONFAULTHANDLER=1 to see where")  # fmt: skip
+    return Diagnosis("python_exception", f"{member.name} exited with {code}", evidence, member.name, False,
+                     f"its log says why: allaboard logs {seen.run} {member.name}")  # fmt: skip
+
+
+def _exit_evidence(member: MemberSeen) -> Evidence:
+    return Evidence(f"member/{member.name}", "exit_code", str(member.exit_code))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+_FLAGS = {
+    "nan_loss": ("the loss is not a finite number", "lower the learning rate, or skip the batch"),
+    "checkpoint_corrupt": ("the newest checkpoint could not be read; the one before was used", "`allaboard checkpoints verify` names the torn one"),
+    "rendezvous_never_happened": (
+        "several members ran, but none ever listened at the rendezvous: each trained alone",
+        "call torch.distributed.init_process_group in the script, or use one member",
+    ),
+}  # fmt: skip
+
+
+def _warnings(seen: Observation) -> Iterator[Diagnosis]:
+    for flag in seen.flags:
+        if flag in _FLAGS:
+            summary, fix = _FLAGS[flag]
+            words = next((e.message for e in seen.events if e.reason == flag), summary)
+            yield Diagnosis(flag, summary, (Evidence(f"run/{seen.run}", "flags", words),), None, False, fix)

@@ -1,0 +1,94 @@
+"""PyTorchJob, kubeflow.org/v1: what its operator injects, who decides, what its conditions say.
+
+Read from the Training Operator, release 1.9.4: pkg/controller.v1/pytorch (envvar.go, elastic.go, pytorchjob_controller.go),
+pkg/util/status.go. The local backend uses this module to be the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from allaboard.engines.base import Counts, Place, Verdict
+from allaboard.layout import Layout, Member
+
+NAME = "pytorchjob"
+KIND = "PyTorchJob"
+FRAMEWORK = "pytorch"
+ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
+DEFAULT_RESTART = "on_failure"
+PORT = 23456
+
+
+def place(name: str) -> Place:
+    """Where the operator's Services put the members of a job of this name."""
+    return Place(f"{name}-master-0", PORT, f"{name}-worker-0", PORT)
+
+
+def environment(layout: Layout, member: Member, place: Place) -> dict[str, str]:
+    """The variables that the operator appends to a member's own; they win over the user's.
+
+    MASTER_*, WORLD_SIZE, RANK and PET_NODE_RANK exist only with a master: a masterless job that is not elastic gets no
+    rendezvous at all. RANK is a node rank. WORLD_SIZE counts processes when their number per member is a number.
+    """
+    per_member = layout.processes_per_member
+    env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_member or "auto"}
+    if layout.group("master") is not None:
+        processes = layout.total * (int(per_member) if per_member and per_member.isdecimal() else 1)
+        env |= {
+            "MASTER_ADDR": place.master,
+            "MASTER_PORT": str(place.port),
+            "WORLD_SIZE": str(processes),
+            "RANK": str(member.rank),
+            "PET_MASTER_ADDR": place.master,
+            "PET_MASTER_PORT": str(place.port),
+            "PET_NODE_RANK": str(member.rank),
+        }
+    return env | _nnodes(layout) | _rendezvous(layout, place)
+
+
+def _nnodes(layout: Layout) -> dict[str, str]:
+    elastic = layout.elastic
+    return {"PET_NNODES": f"{elastic.min}:{elastic.max}" if elastic else str(layout.total)}
+
+
+def _rendezvous(layout: Layout, place: Place) -> dict[str, str]:
+    elastic = layout.elastic
+    if elastic is None:
+        return {}
+    env = {
+        "PET_RDZV_BACKEND": elastic.rendezvous,
+        "PET_RDZV_ENDPOINT": f"{place.rendezvous}:{place.rendezvous_port}",
+        "PET_RDZV_ID": layout.name,
+    }
+    if elastic.conf:
+        env["PET_RDZV_CONF"] = ",".join(f"{k}={v}" for k, v in elastic.conf.items())
+    if elastic.max_restarts is not None:
+        env["PET_MAX_RESTARTS"] = str(elastic.max_restarts)
+    return env
+
+
+def judge(layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
+    """The master decides. Without one: all workers, or any one of them when the job is elastic."""
+    master = counts.get("master")
+    if master is not None:
+        return Verdict(running=master.active > 0, succeeded=master.replicas - master.succeeded == 0)
+    workers = counts["worker"]
+    enough = 1 if layout.elastic else workers.replicas
+    return Verdict(running=workers.active > 0, succeeded=workers.succeeded >= enough)
+
+
+def message(condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
+    """The operator's own words for a condition (its namespace, where it prints one, is ``default``)."""
+    who = f"{KIND} {job}" if master else f"{KIND} default/{job}"
+    done = "is successfully completed." if master else "successfully completed."
+    return {
+        "Created": f"{KIND} {job} is created.",
+        "Running": f"{who} is running.",
+        "Succeeded": f"{who} {done}",
+        "Restarting": f"{KIND} {job} is restarting because {count} {role} replica(s) failed.",
+        "Failed": f"{KIND} {job} is failed because {count} {role} replica(s) failed.",
+        "Suspended": f"{KIND} {job} is suspended.",
+        "Resumed": f"{KIND} {job} is resumed.",
+        "BackoffLimit": f"Job {job} has failed because it has reached the specified backoff limit",
+        "Deadline": f"Job {job} has failed because it was active longer than specified deadline",
+    }[condition]

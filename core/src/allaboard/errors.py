@@ -1,0 +1,153 @@
+"""Every error that allaboard raises, by who must act.
+
+    AllaboardError
+      BadInput             the author of a job, a file or a command line; nothing was started
+        UnknownRun         the name fits no run
+        SpecChanged        the key belongs to a live run with another spec
+      SiteError            whoever runs this machine, store or cluster
+        StorageError       a folder or a bucket said no
+          StorageDenied      credentials or permissions
+          StorageMissing     bucket, folder or object is not there
+          StorageFull        no space, no quota
+          StorageConflict    it exists already (exclusive create)
+          StorageUnsupported the server cannot do this safely
+          StorageUnreachable may pass: no answer, time-out, server error
+      BackendUnreachable   nobody, it may pass; the run is untouched
+      Corrupt              bytes do not match their manifest, a record cannot be read
+      Conflict             somebody else owns it now (compare-and-swap lost)
+      TrainingFailed       the run ended otherwise than well; carries the outcome
+
+A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with an input.
+
+    ``path`` says where (``groups.worker.replicas``), ``message`` what is wrong and what is allowed, ``suggestion``
+    the nearest right word if there is one, ``severity`` is ``error`` (nothing starts) or ``warning``.
+    """
+
+    path: str
+    message: str
+    suggestion: str | None = None
+    severity: str = "error"
+
+    def __str__(self) -> str:
+        hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.message}{hint}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "message": self.message,
+            "suggestion": self.suggestion,
+            "severity": self.severity,
+        }
+
+
+class AllaboardError(Exception):
+    """Base of all. ``code`` is stable (alerts match on it); ``str(error)`` is for people."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return ()
+
+
+class BadInput(AllaboardError):
+    """Wrong before anything started. ``problems`` holds all that were found, errors first."""
+
+    code = "bad_input"
+
+    def __init__(self, message: str, problems: Sequence[Problem] = (), *, code: str | None = None) -> None:
+        self._problems = tuple(problems)
+        super().__init__("\n".join([message, *(f"  {p}" for p in self._problems)]), code=code)
+        self.headline = message
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return self._problems
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.headline, self._problems, self.code))
+
+
+def _rebuild(kind: type[BadInput], message: str, problems: tuple[Problem, ...], code: str) -> BadInput:
+    return kind(message, problems, code=code)
+
+
+class UnknownRun(BadInput):
+    code = "unknown_run"
+
+
+class SpecChanged(BadInput):
+    code = "spec_changed"
+
+
+class SiteError(AllaboardError):
+    code = "site_error"
+
+
+class StorageError(SiteError):
+    code = "storage_error"
+
+
+class StorageDenied(StorageError):
+    code = "storage_denied"
+
+
+class StorageMissing(StorageError):
+    code = "storage_missing"
+
+
+class StorageFull(StorageError):
+    code = "storage_full"
+
+
+class StorageConflict(StorageError):
+    code = "storage_conflict"
+
+
+class StorageUnsupported(StorageError):
+    code = "storage_unsupported"
+
+
+class StorageUnreachable(StorageError):
+    code = "storage_unreachable"
+
+
+class BackendUnreachable(AllaboardError):
+    code = "backend_unreachable"
+
+
+class Corrupt(AllaboardError):
+    code = "corrupt"
+
+
+class Conflict(AllaboardError):
+    code = "conflict"
+
+
+class TrainingFailed(AllaboardError):
+    """The run ended as failed, lost, stopped or timed out. ``outcome`` tells how and why."""
+
+    code = "training_failed"
+
+    def __init__(self, message: str, outcome: Any = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome

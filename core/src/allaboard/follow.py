@@ -1,0 +1,160 @@
+"""Following a run to its end: one conversation, two small drivers, one blocking and one async.
+
+`follow` decides and never waits itself: it asks to `Observe`, to `Wait` until something changed, to `Launch` the next
+attempt, and returns the `Outcome`. No clock, no client, no sleep is in it; a test plays the other side with a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.diagnose import Diagnosis, diagnose
+from allaboard.errors import BackendUnreachable
+from allaboard.observation import Observation, State
+from allaboard.restart import Refusal, may_restart
+from allaboard.status import EXIT_CODES, state_of, summary
+from allaboard.units import show_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FollowPolicy:
+    """``poll``: seconds between looks when nothing wakes us. ``unreachable``: how many looks in a row may go unanswered.
+    ``attempts``: of the whole job."""
+
+    poll: float = 1.0
+    attempts: int = 1
+    unreachable: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Look. The answer is an Observation, or a BackendUnreachable."""
+
+    evidence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until something changed, ``seconds`` at most."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start this attempt."""
+
+    attempt: int
+    why: str
+
+
+Ask = Observe | Wait | Launch
+Answer = Observation | BackendUnreachable | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, and why. ``summary`` is the JSON of ``status``."""
+
+    seen: Observation
+    diagnoses: tuple[Diagnosis, ...] = ()
+    note: str = ""
+
+    @property
+    def state(self) -> State:
+        return state_of(self.seen)
+
+    @property
+    def run(self) -> str:
+        return self.seen.run
+
+    @property
+    def ok(self) -> bool:
+        return self.state is State.SUCCEEDED
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES.get(self.state, 1)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return dict(self.summary["metrics"])
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return summary(self.seen, self.diagnoses)
+
+    @property
+    def message(self) -> str:
+        """One sentence for people: what ended how, and the reason."""
+        took = None
+        if self.seen.finished is not None and self.seen.started is not None:
+            took = self.seen.finished - self.seen.started
+        words = f"run {self.run} {_ENDINGS.get(self.state, str(self.state))}"
+        words += f" after {show_seconds(took)}" if took is not None else ""
+        stop = self.seen.stop
+        if self.state is State.STOPPED and stop is not None:
+            words += f" by {stop.by}: {stop.reason}"
+        elif not self.ok and self.diagnoses:
+            words += f": {self.diagnoses[0].summary}"
+        return words + (f" ({self.note})" if self.note else "")
+
+
+_ENDINGS = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.STOPPED: "was stopped",
+    State.TIMED_OUT: "ran out of time",
+    State.LOST: "was lost",
+}
+
+
+def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
+    """The conversation. Raises the last `BackendUnreachable` when the backend did not answer for too long: the run itself
+    is untouched then."""
+    silent = 0
+    while True:
+        seen = yield Observe()
+        if isinstance(seen, BackendUnreachable):
+            silent += 1
+            if silent >= policy.unreachable:
+                raise seen
+            yield Wait(min(30.0, policy.poll * 2 ** min(silent, 5)))
+            continue
+        assert seen is not None
+        silent = 0
+        if not state_of(seen).is_final:
+            yield Wait(policy.poll)
+            continue
+        closer = yield Observe(evidence=True)
+        last = closer if isinstance(closer, Observation) and state_of(closer).is_final else seen
+        found = diagnose(last)
+        decision = may_restart(policy.attempts, last.attempt, state_of(last), found)
+        if isinstance(decision, Refusal):
+            note = decision.reason if policy.attempts > 1 and state_of(last) in (State.FAILED, State.LOST) else ""
+            return Outcome(last, found, note)
+        yield Launch(decision.attempt, found[0].summary if found else "lost")
+
+
+def drive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Answer]) -> Outcome:
+    """The blocking driver: ``answer`` carries out what is asked."""
+    try:
+        ask = next(talk)
+        while True:
+            ask = talk.send(answer(ask))
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome
+
+
+async def adrive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Awaitable[Answer]]) -> Outcome:
+    """The async driver of the same conversation."""
+    try:
+        ask = next(talk)
+        while True:
+            ask = talk.send(await answer(ask))
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome

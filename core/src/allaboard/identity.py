@@ -1,0 +1,69 @@
+"""Who a run is: its key, its spec and the hash of it (contract, section 1).
+
+The hash covers the canonical JSON of the fields that the author set, after templating; no default, key, attempt, resume
+or secret value is in it. The JSON itself is kept in the run record, so that a difference can be shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard.job import TrainingJob
+
+HASH_VERSION = "v1"
+
+
+def fresh_key() -> str:
+    """The key of a call that gave none: never met again, so the call trains anew."""
+    return f"once/{secrets.token_hex(16)}"
+
+
+def airflow_key(instance: str, dag: str, run: str, task: str, map_index: int = -1) -> str:
+    """Airflow's key: the same for every try of one task instance. No try number in it."""
+    return json.dumps(["airflow", instance, dag, run, task, map_index], separators=(",", ":"))
+
+
+def kfp_key(run_id: str, task: str) -> str:
+    """Kubeflow Pipelines' key: the pipeline run and the task in it."""
+    return json.dumps(["kfp", run_id, task], separators=(",", ":"))
+
+
+def canonical(spec: Mapping[str, Any]) -> str:
+    """One text for one meaning: sorted keys, no blanks."""
+    return json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def spec_of(job: TrainingJob) -> dict[str, Any]:
+    """The part of a job that its identity is made of: all that its author set."""
+    return job.as_mapping()
+
+
+def spec_hash(spec: Mapping[str, Any]) -> str:
+    return f"{HASH_VERSION}:{hashlib.sha256(canonical(spec).encode()).hexdigest()}"
+
+
+def same_spec(recorded: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a recorded hash fits. A hash of an unknown version is never a reason to refuse."""
+    return not recorded.startswith(f"{HASH_VERSION}:") or recorded == spec_hash(spec)
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """One line per difference, ``policy.backoff_limit: 3 -> 5``."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = [*old, *(n for n in new if n not in old)]
+        return [
+            line
+            for n in names
+            for line in differences(old.get(n), new.get(n), f"{path}.{n}" if path else str(n))
+        ]
+    if old == new:
+        return []
+    return [f"{path}: {_show(old)} -> {_show(new)}"]
+
+
+def _show(value: Any) -> str:
+    return "absent" if value is None else json.dumps(value, ensure_ascii=False)

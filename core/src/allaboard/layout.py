@@ -1,0 +1,276 @@
+"""Waist 1: who trains. Equal members per group, ranks, totals, needs, limits; every default filled in, every unit parsed.
+
+`lay_out` is the only way from a job to what is started. A layout is plain data: it goes into a file for the local
+backend's supervisor and is what engines render. The layout's JSON carries a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from allaboard import units
+from allaboard.names import attempt_name, checkpoint_folder
+
+if TYPE_CHECKING:
+    from allaboard.job import TrainingJob
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one member states: cores, bytes, GPUs. None and 0 take nothing."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    gpu: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Equal members of one role."""
+
+    role: str
+    replicas: int
+    command: tuple[str, ...]
+    needs: Needs = Needs()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member; ``rank`` is its node rank."""
+
+    group: str
+    index: int
+    rank: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    min: int
+    max: int
+    max_restarts: int | None = None
+    rendezvous: str = "c10d"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``restart`` never|on_failure|always|exit_code; ``backoff_limit`` None: unlimited; times in seconds."""
+
+    restart: str
+    backoff_limit: int | None = None
+    deadline: float | None = None
+    ttl: float | None = None
+    clean_pods: str = "running"
+    suspend: bool = False
+    attempts: int | None = None
+    clocks: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Checkpoints. ``uri`` is the run's own folder; ``every`` as written: ``50`` steps or ``600s``."""
+
+    uri: str
+    every: str | None = None
+    keep: int | None = None
+    metric: str | None = None
+    mode: str = "min"
+    start_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A job, laid out for one attempt of one run."""
+
+    job: str
+    run: str
+    attempt: int
+    generation: int
+    engine: str
+    framework: str
+    groups: tuple[Group, ...]
+    policy: Policy
+    processes_per_member: str | None = None
+    elastic: Elastic | None = None
+    saving: Saving | None = None
+    data: str | None = None
+    grace: float = 30.0
+
+    @property
+    def name(self) -> str:
+        """What this attempt's objects are called."""
+        return attempt_name(self.run, self.attempt)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All members in rank order: the groups in the engine's order, each by index."""
+        ordered = [(g.role, i) for g in self.groups for i in range(g.replicas)]
+        return tuple(Member(role, i, rank) for rank, (role, i) in enumerate(ordered))
+
+    @property
+    def total(self) -> int:
+        return sum(g.replicas for g in self.groups)
+
+    def group(self, role: str) -> Group | None:
+        return next((g for g in self.groups if g.role == role), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Layout:
+        """The inverse of `to_dict`."""
+        rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        rest["groups"] = tuple(
+            Group(**{**g, "command": tuple(g["command"]), "needs": Needs(**g["needs"])}) for g in data["groups"]
+        )
+        rest["policy"] = Policy(**data["policy"])
+        rest["elastic"] = Elastic(**data["elastic"]) if data.get("elastic") else None
+        rest["saving"] = Saving(**data["saving"]) if data.get("saving") else None
+        return cls(**rest)
+
+    def with_needs(self, needs: Mapping[str, Needs]) -> Layout:
+        """The same members with other needs, by role."""
+        return replace(self, groups=tuple(replace(g, needs=needs.get(g.role, g.needs)) for g in self.groups))
+
+
+def lay_out(job: TrainingJob, run: str, attempt: int = 1, generation: int = 1) -> Layout:
+    """The layout of a checked job. Pure: the same job, run, attempt and generation give an equal layout.
+
+    URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this (`allaboard.site`).
+    """
+    from allaboard.engines import engine_of
+
+    engine = engine_of(job.get("framework", "pytorch"), job.get("engine", "auto"))
+    return Layout(
+        job=job.name,
+        run=run,
+        attempt=attempt,
+        generation=generation,
+        engine=engine.NAME,
+        framework=engine.FRAMEWORK,
+        groups=_groups(job, tuple(engine.ROLES)),
+        policy=_policy(job.get("policy", {}), engine.DEFAULT_RESTART),
+        processes_per_member=_text(job.get("processes_per_member")),
+        elastic=_elastic(job),
+        saving=_saving(job.get("checkpoints"), run, generation),
+        data=(job.get("data") or {}).get("shards"),
+        grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
+    )
+
+
+def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
+    written = job.get("groups") or _shorthand(job, roles)
+    specs = {role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()}
+    return tuple(
+        Group(
+            role=role,
+            replicas=specs[role].get("replicas", 1),
+            command=tuple(specs[role].get("command") or job.get("command")),
+            needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
+            environment={**job.get("environment", {}), **specs[role].get("environment", {})},
+        )
+        for role in roles
+        if role in specs
+    )
+
+
+def _shorthand(job: TrainingJob, roles: tuple[str, ...]) -> dict[str, int]:
+    """``workers: N``: a master and N-1 workers, or N workers when elastic (contract, section 5)."""
+    from allaboard.check import member_count
+
+    count = member_count(job.as_mapping())
+    if job.get("elastic") is not None:
+        return {"worker": count}
+    first, rest = roles[0], roles[-1]
+    return {first: 1, rest: count - 1} if count > 1 else {first: 1}
+
+
+def _needs(resources: Mapping[str, Any]) -> Needs:
+    cpu, memory = resources.get("cpu"), resources.get("memory")
+    return Needs(
+        cpu=None if cpu is None else units.cores(cpu),
+        memory=None if memory is None else units.size(memory),
+        gpu=resources.get("gpu", 0),
+    )
+
+
+def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
+    def duration(name: str) -> float | None:
+        return None if policy.get(name) is None else units.seconds(policy[name])
+
+    return Policy(
+        restart=policy.get("restart", default_restart),
+        backoff_limit=policy.get("backoff_limit"),
+        deadline=duration("deadline"),
+        ttl=duration("ttl"),
+        clean_pods=policy.get("clean_pods", "running"),
+        suspend=policy.get("suspend", False),
+        attempts=policy.get("attempts"),
+        clocks={k: units.seconds(v) for k, v in policy.get("clocks", {}).items()},
+    )
+
+
+def _elastic(job: TrainingJob) -> Elastic | None:
+    from allaboard.check import member_count
+
+    spec = job.get("elastic")
+    if spec is None:
+        return None
+    total = member_count(job.as_mapping())
+    # The operator's rule: one of min and max stands for the other; the number of workers for both.
+    least = spec.get("min", spec.get("max", total))
+    return Elastic(
+        min=least,
+        max=spec.get("max", max(total, least)),
+        max_restarts=spec.get("max_restarts"),
+        rendezvous=spec.get("rendezvous", "c10d"),
+        conf=spec.get("rendezvous_conf", {}),
+    )
+
+
+def _saving(spec: Mapping[str, Any] | None, run: str, generation: int) -> Saving | None:
+    if spec is None:
+        return None
+    best, every, start = spec.get("best") or {}, spec.get("every"), spec.get("start_from", "none")
+    return Saving(
+        uri=f"{spec['uri'].rstrip('/')}/{checkpoint_folder(run, generation)}",
+        every=None if every is None else str(every) if isinstance(every, int) else f"{units.seconds(every):g}s",
+        keep=spec.get("keep"),
+        metric=best.get("metric"),
+        mode=best.get("mode", "min"),
+        start_from=None if start == "none" else start,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def our_environment(layout: Layout, member: Member) -> dict[str, str]:
+    """What allaboard adds to what the operator injects; read by `allaboard.inside`. Carries a version."""
+    saving = layout.saving
+    values: dict[str, str | None] = {
+        "ALLABOARD_ENV": "1",
+        "ALLABOARD_RUN": layout.run,
+        "ALLABOARD_ATTEMPT": str(layout.attempt),
+        "ALLABOARD_GENERATION": str(layout.generation),
+        "ALLABOARD_MEMBER": member.name,
+        "ALLABOARD_GRACE": f"{layout.grace:g}",
+        "ALLABOARD_DATA": layout.data,
+        "ALLABOARD_CHECKPOINTS": saving and saving.uri,
+        "ALLABOARD_CHECKPOINT_EVERY": saving and saving.every,
+        "ALLABOARD_CHECKPOINT_KEEP": None if saving is None or saving.keep is None else str(saving.keep),
+        "ALLABOARD_CHECKPOINT_BEST": saving and saving.metric and f"{saving.metric}:{saving.mode}",
+        "ALLABOARD_START_FROM": saving and saving.start_from,
+    }
+    return {name: value for name, value in values.items() if value}

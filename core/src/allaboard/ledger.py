@@ -1,0 +1,151 @@
+"""The run record, and what a launch does under a key that exists (contract, section 1).
+
+The record is one per run and outlives the job. It is the only memory: a client may die at any instruction, and the next
+one decides from the record and from what was seen of the run. `decide` is that decision; carrying it out, under
+compare-and-swap, is the backend's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from allaboard.identity import differences, same_spec
+from allaboard.observation import Owner, State, Stop
+
+VERSION = 1
+KEEP_SECONDS = 30 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended."""
+
+    state: str
+    at: float
+    attempt: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """``uid``: of the attempt now meant. ``outcome``: of that attempt, once it is known. ``unknown``: fields of a newer
+    writer, kept as they are."""
+
+    run: str
+    key: str
+    job: str
+    spec: Mapping[str, Any]
+    spec_hash: str
+    owner: Owner
+    uid: str
+    created: float
+    attempt: int = 1
+    generation: int = 1
+    outcome: Ended | None = None
+    handed_over: bool = False
+    stop: Stop | None = None
+    deleted: bool = False
+    history: tuple[Ended, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        known = asdict(self)
+        return {"version": VERSION, **known.pop("unknown"), **known}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
+        """The inverse of `to_dict`. Raises KeyError or TypeError when it is no record."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "unknown"}
+        known["owner"] = _value(Owner, data["owner"])
+        known["outcome"] = _value(Ended, data.get("outcome"))
+        known["stop"] = _value(Stop, data.get("stop"))
+        known["history"] = tuple(_value(Ended, item) for item in data.get("history", ()))
+        rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__ and k != "version"}
+        return cls(**known, unknown=rest)
+
+    def ended(self, state: State, at: float) -> RunRecord:
+        """The record once its attempt is known to have ended; the first word stands."""
+        if self.outcome is not None:
+            return self
+        ended = Ended(state.value, at, self.attempt, self.generation)
+        return replace(self, outcome=ended, history=(*self.history, ended))
+
+    def next_attempt(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:
+        """The record of attempt n+1 in the same generation: it resumes from the run's own checkpoints."""
+        return replace(
+            self, uid=uid, owner=owner, spec=spec, spec_hash=spec_hash, attempt=self.attempt + 1,
+            outcome=None, handed_over=False, stop=None, deleted=False,
+        )  # fmt: skip
+
+    def next_generation(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:
+        """The record of a run that trains again from scratch."""
+        fresh = self.next_attempt(uid, owner, spec, spec_hash)
+        return replace(fresh, attempt=1, generation=self.generation + 1)
+
+
+def _value(kind: Any, data: Mapping[str, Any] | None) -> Any:
+    return None if data is None else kind(**{k: v for k, v in data.items() if k in kind.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Nothing is there: first attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """It runs, and is ours to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopFirst:
+    """It runs, but a person asked for it anew: stop it, wait for its members to be gone, then a new attempt."""
+
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    """It ended badly: try again, resuming. ``changes``: how the spec differs from the one before."""
+
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """It succeeded and nobody has taken the result: give it, run nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewGeneration:
+    """It succeeded and the result was taken: train again from scratch."""
+
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """It runs with another spec. ``changes`` shows the difference."""
+
+    changes: tuple[str, ...]
+
+
+Decision = Start | Adopt | StopFirst | NewAttempt | HandOver | NewGeneration | Refuse
+
+
+def decide(record: RunRecord | None, state: State, owner: Owner, spec: Mapping[str, Any]) -> Decision:
+    """What a launch under this key does. ``state``: of the recorded attempt, as seen now; ``owner``: who launches."""
+    if record is None:
+        return Start()
+    same = same_spec(record.spec_hash, spec)
+    changes = () if same else tuple(differences(record.spec, spec))
+    if not state.is_final:
+        mine = record.owner.id == owner.id
+        if record.owner.phase == "deferred" and not mine:
+            return StopFirst(changes)
+        return Adopt() if same else Refuse(changes)
+    if state is not State.SUCCEEDED:
+        return NewAttempt(changes)
+    return NewGeneration(changes) if record.handed_over else HandOver()

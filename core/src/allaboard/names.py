@@ -1,0 +1,72 @@
+"""Names: what is legal, what is nearest, and how a run gets its own.
+
+A run's name is ``<job>-<hash of key>``, a function of the key alone, so that whoever has the key finds the run
+(contract: identity). Controllers append ``-<n>`` for attempts and ``-worker-<i>`` for pods, and Services are limited to
+63 characters; so a job's name may have 40.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+JOB_NAME_MAX = 40
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_HASH_LENGTH = 8
+
+
+def why_not_a_job_name(name: str) -> str | None:
+    """None for a legal job name (a DNS-1035 label of at most 40 characters), else the reason."""
+    if len(name) > JOB_NAME_MAX:
+        return (
+            f"{name!r} has {len(name)} characters; at most {JOB_NAME_MAX} fit, "
+            "because pods and services append their own endings"
+        )
+    if not _DNS_LABEL.fullmatch(name):
+        return (
+            f"{name!r} is not a legal name; use lower-case letters, digits and '-', "
+            "beginning with a letter and not ending with '-'"
+        )
+    return None
+
+
+def as_job_name(text: str) -> str:
+    """The nearest legal job name to any text, never empty."""
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "job"
+    slug = slug if slug[0].isalpha() else f"j{slug}"
+    return slug[:JOB_NAME_MAX].rstrip("-")
+
+
+def key_hash(key: str) -> str:
+    return hashlib.blake2s(key.encode(), digest_size=_HASH_LENGTH // 2).hexdigest()
+
+
+def run_name(job: str, key: str) -> str:
+    """``digits`` and a key -> ``digits-1f0c9a77``."""
+    return f"{job}-{key_hash(key)}"
+
+
+def attempt_name(run: str, attempt: int) -> str:
+    """The name of an attempt's objects: the run's own for the first, ``<run>-<n>`` above."""
+    return run if attempt <= 1 else f"{run}-{attempt}"
+
+
+def checkpoint_folder(run: str, generation: int) -> str:
+    """Where a run keeps its checkpoints below ``checkpoints.uri``; a new generation starts in a fresh folder."""
+    return run if generation <= 1 else f"{run}-g{generation}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that somebody who typed ``word`` probably meant, or None."""
+    import difflib
+
+    options = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(word.lower().replace("-", "_"), options, n=1, cutoff=0.6)
+    return options[found[0]] if found else None
+
+
+def one_of(known: Iterable[str]) -> str:
+    """``a, b or c`` for messages."""
+    words = list(known)
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

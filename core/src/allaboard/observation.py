@@ -1,0 +1,185 @@
+"""Waist 2: what was seen of a run, when, in our words. Facts only; what they mean is computed in `allaboard.status`.
+
+Every backend builds this one value. Times are epoch seconds of the backend's own clock (the API server's on a cluster).
+Absent is None: nothing here is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
+
+
+class State(str, Enum):
+    """What a run is (contract, section 3)."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    SUSPENDED = "suspended"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_final(self) -> bool:
+        return self in _FINAL
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_OUT, State.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of the job object, as the operator writes it. ``status`` is ``True``, ``False`` or ``Unknown``."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try that ended;
+    128+n for signal n. ``log``: where its output is, if it can be read."""
+
+    group: str
+    index: int
+    rank: int
+    phase: str
+    exit_code: int | None = None
+    restarts: int = 0
+    log: str | None = None
+    reason: str | None = None
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Who stopped it, why, when."""
+
+    by: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who follows. ``id`` names the follower; ``phase``: worker, deferred or detached; ``kind``: attached (stopped when
+    nobody was seen for 10 minutes), orchestrated or detached."""
+
+    id: str
+    phase: str = "worker"
+    kind: str = "attached"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What rank 0 told. ``lost_steps``: steps done again after restarts, over all attempts."""
+
+    step: int | None = None
+    total: int | None = None
+    lost_steps: int = 0
+    heartbeat: float | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+    checkpoint: str | None = None
+    best_checkpoint: str | None = None
+    resumed_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to an object of the run."""
+
+    time: float | None
+    type: str
+    reason: str
+    object: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything seen of one run at one moment.
+
+    ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot be told.
+    ``waiting``: why it is not admitted yet, in the words of whoever holds it. ``phases``: seconds in each so far; None when
+    not seen. ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines) are
+    filled when evidence is asked for.
+    """
+
+    run: str
+    key: str = ""
+    job: str = ""
+    attempt: int = 1
+    generation: int = 1
+    uid: str | None = None
+    spec_hash: str | None = None
+    owner: Owner | None = None
+    alive: bool | None = None
+    conditions: tuple[Condition, ...] = ()
+    members: tuple[MemberSeen, ...] = ()
+    restarts: int = 0
+    created: float | None = None
+    started: float | None = None
+    finished: float | None = None
+    suspended: bool = False
+    stop: Stop | None = None
+    stopped: bool = False
+    deleted: bool = False
+    waiting: str | None = None
+    phases: Mapping[str, float | None] = field(default_factory=dict)
+    progress: Progress = Progress()
+    flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    tails: Mapping[str, str] = field(default_factory=dict)
+    handed_over: bool = False
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((c for c in self.conditions if c.type == kind), None)
+
+    def holds(self, kind: str) -> bool:
+        """Whether the condition is True. Looked up by type: the order of conditions means nothing."""
+        found = self.condition(kind)
+        return found is not None and found.status == "True"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Observation:
+        """The inverse of `to_dict`; unknown fields of a newer writer are left out."""
+
+        def value(kind: Any, fields: Mapping[str, Any] | None) -> Any:
+            return None if fields is None else kind(**{k: v for k, v in fields.items() if k in kind.__dataclass_fields__})
+
+        rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        for name, kind in (("owner", Owner), ("stop", Stop), ("progress", Progress)):
+            if name in rest:
+                rest[name] = value(kind, rest[name]) if rest[name] is not None else (Progress() if name == "progress" else None)
+        for name, kind in (("conditions", Condition), ("members", MemberSeen), ("events", Event)):
+            rest[name] = tuple(value(kind, item) for item in rest.get(name, ()))
+        rest["flags"] = tuple(rest.get("flags", ()))
+        rest["notes"] = tuple(rest.get("notes", ()))
+        return cls(**rest)

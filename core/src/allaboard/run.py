@@ -1,0 +1,156 @@
+"""Run a job and follow it: the thin shell that holds `allaboard.follow`'s conversation with a backend."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from allaboard.backends.base import Backend, Changes, Handle, Plan
+from allaboard.check import checked
+from allaboard.errors import BackendUnreachable
+from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
+from allaboard.identity import fresh_key
+from allaboard.job import TrainingJob
+from allaboard.jobfile import load
+from allaboard.observation import Observation, Owner
+
+ATTEMPTS = 3
+"""Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried again."""
+
+Job = TrainingJob | Mapping[str, Any] | str | os.PathLike[str]
+OnSeen = Callable[[Observation], None]
+
+
+def backend_of(backend: Backend | str | None = None) -> Backend:
+    """The backend itself, or the one of this name; ``local`` when none is named."""
+    if backend is None or backend == "local":
+        from allaboard.backends.local.backend import LocalBackend
+
+        return LocalBackend()
+    if isinstance(backend, str):
+        from allaboard.errors import BadInput
+
+        raise BadInput(f"backend {backend!r} is not known; known: local")
+    return backend
+
+
+def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
+    """A checked job from a TrainingJob, a mapping or the path of a job file. Raises BadInput with every problem."""
+    if isinstance(job, (str, os.PathLike)):
+        return checked(load(os.fspath(job)), lenient=lenient)
+    return checked(TrainingJob.of(job), lenient=lenient)
+
+
+def me(kind: str = "attached") -> Owner:
+    """The owner that this process is: a follower who can be told from others."""
+    phase = "detached" if kind == "detached" else "worker"
+    return Owner(f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}", phase, kind)
+
+
+def submit(job: Job, *, key: str | None = None, backend: Backend | str | None = None, owner: Owner | None = None) -> Handle:
+    """Start a job and leave it running: nobody need watch. Raises BadInput when it cannot start.
+
+    Without ``key`` every call trains anew; under a key that exists, contract section 1 says what happens.
+    """
+    plan = Plan(read_job(job), key or fresh_key())
+    return backend_of(backend).launch(plan, owner or me("detached"))
+
+
+def run(
+    job: Job,
+    *,
+    key: str | None = None,
+    backend: Backend | str | None = None,
+    on_seen: OnSeen | None = None,
+    on_launch: Callable[[Handle], None] | None = None,
+    poll: float = 1.0,
+) -> Outcome:
+    """Start a job, follow it to its end and return how it ended; a failed training is an outcome, not an exception.
+
+    ``on_seen`` gets every observation. Raises BadInput when it cannot start, BackendUnreachable when the backend stopped
+    answering (the run itself is untouched). A run whose client died is found again under the same ``key``.
+    """
+    where = backend_of(backend)
+    plan = Plan(read_job(job), key or fresh_key())
+    owner = me()
+    handle = where.launch(plan, owner)
+    if on_launch is not None:
+        on_launch(handle)
+    attempts = (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
+    policy = FollowPolicy(poll=poll, attempts=attempts)
+    follower = Follower(where, handle.run, plan=plan, owner=owner, on_seen=on_seen, on_launch=on_launch)
+    outcome = follower.to_the_end(policy)
+    if outcome.ok:
+        where.hand_over(follower.handle or handle)
+    return outcome
+
+
+def attach(
+    run: str,
+    *,
+    backend: Backend | str | None = None,
+    on_seen: OnSeen | None = None,
+    poll: float = 1.0,
+) -> Outcome:
+    """Follow a run that is there, by id, unique prefix or job name, to its end. It is not stopped, restarted or owned."""
+    where = backend_of(backend)
+    name = where.observe(run).run
+    return Follower(where, name, on_seen=on_seen).to_the_end(FollowPolicy(poll=poll))
+
+
+def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> TrainingJob:
+    """The job that evaluates one checkpoint: it finds its uri in ``ALLABOARD_CHECKPOINT`` and says its metrics with
+    `allaboard.inside.result`."""
+    read = read_job(job, lenient=lenient)
+    return read.with_(environment={**read.get("environment", {}), "ALLABOARD_CHECKPOINT": checkpoint})
+
+
+class Follower:
+    """Carries out what `follow` asks of one run. With ``plan`` and ``owner`` it may launch further attempts."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        run: str,
+        *,
+        plan: Plan | None = None,
+        owner: Owner | None = None,
+        on_seen: OnSeen | None = None,
+        on_launch: Callable[[Handle], None] | None = None,
+    ) -> None:
+        self.backend, self.run, self.plan, self.owner = backend, run, plan, owner
+        self.on_seen, self.on_launch = on_seen, on_launch
+        self.handle: Handle | None = None
+        self._changes: Changes | None = None
+
+    def to_the_end(self, policy: FollowPolicy) -> Outcome:
+        holding: AbstractContextManager[Changes] = self.backend.changes(self.run)
+        with holding as self._changes:
+            return drive(follow(policy), self._answer)
+
+    def _answer(self, ask: Ask) -> Answer:
+        match ask:
+            case Observe(evidence):
+                return self._observe(evidence)
+            case Wait(seconds):
+                assert self._changes is not None
+                self._changes.wait(seconds)
+            case Launch():
+                assert self.plan is not None and self.owner is not None
+                self.handle = self.backend.launch(self.plan, self.owner)
+                if self.on_launch is not None:
+                    self.on_launch(self.handle)
+        return None
+
+    def _observe(self, evidence: bool) -> Answer:
+        try:
+            seen = self.backend.observe(self.run, evidence)
+        except BackendUnreachable as error:
+            return error
+        if self.on_seen is not None:
+            self.on_seen(seen)
+        return seen

@@ -1,0 +1,151 @@
+"""The place where a job runs: its store, its mounts, and whether a gang too large is shrunk.
+
+What an Airflow connection, the command line and the environment can say about a place, in one value. The job itself
+names no place: ``store://name`` hangs off the site's store, and a path below a mount (``/data/x``) is mapped to the
+site's folder. So the same job runs here and on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allaboard.errors import BadInput, Problem
+from allaboard.job import TrainingJob
+
+STORE = "store://"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """``store``: uri below which every path of a chain hangs; ``mounts``: mount path -> folder here; ``fit``: shrink or
+    strict, for jobs that do not say; ``base``: where relative folders of mounts start."""
+
+    store: str
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    fit: str = "shrink"
+    base: str = "."
+
+
+def home(environ: Mapping[str, str]) -> str:
+    """``ALLABOARD_HOME``, or ``~/.allaboard``: runs, secrets and the default store of this user."""
+    import os.path
+
+    return os.path.abspath(os.path.expanduser(environ.get("ALLABOARD_HOME") or "~/.allaboard"))
+
+
+def site_of(
+    environ: Mapping[str, str],
+    *,
+    store: str | None = None,
+    mounts: Mapping[str, str] | None = None,
+    fit: str | None = None,
+    base: str = ".",
+) -> Site:
+    """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``, ``ALLABOARD_MOUNTS``
+    (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput."""
+    fit = fit or environ.get("ALLABOARD_FIT") or "shrink"
+    if fit not in ("shrink", "strict"):
+        raise BadInput(f"fit {fit!r} is not known; known: shrink, strict")
+    written = mounts if mounts is not None else parse_mounts(environ.get("ALLABOARD_MOUNTS", "").split(","))
+    return Site(
+        store=(store or environ.get("ALLABOARD_STORE") or f"{home(environ)}/store").rstrip("/"),
+        mounts=written,
+        fit=fit,
+        base=base,
+    )
+
+
+def parse_mounts(items: Any) -> dict[str, str]:
+    """``["/data=./data"]`` -> ``{"/data": "./data"}``. Raises BadInput."""
+    found = {}
+    for item in items:
+        if not item.strip():
+            continue
+        mount, sign, folder = item.partition("=")
+        if not sign or not mount.startswith("/") or not folder:
+            raise BadInput(f"mount {item!r} is not understood; write /data=./data")
+        found[mount.rstrip("/") or "/"] = folder
+    return found
+
+
+def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
+    """``store://a`` -> below the site's store; a mounted path -> the site's folder; a relative path -> below ``folder``."""
+    import os.path
+
+    if uri.startswith(STORE):
+        return f"{_absolute(site.store, site.base)}/{uri[len(STORE) :].strip('/')}".rstrip("/")
+    if "://" in uri:
+        return uri
+    mapped = _through_mounts(uri, site)
+    if mapped != uri or os.path.isabs(uri) or uri.startswith("~"):
+        return os.path.expanduser(mapped)
+    return os.path.abspath(os.path.join(folder or ".", uri))
+
+
+def place_job(job: TrainingJob, site: Site) -> TrainingJob:
+    """The job with every path resolved for this site. Raises BadInput for a volume that nothing is mapped to."""
+    problems = [
+        Problem(
+            f"storage[{n}].mount",
+            f"{volume['mount']} is mapped to nothing here; say mounts: {{{volume['mount']}: ./folder}} "
+            f"in the connection, or --mount {volume['mount']}=./folder",
+        )
+        for n, volume in enumerate(job.get("storage", ()))
+        if volume["mount"].rstrip("/") not in site.mounts and "empty_dir" not in volume
+    ]
+    if problems:
+        raise BadInput(f"job {job.name!r} needs storage that is not here:", problems)
+
+    def uri(text: str) -> str:
+        return resolve_uri(text, site, job.folder)
+
+    changes: dict[str, Any] = {}
+    if saving := job.get("checkpoints"):
+        start = saving.get("start_from", "none")
+        moved = start if start in ("none", "champion") else uri(start)
+        changes["checkpoints"] = {**saving, "uri": uri(saving["uri"]), **({"start_from": moved} if start != "none" else {})}
+    if "shards" in (job.get("data") or {}):
+        changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"])}
+    if job.get("command"):
+        changes["command"] = [place_word(word, site) for word in job.get("command")]
+    if job.get("environment"):
+        changes["environment"] = {k: place_word(v, site) for k, v in job.get("environment").items()}
+    if groups := job.get("groups"):
+        changes["groups"] = {role: _place_group(spec, site) for role, spec in groups.items()}
+    return job.with_(**changes)
+
+
+def _place_group(spec: Any, site: Site) -> Any:
+    if not isinstance(spec, Mapping):
+        return spec
+    moved = dict(spec)
+    if "command" in spec:
+        moved["command"] = [place_word(word, site) for word in spec["command"]]
+    if "environment" in spec:
+        moved["environment"] = {k: place_word(v, site) for k, v in spec["environment"].items()}
+    return moved
+
+
+def place_word(word: str, site: Site) -> str:
+    """An argument or a variable: ``store://`` and mounted paths are resolved, also behind ``--option=``."""
+    option, sign, value = word.partition("=") if word.startswith("-") and "=" in word else ("", "", word)
+    if value.startswith(STORE):
+        value = resolve_uri(value, site)
+    return option + sign + _through_mounts(value, site)
+
+
+def _through_mounts(path: str, site: Site) -> str:
+    for mount in sorted(site.mounts, key=len, reverse=True):
+        if path == mount or path.startswith(mount.rstrip("/") + "/"):
+            return _absolute(site.mounts[mount], site.base) + path[len(mount.rstrip("/")) :]
+    return path
+
+
+def _absolute(folder: str, base: str) -> str:
+    import os.path
+
+    if "://" in folder:
+        return folder.rstrip("/")
+    return os.path.abspath(os.path.join(base, os.path.expanduser(folder)))

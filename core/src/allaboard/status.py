@@ -1,0 +1,106 @@
+"""What an observation means: one state, by ordered early returns. Conditions are read by type, never by position.
+
+Sources: Training Operator pkg/util/status.go (Succeeded and Failed can both be True: Failed decides; Restarting can stay
+beside them; after a resume the last condition is Suspended=False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard.observation import PHASES, Observation, State
+from allaboard.units import rfc3339
+
+TIME_REASONS = frozenset({"DeadlineExceeded", "ClockExceeded"})
+
+
+def state_of(seen: Observation) -> State:
+    """The state of a run. Terminal wins; what nobody runs any more is lost; unknown words end in `State.UNKNOWN`."""
+    if seen.stopped:
+        return State.STOPPED
+    if seen.holds("Failed"):
+        return State.TIMED_OUT if _by_time(seen) else State.FAILED
+    if seen.holds("Succeeded"):
+        return State.SUCCEEDED
+    if seen.deleted:
+        return State.STOPPED
+    # Before "stopping": a stop that nobody is left to carry out is not under way.
+    if seen.alive is False:
+        return State.LOST
+    if seen.stop is not None:
+        return State.STOPPING
+    if seen.suspended or seen.holds("Suspended"):
+        return State.SUSPENDED
+    # A member that is restarted in place shows in no condition of the job, and its pod stays Running.
+    if seen.holds("Restarting") or any(m.reason == "CrashLoopBackOff" for m in seen.members):
+        return State.RESTARTING
+    if seen.holds("Running"):
+        return State.RUNNING
+    # Quota first: while a queue holds the job there are no members, and "no members" below would read as starting.
+    if seen.waiting is not None:
+        return State.QUEUED
+    if seen.conditions or seen.members or seen.alive:
+        return State.STARTING
+    return State.UNKNOWN
+
+
+def _by_time(seen: Observation) -> bool:
+    failed = seen.condition("Failed")
+    return failed is not None and (failed.reason in TIME_REASONS or "longer than specified deadline" in failed.message)
+
+
+EXIT_CODES: Mapping[State, int] = {
+    State.SUCCEEDED: 0,
+    State.FAILED: 1,
+    State.LOST: 1,
+    State.STOPPED: 3,
+    State.TIMED_OUT: 4,
+}
+
+
+def summary(seen: Observation, diagnoses: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """The JSON object of ``run`` and ``status`` (contract, section 4)."""
+    progress = seen.progress
+    return {
+        "run": seen.run,
+        "name": seen.job,
+        "key": seen.key,
+        "state": state_of(seen).value,
+        "attempt": seen.attempt,
+        "restarts": seen.restarts,
+        "started": rfc3339(seen.started),
+        "finished": rfc3339(seen.finished),
+        "phases": {phase: _rounded(seen.phases.get(phase)) for phase in PHASES},
+        "members": [
+            {
+                "group": m.group,
+                "index": m.index,
+                "rank": m.rank,
+                "phase": m.phase,
+                "exit_code": m.exit_code,
+                "restarts": m.restarts,
+                "log": m.log,
+            }
+            for m in seen.members
+        ],
+        "conditions": [
+            {
+                "type": c.type,
+                "status": c.status,
+                "reason": c.reason,
+                "message": c.message,
+                "lastTransitionTime": rfc3339(c.since),
+            }
+            for c in seen.conditions
+        ],
+        "checkpoints": {"latest": progress.checkpoint, "best": progress.best_checkpoint},
+        "metrics": dict(progress.result if progress.result is not None else progress.metrics),
+        "progress": {"step": progress.step, "total": progress.total, "lost_steps": progress.lost_steps},
+        "flags": list(seen.flags),
+        "diagnoses": [d.to_dict() for d in diagnoses],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

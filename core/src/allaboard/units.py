@@ -1,0 +1,103 @@
+"""Durations, quantities and times as people write them. Values in, values out; no clock is read here.
+
+Quantities follow Kubernetes (`resource.Quantity`): ``500m`` CPU is half a core, ``32Gi`` is 32 * 2**30 bytes, ``1G`` is 10**9.
+Durations are ``90``, ``90s``, ``10m``, ``1h30m``, ``2d``; bare numbers are seconds.
+"""
+
+from __future__ import annotations
+
+import datetime as _dt
+import math
+import re
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|K|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
+_FACTORS = {
+    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+}  # fmt: skip
+
+
+def seconds(value: str | int | float) -> float:
+    """``"1h30m"`` -> 5400.0. Raises ValueError, naming what is allowed."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a duration; write 90s, 10m, 12h or 1d")
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"{value!r} is not a duration; give 0 or more seconds")
+        return float(value)
+    text = value.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    if not parts or "".join(n + u for n, u in parts) != text:
+        raise ValueError(f"{value!r} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
+    return float(sum(float(n) * _SECONDS[u] for n, u in parts))
+
+
+def size(value: str | int | float) -> int:
+    """``"32Gi"`` -> bytes. Raises ValueError, naming what is allowed."""
+    number, unit = _quantity(value, "a size", "512Mi, 32Gi or a number of bytes")
+    if unit == "m":
+        raise ValueError(f"{value!r} is not a size; write 512Mi, 32Gi or a number of bytes")
+    return int(number * _FACTORS[unit])
+
+
+def cores(value: str | int | float) -> float:
+    """``"500m"`` -> 0.5 cores. Raises ValueError, naming what is allowed."""
+    number, unit = _quantity(value, "a number of cores", "2, 0.5 or 500m")
+    if unit not in ("", "m"):
+        raise ValueError(f"{value!r} is not a number of cores; write 2, 0.5 or 500m")
+    return number / 1000 if unit == "m" else number
+
+
+def _quantity(value: str | int | float, what: str, allowed: str) -> tuple[float, str]:
+    if not isinstance(value, bool):
+        match = _QUANTITY.fullmatch(str(value).strip())
+        if match:
+            return float(match.group(1)), match.group(2) or ""
+    raise ValueError(f"{value!r} is not {what}; write {allowed}")
+
+
+def show_seconds(value: float | None) -> str:
+    """For people: ``-``, ``0.4 s``, ``12 s``, ``3m 05s``, ``2h 03m``, ``1d 04h``."""
+    if value is None:
+        return "-"
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+
+
+def show_bytes(value: float | None) -> str:
+    """For people: ``-``, ``512 B``, ``1.5 KiB``, ``32.0 GiB``."""
+    if value is None:
+        return "-"
+    number = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if number < 1024 or unit == "TiB":
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    raise AssertionError("unreachable")
+
+
+def rfc3339(epoch: float | None) -> str | None:
+    """Epoch seconds -> ``2026-11-21T12:00:00.250Z``; None stays None."""
+    if epoch is None:
+        return None
+    moment = _dt.datetime.fromtimestamp(epoch, _dt.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def from_rfc3339(text: str | None) -> float | None:
+    """The inverse of `rfc3339`; any offset is accepted."""
+    if text is None:
+        return None
+    return _dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
