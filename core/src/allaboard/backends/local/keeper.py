@@ -23,7 +23,7 @@ latest until the gang ends.
 Messages are JSON with a length in front; file descriptors (slot locks) travel beside them.
 """
 
-# ruff: noqa: PTH110, PTH118, PTH208  (nothing but os after the fork)
+# ruff: noqa: PTH110, PTH118  (nothing but os after the fork)
 
 from __future__ import annotations
 
@@ -379,10 +379,9 @@ class _Keeping:
         self.wake, waker = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(waker, False)
+        # Whoever ends us politely means the supervisor, which knows about grace.
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(
-                sig, signal.SIG_IGN
-            )  # whoever stops us means the supervisor, which knows about grace
+            signal.signal(sig, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -615,7 +614,7 @@ def _become(
 
 
 def _default_signals() -> None:
-    """As a shell would: Python ignores SIGPIPE, a client may ignore SIGINT, and exec keeps what is ignored."""
+    """As a shell does: Python ignores SIGPIPE, a client maybe SIGINT, and exec keeps what is ignored."""
     for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(sig, signal.SIG_DFL)

@@ -1,48 +1,265 @@
-"""Facts about this machine. Reads files and the environment, starts nothing but ``nvidia-smi -L``."""
+"""Facts about this machine, as far as a run on it must know them.
+
+Values come from files below ``root`` (a test passes another one), from the environment that is given, and,
+where GPUs are asked for and the kernel driver does not tell, from ``nvidia-smi -L``. torch is never imported.
+
+CPU is what this process may use: its affinity (cpusets included) and the quota of every control group around
+it. Memory is the machine's, or the smallest limit of a control group around us.
+"""
+
+# ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208  (pathlib is slow to import)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from allaboard.backends.local import procs
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the pool may hand out: ``cpu`` in cores, ``memory`` in bytes, ``gpus`` as CUDA_VISIBLE_DEVICES takes them."""
+    """What runs may have: cores, bytes, and GPU ids as CUDA_VISIBLE_DEVICES takes them."""
 
     cpu: float
     memory: int
     gpus: tuple[str, ...] = ()
 
 
+def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, root: str = "/") -> Capacity:
+    """All three at once. ``with_gpus=False`` saves the look for GPUs when nobody asks for one."""
+    return Capacity(cpus(root), memory(root), gpus(environ, root) if with_gpus else ())
+
+
+# --- who we are ---------------------------------------------------------------------------------------------
+
+
 def machine_id(root: str = "/") -> str:
-    raise NotImplementedError
+    """Stable over reboots, different on every machine; the host's name where the system keeps no id."""
+    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
+        if found := _text(root, name):
+            return found
+    return os.uname().nodename
 
 
 def boot_id(root: str = "/") -> str:
-    raise NotImplementedError
+    """Different after every boot: what ran before it is gone."""
+    return _text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
 
 
 def pid_namespace(root: str = "/") -> str:
-    raise NotImplementedError
-
-
-def cpus(root: str = "/") -> float:
-    raise NotImplementedError
-
-
-def memory(root: str = "/") -> int:
-    raise NotImplementedError
-
-
-def gpus(environ: Mapping[str, str] | None = None, root: str = "/") -> tuple[str, ...]:
-    raise NotImplementedError
-
-
-def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True) -> Capacity:
-    raise NotImplementedError
+    """Equal for processes that can see (and signal) each other's pids; "" where there are no namespaces."""
+    try:
+        return os.readlink(os.path.join(root, "proc/self/ns/pid"))
+    except OSError:
+        return ""
 
 
 def fingerprint(folder: str) -> dict[str, str | int]:
-    """{"boot", "pid_namespace", "device", "inode"}: equal exactly when ``folder`` and its processes are seen from here."""
-    raise NotImplementedError
+    """Equal exactly where ``folder`` is this very folder and its run's processes can be seen.
+
+    Keys: boot, pid_namespace, device, inode. Raises OSError when the folder is not here.
+    """
+    stat = os.stat(folder)
+    return {
+        "boot": boot_id(),
+        "pid_namespace": pid_namespace(),
+        "device": stat.st_dev,
+        "inode": stat.st_ino,
+    }
+
+
+def _sysctl(name: str) -> str:
+    """A string of the kernel of macOS; "" elsewhere."""
+    return procs.output_of("sysctl", "-n", name).strip() if os.uname().sysname == "Darwin" else ""
+
+
+# --- CPU and memory -----------------------------------------------------------------------------------------
+
+
+def cpus(root: str = "/") -> float:
+    """Cores that this process may use; may be a fraction (a quota of 1.5)."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([float(usable), *_quotas(root)])
+
+
+def memory(root: str = "/") -> int:
+    """Bytes that this process may use, in all: the machine's memory or the tightest limit around us."""
+    return min([_physical_memory(root), *_memory_limits(root)])
+
+
+def _physical_memory(root: str) -> int:
+    for line in _text(root, "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _quotas(root: str) -> Iterator[float]:
+    for folder in _groups(root, "cpu"):
+        words = _text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
+        if not words:
+            words = [
+                _text(folder, "cpu.cfs_quota_us"),
+                _text(folder, "cpu.cfs_period_us"),
+            ]  # v1: quota -1 is none
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            yield int(words[0]) / int(words[1])
+
+
+def _memory_limits(root: str) -> Iterator[int]:
+    for folder in _groups(root, "memory"):
+        # v1 says "no limit" by a number near 2**63, which the machine's own memory undercuts.
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            if (text := _text(folder, name)).isdigit():
+                yield int(text)
+
+
+def _groups(root: str, controller: str) -> Iterator[str]:
+    """Folders of the control groups around this process, innermost first, that may limit ``controller``.
+
+    A limit of any of them counts. In a container the path in /proc/self/cgroup may be the host's, while the
+    mount shows only our part of it (the mount's root): what lies outside is not visible, and the container's
+    limit is at the mount.
+    """
+    mounts = list(_cgroup_mounts(_text(root, "proc/self/mountinfo")))
+    for line in _text(root, "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        unified = number == "0" and not names
+        if not unified and controller not in names.split(","):
+            continue
+        for at, mount_root, kind, options in mounts:
+            if kind == "cgroup2" if unified else kind == "cgroup" and controller in options:
+                yield from _upwards(os.path.join(root, at.lstrip("/")), _inside(path, mount_root))
+
+
+def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        left, right = before.split(), after.split()
+        if len(left) > 4 and len(right) > 2 and right[0] in ("cgroup", "cgroup2"):
+            yield left[4], left[3], right[0], right[2].split(",")
+
+
+def _inside(path: str, mount_root: str) -> str:
+    """``path`` as seen below a mount that shows ``mount_root`` of the hierarchy."""
+    if mount_root == "/":
+        return path
+    return path[len(mount_root) :] if f"{path}/".startswith(f"{mount_root}/") else "/"
+
+
+def _upwards(mount: str, path: str) -> Iterator[str]:
+    path = "" if "/.." in path else path.strip("/")  # "/.." in the path: outside of our namespace
+    while path:
+        yield os.path.join(mount, path)
+        path = os.path.dirname(path)
+    yield mount
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------
+
+
+def gpus(environ: Mapping[str, str] | None = None, root: str = "/") -> tuple[str, ...]:
+    """GPUs (or MIG devices) that a process with this environment sees, in the order in which it sees them.
+
+    UUIDs, so that they mean the same to everybody. CUDA_VISIBLE_DEVICES in ``environ`` restricts them; its
+    numbers count in PCI order. ``ALLABOARD_GPUS`` (ids, separated by commas; empty for none) replaces all of
+    this: for rehearsals and tests.
+    """
+    environ = os.environ if environ is None else environ
+    told = environ.get("ALLABOARD_GPUS")
+    if told is not None:
+        return tuple(dict.fromkeys(word.strip() for word in told.split(",") if word.strip()))
+    seen = environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is not None and not seen.strip():
+        return ()
+    return visible(_devices(root, environ), seen)
+
+
+def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
+    """What CUDA makes of CUDA_VISIBLE_DEVICES: ids or numbers, and the first wrong one hides the rest."""
+    if value is None:
+        return tuple(devices)
+    found: list[str] = []
+    for word in (part.strip() for part in value.split(",")):
+        if word.isdigit():
+            fits = [devices[int(word)]] if int(word) < len(devices) else []
+        else:  # a UUID may be abbreviated as long as it is unique
+            fits = [device for device in devices if word and device.startswith(word)]
+        if len(fits) != 1:
+            break
+        if fits[0] in found:  # CUDA refuses a list that names a device twice
+            return ()
+        found += fits
+    return tuple(found)
+
+
+def _devices(root: str, environ: Mapping[str, str]) -> list[str]:
+    found = _by_driver(root)
+    return found if found is not None else _by_nvidia_smi(root, environ)
+
+
+def _by_driver(root: str) -> list[str] | None:
+    """UUIDs by PCI address from the kernel driver: a millisecond. None when it does not know all we need."""
+    base = os.path.join(root, "proc/driver/nvidia/gpus")
+    try:
+        addresses = sorted(os.listdir(base))
+    except OSError:
+        return [] if not os.path.exists(os.path.join(root, "dev/nvidiactl")) else None
+    found = []
+    for address in addresses:
+        facts = dict(_facts(_text(base, address, "information")))
+        uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
+        if not uuid.startswith("GPU-") or "?" in uuid or _is_split(root, minor):
+            return None  # asleep since boot, or split into MIG devices, whose ids only nvidia-smi knows
+        if os.path.exists(os.path.join(root, f"dev/nvidia{minor}")):  # a container shows only its own
+            found.append(uuid)
+    return found
+
+
+def _facts(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        yield name.strip(), value.strip()
+
+
+def _is_split(root: str, minor: str) -> bool:
+    try:
+        names = os.listdir(os.path.join(root, f"proc/driver/nvidia/capabilities/gpu{minor}/mig"))
+    except OSError:
+        return False
+    return any(name.startswith("gi") for name in names)
+
+
+def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
+    try:
+        listing = procs.output_of("nvidia-smi", "-L", path=environ.get("PATH"))
+    except OSError:  # not installed: no GPU that CUDA could use
+        return []
+    return listed(listing.splitlines())
+
+
+def listed(lines: Iterable[str]) -> list[str]:
+    """Ids in the output of ``nvidia-smi -L``. A split GPU counts as its MIG devices, not as itself."""
+    found: list[str] = []
+    whole = None
+    for line in lines:
+        uuid = line.rpartition("(UUID: ")[2].rstrip().rstrip(")")
+        if line.startswith("GPU ") and uuid.startswith("GPU-"):
+            whole = uuid
+            found.append(uuid)
+        elif line.lstrip().startswith("MIG ") and uuid.startswith("MIG-"):
+            if whole in found:
+                found.remove(whole)
+            found.append(uuid)
+    return found
+
+
+def _text(*path: str) -> str:
+    try:
+        with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

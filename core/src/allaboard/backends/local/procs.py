@@ -102,7 +102,7 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
     """The table by ``ps``, for systems without /proc."""
     which = ["-A"] if pid is None else ["-p", str(pid)]
     found: dict[int, Process] = {}
-    for line in _output_of("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=").splitlines():
+    for line in output_of("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=").splitlines():
         words = line.split()
         with contextlib.suppress(ValueError, IndexError, OSError):
             one, parent, group = int(words[0]), int(words[1]), int(words[2])
@@ -111,17 +111,23 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
     return found
 
 
-def _output_of(*command: str) -> str:
+def output_of(*command: str, path: str | None = None) -> str:
+    """What a short command prints; its complaints are dropped. Raises OSError when it cannot be started."""
     reading, writing = os.pipe()
-    actions = [(os.POSIX_SPAWN_DUP2, writing, 1)]
+    null = os.open(os.devnull, os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (writing, 1), (null, 2))]
+    environment = {**os.environ, "LC_ALL": "C", **({"PATH": path} if path else {})}
     try:
-        pid = os.posix_spawnp(command[0], command, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
+        pid = os.posix_spawnp(command[0], command, environment, file_actions=actions)
+    except OSError:
+        os.close(reading)
+        raise
     finally:
         os.close(writing)
+        os.close(null)
     with open(reading, "rb") as file:
         text = file.read()
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+    _wait(pid)
     return text.decode(errors="replace")
 
 
@@ -248,7 +254,7 @@ def _holds(pid: str, device: int, inode: int) -> bool:
 def user_of(pid: int) -> int | None:
     """The real user id of a process; None when there is none."""
     if not _LINUX:
-        text = _output_of("ps", "-p", str(pid), "-o", "ruid=").strip()
+        text = output_of("ps", "-p", str(pid), "-o", "ruid=").strip()
         return int(text) if text.isdigit() else None
     with contextlib.suppress(OSError):
         for line in _read(f"/proc/{pid}/status").splitlines():
