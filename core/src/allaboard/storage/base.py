@@ -156,8 +156,8 @@ def scheme_of(uri: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """``uri`` without a password that somebody wrote into it, for messages."""
-    return re.sub(r"//[^/]*@", "//***@", uri)
+    """``uri``, or a text with one, without a password that somebody wrote into it."""
+    return re.sub(r"//[^/\s]*@", "//***@", uri)
 
 
 def join(uri: str, *parts: str) -> str:

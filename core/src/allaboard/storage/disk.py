@@ -117,7 +117,7 @@ class DiskStore:
             size = os.fstat(source.fileno()).st_size
             if copied != size:
                 raise StorageUnreachable(
-                    f"{source_path}: {copied} of {size} bytes could be read, so {path} was not written; try again"
+                    f"{source_path}: only {copied} of {size} bytes read, {path} was not written; try again"
                 )
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -32,7 +32,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from allaboard.errors import (
     BadInput,
@@ -53,6 +52,7 @@ from allaboard.storage.base import (
     checked_prefix,
     checked_range,
     key_trouble,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ class S3Store:
         prefix = rest.strip("/")
         if "@" in bucket:  # never repeat what stands there
             raise BadInput(
-                "an s3:// address holds no credentials; write s3://bucket/prefix and give them by AWS_PROFILE, or by "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                "an s3:// address holds no credentials; write s3://bucket/prefix and set AWS_PROFILE, "
+                "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         if not uri.lower().startswith("s3://") or not bucket:
             raise BadInput(f"store {uri!r}: the name of the bucket is missing; write s3://bucket/prefix")
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", bucket):
             raise BadInput(
-                f"store {uri!r}: {bucket!r} cannot be a bucket; use 3 to 63 lower-case letters, digits, '.' and '-'"
+                f"store {uri!r}: {bucket!r} is no name for a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'"
             )
         trouble = key_trouble(prefix) if prefix else None
         if trouble:
@@ -112,7 +112,7 @@ class S3Store:
             for page in self._pages(prefix)
             for item in page.get("Contents", ())
         )
-        # Sorted by most servers already, which costs nothing then; not by all. Keys that are no keys of ours are left
+        # Sorted by most servers already, which costs nothing then; not by all. What is no key of ours is left
         # out: the marks that consoles make for folders ('x/'), and our own probes.
         yield from sorted(
             (entry for entry in found if not key_trouble(entry.key)), key=lambda entry: entry.key
@@ -136,7 +136,7 @@ class S3Store:
 
     def stat(self, key: str) -> Entry | None:
         found = self._head(checked_key(key))
-        return found and Entry(key, found["ContentLength"], found["LastModified"].timestamp())
+        return Entry(key, found["ContentLength"], found["LastModified"].timestamp()) if found else None
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
@@ -161,8 +161,8 @@ class S3Store:
             if not self._creates_exclusively(client, key):
                 raise StorageUnsupported(
                     f"{self._place(key)}: the server at {client.endpoint} does not honour conditional writes "
-                    "(If-None-Match), so two writers could both win; nothing was written; use a server that does, or "
-                    "make sure that there is a single writer and say so"
+                    "(If-None-Match), so two writers could both win; nothing was written; use a server that "
+                    "does, or make sure that there is a single writer and say so"
                 )
             self._put_if_absent(client, key, data)
 
@@ -227,11 +227,11 @@ class S3Store:
                     subscribers=client.subscribers(progress, found["ContentLength"], found.get("ETag")),
                 ).result()
                 file.flush()
-            got = os.fstat(file.fileno()).st_size
-            if got != found["ContentLength"]:
+            got, size = os.fstat(file.fileno()).st_size, found["ContentLength"]
+            if got != size:
                 raise StorageUnreachable(
-                    f"{self._place(key)}: {got} of {found['ContentLength']} bytes came from {client.endpoint}, so {path} "
-                    "was not written; try again"
+                    f"{self._place(key)}: {got} of {size} bytes came from {client.endpoint}; "
+                    f"{path} was not written; try again"
                 )
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -290,7 +290,7 @@ class S3Store:
 
     def _bears(self, key: str, mark: dict[str, str]) -> bool:
         found = self._head(key)
-        return bool(found) and mark.items() <= found.get("Metadata", {}).items()
+        return found is not None and mark.items() <= found.get("Metadata", {}).items()
 
     @contextmanager
     def _said(self, key: str, doing: str) -> Iterator[_Client]:
@@ -451,13 +451,13 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
     try:
         s3 = session.create_client("s3", config=config, **place)
     except ValueError as error:  # botocore's word for an endpoint that is no URL
+        endpoint = settings.get("AWS_ENDPOINT_URL_S3") or settings.get("AWS_ENDPOINT_URL") or "of the profile"
         raise BadInput(
-            f"AWS_ENDPOINT_URL {_shown(str(place.get('endpoint_url') or settings.get('AWS_ENDPOINT_URL', '')))!r} is no "
-            "address of a server; write it like http://127.0.0.1:9000"
+            f"AWS_ENDPOINT_URL {shown(endpoint)!r} is no address of a server; write it like http://127.0.0.1:9000"
         ) from error
     return _Client(
         s3=s3,
-        endpoint=_shown(s3.meta.endpoint_url),
+        endpoint=shown(s3.meta.endpoint_url),
         secrets=_secrets(session),
         ClientError=exceptions.ClientError,
         broken_streams=(
@@ -510,15 +510,6 @@ def _secrets(session: Any) -> tuple[str, ...]:
     return ()
 
 
-def _shown(endpoint: str) -> str:
-    """``endpoint`` without a password that somebody wrote into it."""
-    try:
-        parts = urlsplit(endpoint)
-    except ValueError:
-        return "(not a URL)"
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
 def _foreign_errors() -> tuple[type[BaseException], ...]:
     try:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -528,24 +519,28 @@ def _foreign_errors() -> tuple[type[BaseException], ...]:
     return (BotoCoreError, ClientError, RetriesExceededError, S3DownloadFailedError, S3UploadFailedError)
 
 
+def _answer(error: BaseException) -> dict[str, Any]:
+    """What the server answered; empty when the trouble is on this side of the wire."""
+    return getattr(error, "response", None) or {}
+
+
 def _code(error: BaseException) -> str:
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    return str(_answer(error).get("Error", {}).get("Code", ""))
 
 
 def _status(error: BaseException) -> int:
-    return int(getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _translated(error: BaseException, place: str, doing: str, client: _Client | None) -> StorageError:
     """``error`` in our words: the place, what was being done where, the server's own words, what to do."""
     error = getattr(error, "last_exception", None) or error
     kind, advice = _judged(error)
-    response = getattr(error, "response", {})
-    words = response.get("Error", {}).get("Message") or str(error)
+    answer = _answer(error)
+    words = answer.get("Error", {}).get("Message", "") if answer else str(error)
     code = _code(error) or type(error).__name__
-    tried = response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
-    text = f"{code}: {words}" if code not in words else words
-    again = f" (tried {tried + 1} times)" if tried else ""
+    tried = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+    text = shown(code if words in ("", "Unknown") else f"{code}: {words}")
     for secret in client.secrets if client else ():
         text = text.replace(secret, "***")
     where = f" at {client.endpoint}" if client else ""
@@ -573,15 +568,15 @@ _KEYS = (
 _OVER = (StorageDenied, "these credentials have run out; renew them (AWS_SESSION_TOKEN or the profile)")
 _RIGHTS = (
     StorageDenied,
-    "allow these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there (without the last, even "
-    "what is missing looks forbidden)",
+    "allow these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there (without "
+    "the last, even what is missing looks forbidden)",
 )
 _REGION = (StorageError, "set AWS_REGION to the region of the bucket")
 _FULL = (StorageFull, "free some space or ask for more")
 _CANNOT = (StorageUnsupported, "this server cannot do it; use another one")
 _NO_ANSWER = (
     StorageUnreachable,
-    "nobody answers there; check AWS_ENDPOINT_URL and the network, then try again; nothing half-written stays",
+    "no answer; check AWS_ENDPOINT_URL and the network, then try again; nothing half-written stays",
 )
 _BROKEN_OFF = (
     StorageUnreachable,
@@ -642,6 +637,7 @@ _LIBRARY: dict[str, tuple[type[StorageError], str]] = {
     "ResponseStreamingError": _BROKEN_OFF,
     "IncompleteReadError": _BROKEN_OFF,
     "ReadTimeoutError": _NO_ANSWER,
+    "ConnectionError": _NO_ANSWER,
     "HTTPClientError": _NO_ANSWER,
     "S3DownloadFailedError": (StorageUnreachable, "it was replaced while it was read; try again"),
     "S3UploadFailedError": _BROKEN_OFF,
