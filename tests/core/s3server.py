@@ -1,13 +1,14 @@
-"""Real S3 servers for tests: processes of their own on loopback, spoken to over HTTP, killed and started again at will.
+"""Real S3 servers for tests: processes of their own on loopback, spoken to over HTTP, killed and started
+again at will.
 
     with s3_server() as s3:
         s3.make_bucket("models")
         store = open_store("s3://models/run-1", environ=s3.environ)
         subprocess.run([...], env=os.environ | s3.environ)
 
-``moto`` honours ``If-None-Match`` and keeps its objects in memory: a restart forgets them all. ``rclone`` serves a folder, checks
-signatures, keeps its objects over a restart, and ignores ``If-None-Match``. `between` puts a proxy before either that answers,
-drops or delays the requests that a test names.
+``moto`` honours ``If-None-Match`` and keeps its objects in memory: a restart forgets them all. ``rclone``
+serves a folder, checks signatures, keeps its objects over a restart, and ignores ``If-None-Match``.
+`between` puts a proxy before either that answers, drops or delays the requests that a test names.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ def environ_for(endpoint: str) -> dict[str, str]:
 
 @contextmanager
 def s3_server(kind: str = "moto") -> Iterator[S3Server]:
-    """A server of ``kind`` ("moto" or "rclone"), ready, on a free port; ended with its data when the block ends."""
+    """A server of ``kind`` ("moto" or "rclone"), ready, on a free port; ended with its data when the block
+    ends.
+    """
     with tempfile.TemporaryDirectory(prefix=f"s3-{kind}-") as folder:
         server = _started(kind, Path(folder))
         try:
@@ -207,8 +210,10 @@ class Request:
 
 
 Decide = Callable[[Request], "tuple[int, str] | str | None"]
-"""None: pass it on. (503, "SlowDown"): answer that. "drop": close the connection at once. "lose": pass it on, then close the
-connection instead of answering. "cut": pass it on and close after half of the answer's body. "hang": never answer."""
+"""None: pass it on. (503, "SlowDown"): answer that. "drop": close the connection at once. "lose": pass it on,
+then close the connection instead of answering. "cut": pass it on and close after half of the answer's body.
+"hang": never answer.
+"""
 
 
 @contextmanager
@@ -263,7 +268,7 @@ class Proxy:
         parts = urlsplit(handler.path)
         with self._lock:
             request = Request(
-                handler.command, parts.path, parts.query, dict(handler.headers.items()), len(self.requests) + 1
+                handler.command, parts.path, parts.query, dict(handler.headers), len(self.requests) + 1
             )
             self.requests.append(request)
             verdict = self.decide(request)
@@ -277,7 +282,7 @@ class Proxy:
             return
         upstream = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         # The Host header passes as it came: it is part of what was signed.
-        upstream.request(handler.command, handler.path, body, dict(handler.headers.items()))
+        upstream.request(handler.command, handler.path, body, dict(handler.headers))
         answer = upstream.getresponse()
         content = answer.read()
         upstream.close()
@@ -288,7 +293,8 @@ class Proxy:
 
 
 def _error(code: str) -> bytes:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>".encode()
+    text = f"<Error><Code>{code}</Code><Message>as the test wants</Message></Error>"
+    return f"<?xml version='1.0'?>{text}".encode()
 
 
 def _send(

@@ -539,7 +539,8 @@ def _translated(error: BaseException, place: str, doing: str, client: _Client | 
     answer = _answer(error)
     words = answer.get("Error", {}).get("Message", "") if answer else str(error)
     code = _code(error) or type(error).__name__
-    tried = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+    retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+    again = f" (tried {retries + 1} times)" if retries else ""
     text = shown(code if words in ("", "Unknown") else f"{code}: {words}")
     for secret in client.secrets if client else ():
         text = text.replace(secret, "***")
