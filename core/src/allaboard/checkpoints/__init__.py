@@ -1,0 +1,48 @@
+"""Checkpoints: complete or not there. The manifest's format is pure; files are touched through a store alone.
+
+store = open_store("s3://bucket/digits/digits-1f0c9a77")       # a run's own folder
+latest(store), best(store, "val_loss", "min"), verify(store, 120)
+collect("s3://bucket/digits/digits-1f0c9a77", "models/", "best", metric="val_loss")
+"""
+
+from __future__ import annotations
+
+from allaboard.checkpoints.collecting import Collected, collect
+from allaboard.checkpoints.listing import (
+    Torn,
+    best,
+    checkpoint_at,
+    latest,
+    list_checkpoints,
+    locate,
+    read_manifest,
+    scan,
+    verify,
+)
+from allaboard.checkpoints.manifest import Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.checkpoints.retention import Pruned, prune
+from allaboard.checkpoints.saving import save
+from allaboard.metrics import parse_best
+
+__all__ = [
+    "Checkpoint",
+    "Collected",
+    "Manifest",
+    "Part",
+    "Pruned",
+    "Torn",
+    "best",
+    "checkpoint_at",
+    "collect",
+    "folder_name",
+    "latest",
+    "list_checkpoints",
+    "locate",
+    "parse_best",
+    "prune",
+    "read_manifest",
+    "save",
+    "scan",
+    "step_of",
+    "verify",
+]

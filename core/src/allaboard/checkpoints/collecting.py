@@ -1,0 +1,256 @@
+"""Copy one complete checkpoint elsewhere, disk or bucket: verified at both ends, its manifest last.
+
+It lands in ``<into>/<run>/step-<12 digits>/``, so that checkpoints of many runs can be collected into one
+place. What is there already and verifies is not copied again, so a copy that was interrupted goes on where
+it stopped. Another checkpoint under that name (a run that was trained anew) is never overwritten: the
+folder's name then ends in the digest of what it holds.
+
+A source that is torn or corrupted is passed over for the next one (the one before for ``latest``, the
+second best for ``best``), and `Collected.notes` says so; a step that was named is that step or an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allaboard.checkpoints.holds import held
+from allaboard.checkpoints.listing import Torn, digest, locate, part_problem, scan
+from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
+from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
+from allaboard.metrics import best_of, parse_best
+from allaboard.storage import open_store
+from allaboard.storage.base import Store, join
+from allaboard.storage.disk import said
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Where the copy is, what it is, how many bytes it has and how many of them were copied now."""
+
+    uri: str
+    source: str
+    checkpoint: Checkpoint
+    copied: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        return self.checkpoint.step
+
+    @property
+    def bytes(self) -> int:
+        return self.checkpoint.bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        manifest = self.checkpoint.manifest
+        return {
+            "uri": self.uri,
+            "source": self.source,
+            "run": manifest.run,
+            "step": manifest.step,
+            "metrics": dict(manifest.metrics),
+            "nonfinite": list(manifest.nonfinite),
+            "bytes": manifest.size,
+            "copied": self.copied,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Turns the stores' increments into "so much of so much"."""
+
+    total: int
+    tell: Progress | None
+    done: int = 0
+
+    def add(self, count: int) -> None:
+        self.done += count
+        if self.tell is not None:
+            self.tell(self.done, self.total)
+
+
+def collect(
+    source: str | os.PathLike[str],
+    into: str | os.PathLike[str],
+    which: str | int = "latest",
+    *,
+    metric: str | None = None,
+    mode: str = "min",
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Collected:
+    """Copy one checkpoint of the run's folder ``source`` (or of exactly that step's folder) below ``into``.
+
+    ``which`` is ``latest``, ``best`` (by ``metric``, smaller or larger by ``mode``; ``best:val_loss:min``
+    says it in one word) or a step. Safe to repeat. Raises StorageMissing when nothing complete is there,
+    Corrupt when all of it is damaged, BadInput, StorageError.
+    """
+    folder, step = locate(os.fspath(source))
+    store, target = open_store(folder), open_store(into)
+    notes: list[str] = []
+    for found in _candidates(store, which if step is None else step, metric, mode, notes):
+        try:
+            return _copy(store, found, target, notes, progress, clock)
+        except (Corrupt, StorageMissing) as error:
+            if isinstance(error, StorageMissing) and store.stat(f"{folder_name(found.step)}/{MANIFEST}"):
+                raise  # the checkpoint is there, so it is the other end that is missing
+            notes.append(f"step {found.step} was passed over: {error}")
+    if notes:
+        raise Corrupt(
+            f"{store.uri}: no whole checkpoint to collect: {'; '.join(notes)}; train on, or take another step"
+        )
+    raise StorageMissing(
+        f"{store.uri}: no complete checkpoint is there; "
+        "check the folder (<checkpoints.uri>/<run>), or wait for the first"
+    )
+
+
+def _candidates(
+    store: Store, which: str | int, metric: str | None, mode: str, notes: list[str]
+) -> Iterator[Checkpoint]:
+    wanted = _wanted(which)
+    found = scan(store)
+    complete = [item for item in found if isinstance(item, Checkpoint)]
+    if wanted == "latest":
+        for item in reversed(found):
+            if isinstance(item, Torn):
+                notes.append(_told(item))
+            else:
+                yield item
+    elif wanted == "best":
+        metric, mode = parse_best(str(which)[5:]) if str(which).startswith("best:") else (metric, mode)
+        notes.extend(_told(item) for item in found if isinstance(item, Torn))
+        yield from _ranked(store, complete, metric, mode)
+    else:
+        notes.extend(_told(item) for item in found if isinstance(item, Torn) and item.step == wanted)
+        yield from (item for item in complete if item.step == wanted)
+        if not any(item.step == wanted for item in found):
+            have = ", ".join(str(item.step) for item in complete) or "none"
+            raise StorageMissing(
+                f"{store.uri}: step {wanted} is no complete checkpoint there; complete are: {have}"
+            )
+
+
+def _wanted(which: str | int) -> str | int:
+    text = str(which)
+    if text == "latest" or text.partition(":")[0] == "best":
+        return text.partition(":")[0]
+    if re.fullmatch(r"\d{1,12}", text):
+        return int(text)
+    raise BadInput(f"which {which!r} is not known; write latest, best or the number of a step")
+
+
+def _ranked(store: Store, complete: Sequence[Checkpoint], metric: str | None, mode: str) -> list[Checkpoint]:
+    if not metric:
+        raise BadInput("which 'best': by what? name a metric and min or max, as in val_loss and min")
+    ranked = best_of(complete, lambda item: item.metrics, metric, mode)
+    if complete and not ranked:
+        known = ", ".join(sorted({name for item in complete for name in item.metrics})) or "none"
+        raise BadInput(
+            f"{store.uri}: no checkpoint has a finite metric {metric!r}; the metrics there are: {known}"
+        )
+    return ranked
+
+
+def _told(item: Torn) -> str:
+    return f"step {item.step} was passed over: {'; '.join(item.problems)}"
+
+
+def _copy(
+    store: Store,
+    found: Checkpoint,
+    into: Store,
+    notes: Sequence[str],
+    progress: Progress | None,
+    clock: Callable[[], float],
+) -> Collected:
+    folder = folder_name(found.step)
+    with held(store, found.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock) as keep:
+        raw = store.read(f"{folder}/{MANIFEST}")
+        manifest = Manifest.decode(raw, join(found.uri, MANIFEST))
+        target = _target(into, _name(store, manifest), folder, raw)
+        meter = _Meter(manifest.size, progress)
+        copied = 0
+        for part in manifest.parts:
+            before = meter.done
+            if part_problem(target, found.step, part) is None:
+                meter.add(part.size)
+                continue
+            _copy_part(store, target, found.step, part, meter, keep)
+            meter.add(before + part.size - meter.done)
+            copied += part.size
+        target.write(f"{folder}/{MANIFEST}", raw)
+    uri = join(target.uri, folder)
+    return Collected(uri, found.uri, Checkpoint(uri, manifest), copied, tuple(notes))
+
+
+def _name(store: Store, manifest: Manifest) -> str:
+    name = manifest.run or store.uri.rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+
+
+def _target(into: Store, name: str, folder: str, raw: bytes) -> Store:
+    """Where the copy goes: the run's name, unless another checkpoint of that run and step is there."""
+    try:
+        other = into.read(f"{name}/{folder}/{MANIFEST}") != raw
+    except StorageMissing:
+        other = False
+    return into.below(f"{name}-{hashlib.sha256(raw).hexdigest()[:8]}" if other else name)
+
+
+def _copy_part(
+    store: Store, target: Store, step: int, part: Part, meter: _Meter, keep: Callable[[], None]
+) -> None:
+    def moved(count: int) -> None:
+        meter.add(count)
+        keep()
+
+    key = f"{folder_name(step)}/{part.name}"
+    with _as_file(store, target, key, moved) as path:
+        if path is not None:
+            target.upload(path, key, moved)
+    entry = target.stat(key)
+    # One read of the copy proves both ends: it can only match when the source did.
+    if entry is not None and entry.size == part.size and digest(target, key, part.size) == part.sha256:
+        return
+    target.delete([key])
+    if problem := part_problem(store, step, part):
+        raise Corrupt(problem)
+    raise StorageError(
+        f"{join(target.uri, key)}: the copy has other bytes than its source, and was removed; "
+        "collect again, and look at that disk or bucket"
+    )
+
+
+@contextmanager
+def _as_file(store: Store, target: Store, key: str, moved: Callable[[int], None]) -> Iterator[Path | None]:
+    """The source as a file; None when it went straight to where it belongs."""
+    here, there = store.local_path(key), target.local_path(key)
+    if here is not None:
+        yield here
+    elif there is not None:
+        store.download(key, there, moved)
+        yield None
+    else:
+        scratch = Path(tempfile.gettempdir())
+        with (
+            said(scratch, "writing below"),
+            tempfile.TemporaryDirectory(prefix="allaboard-", dir=scratch) as own,
+        ):
+            path = Path(own) / "part"
+            store.download(key, path)
+            yield path

@@ -1,0 +1,175 @@
+"""What is there: checkpoints are found by listing a run's folder, never by a pointer that can lie.
+
+A checkpoint is **complete** when its manifest is valid and every part is there in the size that the
+manifest says; that is one listing and one small read per checkpoint. `verify` reads every byte as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.errors import BadInput, Corrupt, StorageMissing
+from allaboard.metrics import best_of
+from allaboard.storage import open_store
+from allaboard.storage.base import Entry, Store, join
+
+#: Bytes are hashed in pieces of this size, so that a checkpoint of any size fits into memory.
+CHUNK = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A step's folder whose manifest is there and does not hold: the manifest is not valid, or a part is
+    missing or cut.
+    """
+
+    step: int
+    uri: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What a listing shows of one step: file name -> entry."""
+
+    step: int
+    files: dict[str, Entry] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return folder_name(self.step)
+
+
+def folders(store: Store) -> dict[int, Folder]:
+    """Every step's folder in a run's folder, complete or not, by step."""
+    found: dict[int, Folder] = {}
+    for entry in store.entries():
+        top, _, rest = entry.key.partition("/")
+        step = step_of(top)
+        if step is not None and rest:
+            found.setdefault(step, Folder(step)).files[rest] = entry
+    return dict(sorted(found.items()))
+
+
+def scan(store: Store) -> list[Checkpoint | Torn]:
+    """Everything in a run's folder that has a manifest, oldest step first: complete, or torn with the
+    reasons.
+
+    A folder without a manifest is no checkpoint (it was being written, or was let go) and is not mentioned.
+    """
+    found = (_look(store, folder) for folder in folders(store).values())
+    return [item for item in found if item is not None]
+
+
+def _look(store: Store, folder: Folder) -> Checkpoint | Torn | None:
+    if MANIFEST not in folder.files:
+        return None
+    uri = join(store.uri, folder.name)
+    try:
+        manifest = read_manifest(store, folder.step)
+    except StorageMissing:
+        return None  # let go since the listing
+    except Corrupt as error:
+        return Torn(folder.step, uri, (str(error),))
+    problems = tuple(_size_problems(manifest, folder))
+    return Torn(folder.step, uri, problems) if problems else Checkpoint(uri, manifest)
+
+
+def read_manifest(store: Store, step: int) -> Manifest:
+    """The manifest of a step. Raises StorageMissing when there is none, Corrupt when it is not valid."""
+    key = f"{folder_name(step)}/{MANIFEST}"
+    where = join(store.uri, key)
+    manifest = Manifest.decode(store.read(key), where)
+    if manifest.step != step:
+        raise Corrupt(f"{where}: says step {manifest.step}; the manifest belongs to another folder")
+    return manifest
+
+
+def _size_problems(manifest: Manifest, folder: Folder) -> Iterator[str]:
+    for part in manifest.parts:
+        entry = folder.files.get(part.name)
+        if entry is None:
+            yield f"part {part.name} is missing"
+        elif entry.size != part.size:
+            yield f"part {part.name} has {entry.size} bytes, the manifest says {part.size}"
+
+
+def list_checkpoints(store: Store) -> list[Checkpoint]:
+    """The complete checkpoints of a run's folder, oldest step first."""
+    return [item for item in scan(store) if isinstance(item, Checkpoint)]
+
+
+def latest(store: Store) -> Checkpoint | None:
+    """The complete checkpoint of the highest step."""
+    return max(list_checkpoints(store), key=lambda found: found.step, default=None)
+
+
+def best(store: Store, metric: str, mode: str = "min") -> Checkpoint | None:
+    """The complete checkpoint that is best by a metric; of equals the newest; None when none has a
+    finite one.
+    """
+    return next(iter(best_of(list_checkpoints(store), lambda found: found.metrics, metric, mode)), None)
+
+
+def verify(store: Store, step: int) -> list[str]:
+    """What is wrong with one checkpoint, with the names of the parts, after reading every byte. Nothing
+    wrong: empty.
+    """
+    try:
+        manifest = read_manifest(store, step)
+    except StorageMissing:
+        return [f"{folder_name(step)} has no {MANIFEST}; it was never completed, or retention let it go"]
+    except Corrupt as error:
+        return [str(error)]
+    return [problem for part in manifest.parts if (problem := part_problem(store, step, part))]
+
+
+def part_problem(store: Store, step: int, part: Part) -> str | None:
+    """What is wrong with one part, or None."""
+    return object_problem(store, f"{folder_name(step)}/{part.name}", part)
+
+
+def object_problem(store: Store, key: str, part: Part) -> str | None:
+    """What keeps this object from being that part, or None."""
+    entry = store.stat(key)
+    if entry is None:
+        return f"part {part.name} is missing"
+    if entry.size != part.size:
+        return f"part {part.name} has {entry.size} bytes, the manifest says {part.size}"
+    if digest(store, key, part.size) != part.sha256:
+        return f"part {part.name} has other bytes than the manifest says (sha256 differs)"
+    return None
+
+
+def locate(uri: str) -> tuple[str, int | None]:
+    """A run's folder and the step, from the uri of either: ``run-1/step-000000000120`` -> (``run-1``, 120)."""
+    parent, slash, last = uri.rstrip("/").rpartition("/")
+    step = step_of(last)
+    return (uri, None) if step is None else (parent or slash or ".", step)
+
+
+def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
+    """The complete checkpoint of that uri (of a run's folder: its latest), and the store of its run's folder.
+
+    Raises BadInput when none is there, StorageError.
+    """
+    folder, step = locate(uri)
+    store = open_store(folder)
+    found = [item for item in scan(store) if step in (None, item.step)]
+    complete = [item for item in found if isinstance(item, Checkpoint)]
+    if complete:
+        return store, complete[-1]
+    torn = "; ".join(problem for item in found if isinstance(item, Torn) for problem in item.problems)
+    why = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
+    raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
+
+
+def digest(store: Store, key: str, size: int) -> str:
+    """The SHA-256 of an object, read in pieces."""
+    whole = hashlib.sha256()
+    for start in range(0, size, CHUNK):
+        whole.update(store.read(key, start, min(CHUNK, size - start)))
+    return whole.hexdigest()

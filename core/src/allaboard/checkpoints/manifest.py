@@ -1,0 +1,233 @@
+"""A checkpoint's manifest: what makes a folder of files a checkpoint. Values in, values out.
+
+    <uri>/<run>/step-000000000120/state.pt
+    <uri>/<run>/step-000000000120/manifest.json     written last; without a valid one it is no checkpoint
+
+    {"version": 1, "step": 120, "run": "digits-1f0c9a77", "attempt": 1, "generation": 1, "world_size": 2,
+     "created": "2026-11-21T12:00:00.250Z", "metrics": {"val_loss": 0.31}, "nonfinite": [],
+     "parts": [{"name": "state.pt", "size": 120331, "sha256": "...", "rank": 0}],
+     "parent": null, "versions": {"allaboard": "0.1.0", "python": "3.12.1", "torch": "2.7.0"}}
+
+``name`` is the file's name in the folder. A step that is saved again, after a resume, gets files of fresh
+names, and then one new manifest over the old one: both the old and the new are whole at every moment. The
+name by which the script knows such a part is kept in ``part``. Unknown fields are kept; a newer version is
+read as far as it is understood.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allaboard.errors import BadInput, Corrupt
+from allaboard.metrics import plain
+
+MANIFEST = "manifest.json"
+#: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.
+RETIRED = "retired.json"
+VERSION = 1
+
+_FOLDER = re.compile(r"step-(\d{12})")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def folder_name(step: int) -> str:
+    """120 -> ``step-000000000120``. Raises BadInput for what is no step."""
+    if not _is_count(step) or step >= 10**12:
+        raise BadInput(f"step {step!r} is not a step; give a whole number from 0 to 999999999999")
+    return f"step-{step:012d}"
+
+
+def step_of(folder: str) -> int | None:
+    """The inverse of `folder_name`; None for any other name."""
+    match = _FOLDER.fullmatch(folder)
+    return int(match.group(1)) if match else None
+
+
+def check_part_name(name: str) -> str:
+    if not _PART.fullmatch(name) or name in (MANIFEST, RETIRED):
+        raise BadInput(
+            f"{name!r} cannot name a part; use letters, digits, '.', '_' and '-', at most 128, "
+            f"and neither {MANIFEST} nor {RETIRED}"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file. ``name`` is the file's own, ``part`` the script's name for it where the two differ."""
+
+    name: str
+    size: int
+    sha256: str
+    rank: int = 0
+    part: str | None = None
+
+    @property
+    def called(self) -> str:
+        return self.part or self.name
+
+    def to_dict(self) -> dict[str, Any]:
+        body = {"name": self.name, "size": self.size, "sha256": self.sha256, "rank": self.rank}
+        return body if self.part is None else {**body, "part": self.part}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a manifest says. ``created`` is RFC 3339; ``extra`` holds fields that this version does not
+    know.
+    """
+
+    step: int
+    parts: tuple[Part, ...] = ()
+    run: str | None = None
+    attempt: int | None = None
+    generation: int | None = None
+    world_size: int | None = None
+    created: str | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    nonfinite: tuple[str, ...] = ()
+    parent: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    version: int = VERSION
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    def with_metrics(self, metrics: Mapping[str, Any] | None) -> Manifest:
+        """The same manifest with these metrics made plain. Raises BadInput for what is no metric."""
+        clean, nonfinite = plain(metrics)
+        return replace(self, metrics=clean, nonfinite=nonfinite)
+
+    def part(self, called: str) -> Part | None:
+        return next((part for part in self.parts if part.called == called), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "step": self.step,
+            "run": self.run,
+            "attempt": self.attempt,
+            "generation": self.generation,
+            "world_size": self.world_size,
+            "created": self.created,
+            "metrics": dict(self.metrics),
+            "nonfinite": list(self.nonfinite),
+            "parts": [part.to_dict() for part in self.parts],
+            "parent": self.parent,
+            "versions": dict(self.versions),
+            **self.extra,
+        }
+
+    def encode(self) -> bytes:
+        """The manifest's bytes: readable JSON, the same for equal manifests."""
+        return (json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def decode(cls, raw: bytes, where: str) -> Manifest:
+        """Reads what `encode` wrote, here or in another version. Raises Corrupt, naming ``where``."""
+        body = _body(raw, where)
+        parts = _parts(body, where)
+        step, version = body.get("step"), body.get("version")
+        if not _is_count(step) or not _is_count(version):
+            raise Corrupt(f"{where}: step or version is not a whole number; the manifest is not valid")
+        metrics, nonfinite = body.get("metrics"), body.get("nonfinite")
+        versions = body.get("versions")
+        return cls(
+            step=body["step"],
+            parts=parts,
+            run=_typed(body, "run", str),
+            attempt=_typed(body, "attempt", int),
+            generation=_typed(body, "generation", int),
+            world_size=_typed(body, "world_size", int),
+            created=_typed(body, "created", str),
+            metrics=metrics if isinstance(metrics, dict) else {},
+            nonfinite=tuple(str(n) for n in nonfinite) if isinstance(nonfinite, list) else (),
+            parent=_typed(body, "parent", str),
+            versions=versions if isinstance(versions, dict) else {},
+            version=body["version"],
+            extra={name: value for name, value in body.items() if name not in _KNOWN},
+        )
+
+
+_KNOWN = frozenset(Manifest.__dataclass_fields__) - {"extra"}
+
+
+def _body(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        body = json.loads(raw, parse_constant=lambda name: None)
+    except ValueError as error:
+        raise Corrupt(f"{where}: not JSON ({error}); the manifest is not valid") from error
+    if not isinstance(body, dict):
+        raise Corrupt(f"{where}: not a JSON object; the manifest is not valid")
+    return body
+
+
+def _parts(body: Mapping[str, Any], where: str) -> tuple[Part, ...]:
+    listed = body.get("parts")
+    if not isinstance(listed, list) or not listed:
+        raise Corrupt(f"{where}: lists no parts; the manifest is not valid")
+    parts = tuple(_part(item, where) for item in listed)
+    if len({part.name for part in parts}) != len(parts):
+        raise Corrupt(f"{where}: lists a part twice; the manifest is not valid")
+    return parts
+
+
+def _part(item: Any, where: str) -> Part:
+    if isinstance(item, dict):
+        name, size, sha256 = item.get("name"), item.get("size"), item.get("sha256")
+        if isinstance(name, str) and _is_below(name) and _is_count(size) and _SHA256.fullmatch(str(sha256)):
+            rank, called = item.get("rank"), item.get("part")
+            return Part(
+                name,
+                item["size"],
+                str(sha256),
+                rank if isinstance(rank, int) else 0,
+                called if isinstance(called, str) else None,
+            )
+    raise Corrupt(f"{where}: {item!r} is not a part with name, size and sha256; the manifest is not valid")
+
+
+def _is_below(name: str) -> bool:
+    """A manifest may come from anywhere: a part never leads out of its folder."""
+    return bool(name) and "\\" not in name and all(piece not in ("", ".", "..") for piece in name.split("/"))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _typed(body: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = body.get(name)
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint and where it is."""
+
+    uri: str
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self.manifest.metrics
+
+    @property
+    def bytes(self) -> int:
+        return self.manifest.size
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``checkpoints list --json`` shows it: the manifest with ``uri`` and ``bytes``."""
+        return {"uri": self.uri, "bytes": self.bytes, **self.manifest.to_dict()}

@@ -1,0 +1,187 @@
+"""What may go: keep the newest few, and never the newest complete one, the best, or one that a reader holds.
+
+Going takes two steps, so that a reader that has just read a manifest finds its parts. First the manifest
+goes, and with it the checkpoint; `retired.json` stands in its place and names the parts. An hour later the
+parts go, unless a reader holds them. `prune` does both; every save of a `Checkpointer` calls it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.checkpoints.holds import Hold, holds
+from allaboard.checkpoints.listing import Folder, folders, scan
+from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
+from allaboard.errors import BadInput, Corrupt
+from allaboard.metrics import best_of
+from allaboard.storage.base import Store
+from allaboard.units import rfc3339
+
+VERSION = 1
+#: The parts of a checkpoint that was let go stay for this long.
+PARTS_AFTER = 3600.0
+#: A folder that never got a manifest belongs to a writer that died, once nothing was written to it for this
+#: long.
+ABANDONED_AFTER = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """``retired`` were let go now, ``kept`` are the complete ones that stay, ``held`` stay only because a
+    reader holds them.
+
+    ``removed`` are the steps whose files went now, ``bytes`` what that freed; ``waiting`` are steps let go
+    whose parts still wait.
+    """
+
+    kept: tuple[int, ...] = ()
+    retired: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    bytes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kept": list(self.kept),
+            "retired": list(self.retired),
+            "held": list(self.held),
+            "removed": list(self.removed),
+            "waiting": list(self.waiting),
+            "bytes": self.bytes,
+        }
+
+
+def check_keep(keep: Any) -> int | None:
+    if keep is None:
+        return None
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise BadInput(f"keep {keep!r}: at least the newest checkpoint is always kept; give 1 or more")
+    return keep
+
+
+def to_keep(
+    complete: Sequence[Checkpoint],
+    keep: int | None,
+    best: tuple[str, str] | None = None,
+    protect: Collection[int] = (),
+) -> set[int]:
+    """The steps that retention wants: the ``keep`` newest, the best by (metric, mode), and the protected
+    ones.
+
+    ``keep=None`` keeps all. The newest complete one is always among them.
+    """
+    steps = sorted(found.step for found in complete)
+    if keep is None:
+        return set(steps)
+    wanted = set(steps[-keep:]) | (set(protect) & set(steps))
+    if best is not None:
+        ranked = best_of(complete, lambda found: found.metrics, *best)
+        wanted |= {found.step for found in ranked[:1]}
+    return wanted
+
+
+def prune(
+    store: Store,
+    keep: int | None,
+    best: tuple[str, str] | None,
+    now: float,
+    *,
+    parts_after: float = PARTS_AFTER,
+    protect: Collection[int] = (),
+) -> Pruned:
+    """Let go what retention does not want, and remove the files of what went earlier. ``now`` is epoch
+    seconds.
+
+    Safe to repeat and to be killed at any moment. A torn checkpoint is left for somebody to look at.
+    Raises BadInput for ``keep`` below 1, StorageError.
+    """
+    check_keep(keep)
+    complete = [found for found in scan(store) if isinstance(found, Checkpoint)]
+    wanted = to_keep(complete, keep, best, protect)
+    placed = holds(store)
+    held = {hold.step for hold in placed if hold.expires > now}
+    going = [found for found in complete if found.step not in wanted | held]
+    for found in going:
+        retire(store, found.step, [part.name for part in found.manifest.parts], now)
+    swept = _sweep(store, held, now, parts_after)
+    _forget(store, placed, now)
+    return Pruned(
+        kept=tuple(found.step for found in complete if found not in going),
+        retired=tuple(found.step for found in going),
+        held=tuple(found.step for found in complete if found.step in held - wanted),
+        **swept,
+    )
+
+
+def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: str | None = None) -> None:
+    """Take the manifest away, so that the step is no checkpoint any more; its parts go later."""
+    folder = folder_name(step)
+    body = {"version": VERSION, "step": step, "retired": rfc3339(now), "reason": reason, "parts": list(parts)}
+    # The note first: whoever is killed in between leaves a checkpoint that is still whole.
+    store.write(f"{folder}/{RETIRED}", (json.dumps(body) + "\n").encode())
+    store.delete([f"{folder}/{MANIFEST}"])
+
+
+def _sweep(store: Store, held: Collection[int], now: float, parts_after: float) -> dict[str, Any]:
+    removed, waiting, freed = [], [], 0
+    for step, folder in folders(store).items():
+        keys = [] if step in held else list(_overdue(store, folder, now, parts_after))
+        if keys:
+            _remove(store, folder, keys)
+            freed += sum(folder.files[name].size for name in keys)
+            removed.append(step)
+        if MANIFEST not in folder.files and RETIRED in folder.files and RETIRED not in keys:
+            waiting.append(step)
+    return {"removed": tuple(removed), "waiting": tuple(waiting), "bytes": freed}
+
+
+def _remove(store: Store, folder: Folder, names: Sequence[str]) -> None:
+    # The note that names the parts goes after them, so that a sweep that was killed is taken up again.
+    store.delete(f"{folder.name}/{name}" for name in names if name != RETIRED)
+    store.delete(f"{folder.name}/{name}" for name in names if name == RETIRED)
+
+
+def _overdue(store: Store, folder: Folder, now: float, parts_after: float) -> Iterator[str]:
+    """The names of the files in a step's folder that may go now."""
+
+    def older_than(name: str, seconds: float) -> bool:
+        return seconds <= 0 or now - folder.files[name].modified >= seconds
+
+    if MANIFEST in folder.files:
+        # Parts of an earlier save of the same step. They are readable under the earlier manifest until it
+        # was replaced.
+        if older_than(MANIFEST, parts_after):
+            known = _parts_of(store, folder)
+            yield from (name for name in folder.files if name not in known and older_than(name, parts_after))
+    elif RETIRED in folder.files:
+        if older_than(RETIRED, parts_after):
+            # Only what the note names: a new save of this step may be under way beside it.
+            yield from (name for name in _noted_parts(store, folder) if name in folder.files)
+            yield RETIRED
+    elif all(older_than(name, ABANDONED_AFTER) for name in folder.files):
+        yield from folder.files
+
+
+def _parts_of(store: Store, folder: Folder) -> set[str]:
+    where = f"{folder.name}/{MANIFEST}"
+    try:
+        manifest = Manifest.decode(store.read(where), where)
+    except Corrupt:
+        return set(folder.files)  # torn: somebody may want to look at it
+    return {MANIFEST, *(part.name for part in manifest.parts)}
+
+
+def _noted_parts(store: Store, folder: Folder) -> list[str]:
+    try:
+        parts = json.loads(store.read(f"{folder.name}/{RETIRED}"))["parts"]
+    except (ValueError, KeyError, TypeError):
+        return [name for name in folder.files if name != RETIRED]
+    return [str(name) for name in parts] if isinstance(parts, list) else []
+
+
+def _forget(store: Store, placed: Iterable[Hold], now: float) -> None:
+    store.delete(hold.key for hold in placed if hold.expires <= now)

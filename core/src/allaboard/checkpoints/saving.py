@@ -1,0 +1,388 @@
+"""One checkpoint, written so that nobody ever sees half of it, whatever is killed when.
+
+**On a disk** everything goes into a staging folder below ``<run>/.saving/``, parts first, then the
+manifest; every file and folder is flushed; one rename gives the folder its final name. What a killed writer
+left in ``.saving`` is known by its lock, which died with it, and goes with the next save.
+
+**In a bucket** the parts go first and the manifest last; before it the checkpoint does not exist.
+
+**A step that exists already** (a rerun after a resume, or the leftovers of a writer that died) is never
+overwritten part by part: the new parts get fresh names, then one manifest replaces the other. So one whole
+checkpoint is there at every moment, and a reader of the old one has an hour to finish; retention removes
+the old parts then.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from allaboard.checkpoints.listing import CHUNK
+from allaboard.checkpoints.manifest import (
+    MANIFEST,
+    RETIRED,
+    Checkpoint,
+    Manifest,
+    Part,
+    check_part_name,
+    folder_name,
+)
+from allaboard.errors import BadInput, Conflict, StorageError, StorageFull, StorageUnreachable
+from allaboard.storage.base import Store, join
+from allaboard.storage.disk import said
+
+if sys.platform != "win32":
+    import fcntl
+
+STAGING = ".saving"
+_LEFT_AFTER = 86400.0
+
+Source = bytes | bytearray | memoryview | Path | Callable[[Path], None]
+"""A part: its bytes, a file to copy, or a function that writes the file it is given."""
+
+
+def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
+    """Write a checkpoint: ``manifest`` tells everything but the parts. What comes back is complete and
+    durable.
+
+    ``store`` is the run's folder. Raises BadInput for illegal names or no parts, StorageError when it
+    cannot be written; then what was there before is untouched and nothing half-written stays under the
+    final name.
+    """
+    if not parts:
+        raise BadInput(f"checkpoint of step {manifest.step}: it has no parts; give at least one")
+    for name in parts:
+        check_part_name(name)
+    folder = folder_name(manifest.step)
+    taken = next(store.entries(folder), None) is not None
+    names = {called: _fresh(called) if taken else called for called in parts}
+    root = store.local_path()
+    write = _save_remotely if root is None else _save_on_disk
+    done = write(
+        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, taken
+    )
+    return Checkpoint(join(store.uri, folder), done)
+
+
+def _fresh(name: str) -> str:
+    """``state.pt`` -> ``state~1f0c9a77e2b4.pt``: '~' is not legal in a part's own name, so the two never
+    meet.
+    """
+    stem, dot, ending = name.partition(".")
+    return f"{stem}~{secrets.token_hex(6)}{dot}{ending}"
+
+
+def _part(name: str, called: str, size: int, sha256: str) -> Part:
+    return Part(name, size, sha256, part=None if called == name else called)
+
+
+# --- on a disk
+
+
+def _save_on_disk(
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], taken: bool
+) -> Manifest:
+    root = store.local_path()
+    assert root is not None
+    folder = folder_name(manifest.step)
+    with said(root / folder, "saving"), _staging(root) as area:
+        staged = area / folder
+        staged.mkdir()
+        written = tuple(_stage(staged / name, called, source) for name, (called, source) in parts.items())
+        done = replace(manifest, parts=written)
+        _write_file(staged / MANIFEST, done.encode())
+        _sync_folder(staged)
+        if taken:
+            _merge(staged, root / folder)
+        else:
+            _appear(staged, root / folder)
+        _sync_folder(root)
+    return done
+
+
+def _stage(path: Path, called: str, source: Source) -> Part:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        _write_file(path, source)
+        return _part(path.name, called, len(memoryview(source).cast("B")), hashlib.sha256(source).hexdigest())
+    if isinstance(source, Path):
+        size, sha256 = _copy_file(source, path)
+    else:
+        _call(source, path)
+        size, sha256 = _flush_and_hash(path)
+    return _part(path.name, called, size, sha256)
+
+
+def _appear(staged: Path, final: Path) -> None:
+    try:
+        staged.rename(final)
+    except OSError as error:
+        if not final.is_dir():
+            raise
+        # No object was there when this save began, and only one process saves for a run.
+        if any((final / path.name).exists() for path in staged.iterdir()):
+            raise Conflict(
+                f"{final}: another process saved this step meanwhile; let rank 0 alone save into a run's folder"
+            ) from error
+        _merge(staged, final)  # what is in the way is no object: the temporary file of a killed writer
+
+
+def _merge(staged: Path, final: Path) -> None:
+    """Move fresh parts beside what is there, then replace the manifest: one whole checkpoint at every
+    moment.
+    """
+    final.mkdir(exist_ok=True)  # retention may have emptied it
+    moved = []
+    try:
+        for path in sorted(staged.iterdir()):
+            if path.name != MANIFEST:
+                path.rename(final / path.name)
+                moved.append(final / path.name)
+        _sync_folder(final)
+        (staged / MANIFEST).replace(final / MANIFEST)
+    except BaseException:
+        if (staged / MANIFEST).exists():  # else the new manifest stands, and the parts are needed
+            for path in moved:
+                with suppress(OSError):
+                    path.unlink()
+        raise
+    _sync_folder(final)
+    with suppress(OSError):
+        (final / RETIRED).unlink(missing_ok=True)
+
+
+@contextmanager
+def _staging(root: Path) -> Iterator[Path]:
+    """A folder of this process alone on the same file system, gone afterwards whatever happens."""
+    make_folder(root)
+    sweep_staging(root)
+    with ExitStack() as stack:
+        stack.callback(_remove_quietly, root / STAGING)
+        own, lock = _locked_name(root / STAGING)
+        stack.callback(_remove_quietly, Path(lock.name))
+        stack.enter_context(lock)
+        stack.callback(shutil.rmtree, own, ignore_errors=True)
+        own.mkdir()
+        yield own
+
+
+def _locked_name(base: Path) -> tuple[Path, BinaryIO]:
+    """A name that nobody uses, and the file whose lock says that its writer lives."""
+    for tries_left in reversed(range(20)):
+        own = base / secrets.token_hex(8)
+        try:
+            base.mkdir(exist_ok=True)
+            lock = own.with_suffix(".lock").open("xb")
+        except FileNotFoundError:  # another writer has just removed the empty folder
+            if not tries_left:
+                raise
+            continue
+        if _lock(lock) and (sys.platform == "win32" or os.fstat(lock.fileno()).st_nlink):
+            return own, lock
+        lock.close()  # a sweep took it for a leftover before it was locked
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(base))
+
+
+def _lock(file: BinaryIO) -> bool:
+    """False when somebody else has the lock. Where a file system knows no locks, only age tells what was
+    left.
+    """
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _remove_quietly(path: Path) -> None:
+    with suppress(OSError):  # the folder of another writer may still be in it
+        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def sweep_staging(root: Path) -> None:
+    """Remove what killed writers left below ``root``; never raises for one that cannot be removed."""
+    base = root / STAGING
+    with suppress(OSError):
+        for own in {path.with_suffix("") for path in base.iterdir()}:
+            lock = own.with_suffix(".lock")
+            if _is_left(own, lock):
+                shutil.rmtree(own, ignore_errors=True)
+                _remove_quietly(lock)
+        base.rmdir()
+
+
+def _is_left(own: Path, lock: Path) -> bool:
+    """Nobody writes here any more: the lock is free, or where locks cannot tell, nothing changed for a
+    day.
+    """
+    with suppress(OSError):
+        path = lock if lock.exists() else own
+        if time.time() - path.stat().st_mtime > _LEFT_AFTER:
+            return True
+        if sys.platform != "win32" and path is lock:
+            with lock.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+    return False
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and what is missing above it, so that a power cut does not lose their names. Raises
+    OSError.
+    """
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _write_file(path: Path, data: bytes | bytearray | memoryview) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copy_file(source: Path, path: Path) -> tuple[int, str]:
+    with _opened(source) as reading, path.open("xb") as writing:
+        whole, size = hashlib.sha256(), 0
+        while piece := reading.read(CHUNK):
+            writing.write(piece)
+            whole.update(piece)
+            size += len(piece)
+        writing.flush()
+        os.fsync(writing.fileno())
+    return size, whole.hexdigest()
+
+
+def _flush_and_hash(path: Path) -> tuple[int, str]:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+        return _size_and_hash(file)
+
+
+def _size_and_hash(file: BinaryIO) -> tuple[int, str]:
+    whole, size = hashlib.sha256(), 0
+    while piece := file.read(CHUNK):
+        whole.update(piece)
+        size += len(piece)
+    return size, whole.hexdigest()
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[BinaryIO]:
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise BadInput(
+            f"{source}: {error.strerror}; a part of a checkpoint must be a file that can be read"
+        ) from error
+    with file:
+        yield file
+
+
+def _call(write: Callable[[Path], None], path: Path) -> None:
+    try:
+        write(path)
+    except StorageError:
+        raise
+    except Exception as error:
+        # torch reports a full disk as a RuntimeError without an errno.
+        if not isinstance(error, OSError) and _is_full(path):
+            free = shutil.disk_usage(path.parent).free
+            raise StorageFull(
+                f"{path.parent}: no space left on the disk ({free} bytes free); "
+                "free some, keep fewer checkpoints, or use another disk"
+            ) from error
+        raise
+
+
+def _is_full(path: Path) -> bool:
+    """Whether one more page can no longer be written beside ``path``."""
+    probe = path.with_name("probe")
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        return True
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return False
+
+
+def _sync_folder(folder: Path) -> None:
+    if sys.platform == "win32":
+        return  # folders cannot be opened there
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every file system can flush a folder
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# --- anywhere else
+
+
+def _save_remotely(
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], taken: bool
+) -> Manifest:
+    folder = folder_name(manifest.step)
+    written: list[Part] = []
+    name = ""
+    try:
+        for name, (called, source) in parts.items():
+            written.append(_send(store, f"{folder}/{name}", called, source))
+    except StorageUnreachable:
+        raise  # nobody answers: what was sent is no checkpoint, and goes when it is a day old
+    except BaseException:
+        with suppress(StorageError):
+            store.delete(f"{folder}/{sent}" for sent in (*(part.name for part in written), name))
+        raise
+    done = replace(manifest, parts=tuple(written))
+    # From here on the parts stay even when this fails: the answer may be lost while the manifest was kept.
+    store.write(f"{folder}/{MANIFEST}", done.encode())
+    if taken:
+        with suppress(StorageError):
+            store.delete([f"{folder}/{RETIRED}"])
+    return done
+
+
+def _send(store: Store, key: str, called: str, source: Source) -> Part:
+    name = key.rpartition("/")[2]
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data = bytes(source)
+        store.write(key, data)
+        return _part(name, called, len(data), hashlib.sha256(data).hexdigest())
+    if isinstance(source, Path):
+        with _opened(source) as file:
+            size, sha256 = _size_and_hash(file)
+        store.upload(source, key)
+        return _part(name, called, size, sha256)
+    scratch = Path(tempfile.gettempdir())
+    with said(scratch, "writing below"), tempfile.TemporaryDirectory(prefix="allaboard-", dir=scratch) as own:
+        path = Path(own) / called
+        _call(source, path)
+        with path.open("rb") as file:
+            size, sha256 = _size_and_hash(file)
+        store.upload(path, key)
+    return _part(name, called, size, sha256)

@@ -1,0 +1,40 @@
+"""Optional help for a training script; a script that uses none of it still runs.
+
+    from allaboard.inside import Checkpointer, ShardReader, context, report, result
+
+Standard library only, torch where the script uses it; works with ``pip install --no-deps allaboard``, and
+without allaboard around the process: then there is no run to speak of, and everything else behaves the same.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Not lazy: importing these modules would put the module in the place of the function that bears its name. They are light.
+from allaboard.inside.context import context
+from allaboard.inside.report import report, result
+
+if TYPE_CHECKING:
+    from allaboard.inside.checkpointer import Checkpointer
+    from allaboard.inside.found import open_checkpoint
+    from allaboard.inside.reader import ShardReader
+
+__all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
+
+_WHERE = {
+    "Checkpointer": "allaboard.inside.checkpointer",
+    "ShardReader": "allaboard.inside.reader",
+    "open_checkpoint": "allaboard.inside.found",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

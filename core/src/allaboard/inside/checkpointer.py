@@ -1,0 +1,439 @@
+"""Save and resume, from the training script.
+
+    ckpt = Checkpointer()                            # where, how often, how many: from the job
+    found = ckpt.resume()
+    if found:
+        model.load_state_dict(found.load()["model"])
+    for step in range(found.step + 1 if found else 1, total + 1):
+        train(...)
+        ckpt.step(step, lambda: {"model": model.state_dict()}, metrics={"val_loss": loss})
+
+Rank 0 saves; every rank may call everything, and calls `resume` in the same place. A checkpoint is there
+whole or not at all. What is saved is the whole state, so it resumes at any world size. On SIGTERM the next
+`step` saves and ends the script with exit code 143. An error while saving is the script's: it is raised,
+and names the checkpoint, the trouble and what to do.
+
+Works without torch (bytes and files can be saved) and without allaboard around it
+(``Checkpointer(uri="checkpoints/my-run")``).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from allaboard.checkpoints import Checkpoint, Manifest, Torn, folder_name, parse_best, prune, save, scan
+from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
+from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
+from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageDenied, StorageError, StorageFull
+from allaboard.inside.context import ranks
+from allaboard.inside.found import BYTES_PART, TORCH_PART, Found, open_start
+from allaboard.inside.leaving import EXIT_CODE, leaving
+from allaboard.inside.report import tell
+from allaboard.metrics import best_of, number
+from allaboard.storage import open_store
+from allaboard.storage.base import Store, join
+from allaboard.storage.disk import said
+from allaboard.units import rfc3339, seconds
+
+#: With less than this share of a disk free, what retention let go of does not wait its hour.
+SCARCE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """How often: after so many steps or so many seconds; neither: only when asked."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, value: str | int | None) -> Every:
+        """``50`` and ``"50"`` are steps, ``"10m"`` and ``"600s"`` are time. Raises BadInput."""
+        if value is None:
+            return cls()
+        text = str(value).strip()
+        try:
+            found = cls(steps=int(text)) if text.isdecimal() else cls(seconds=seconds(text))
+        except ValueError:
+            found = cls()
+        if not (found.steps or found.seconds):
+            raise BadInput(
+                f"every {value!r} is neither steps nor time; write 50 for 50 steps, or 10m for ten minutes"
+            )
+        return found
+
+    def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
+        """Whether a boundary was crossed since the last save (or the start)."""
+        if step <= last_step:
+            return False
+        if self.steps is not None:
+            return step // self.steps > last_step // self.steps
+        return self.seconds is not None and now - last_time >= self.seconds
+
+
+class Checkpointer:
+    """Saves the state of a training and finds it again. See the module's first lines for how it is used.
+
+    ``uri`` is the run's own folder; ``every`` is steps (50) or time ("10m"); ``keep`` is how many of the
+    newest stay (the best and the newest always do); ``best`` is "val_loss:min" or ("val_loss", "min"). What
+    is not given comes from the job, by the environment that allaboard sets. Raises BadInput when there is
+    no folder to save to, or a value is wrong.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str] | None = None,
+        every: str | int | None = None,
+        keep: int | None = None,
+        best: str | tuple[str, str] | None = None,
+    ) -> None:
+        place = uri or os.environ.get("ALLABOARD_CHECKPOINTS")
+        if not place:
+            raise BadInput(
+                "no folder to save checkpoints to: give Checkpointer(uri=...), "
+                "or checkpoints.uri in the job (allaboard then sets ALLABOARD_CHECKPOINTS)"
+            )
+        self._store: Store = open_store(place)
+        self._every = Every.parse(
+            every if every is not None else os.environ.get("ALLABOARD_CHECKPOINT_EVERY")
+        )
+        self._keep = check_keep(keep if keep is not None else _whole("ALLABOARD_CHECKPOINT_KEEP"))
+        chosen = best if best is not None else os.environ.get("ALLABOARD_CHECKPOINT_BEST")
+        self._best = parse_best(chosen if isinstance(chosen, str) else ":".join(chosen)) if chosen else None
+        self._parent: str | None = None
+        self._last_step = 0
+        self._last_time = time.monotonic()
+        self._warned: set[str] = set()
+        leaving.watch(ranks)
+
+    @property
+    def uri(self) -> str:
+        """The run's own folder."""
+        return self._store.uri
+
+    # --- resume
+
+    def resume(self) -> Found | None:
+        """Where to go on: the newest whole checkpoint of this run, of any attempt; else what ``start_from``
+        names; else None.
+
+        A damaged one is passed over for the one before, with a warning. Every byte has been read and
+        checked when this returns. All ranks get the same answer; call it on all of them, after
+        ``init_process_group`` where there is one. Raises BadInput for a ``start_from`` that is not there,
+        Corrupt for one that is damaged, StorageError.
+        """
+        found = self._agreed()
+        if found is not None:
+            self._parent = found.checkpoint.manifest.parent if found.resumed else found.uri
+            self._last_step = found.step
+            self._last_time = time.monotonic()
+            tell("resumed", step=found.step, **{"from": found.uri}, attempt=_whole("ALLABOARD_ATTEMPT"))
+        return found
+
+    def _agreed(self) -> Found | None:
+        """Rank 0 looks and tells the others, its error included: a rank that fails alone leaves its
+        peers waiting.
+        """
+        dist = _distributed()
+        if dist is None:
+            return self._find()
+        box: list[Any] = [None]
+        found: Found | None = None
+        if dist.get_rank() == 0:
+            try:
+                found = self._find()
+                box[0] = found and (found.checkpoint, found.resumed)
+            except AllaboardError as error:
+                box[0] = error
+        dist.broadcast_object_list(box, src=0)
+        if isinstance(box[0], AllaboardError):
+            raise box[0]
+        if found is not None or box[0] is None:
+            return found
+        checkpoint, resumed = box[0]
+        store = self._store if resumed else open_store(checkpoint.uri.rpartition("/")[0])
+        return Found(store, checkpoint, resumed=resumed, step=None if resumed else 0)
+
+    def _find(self) -> Found | None:
+        if ranks()[0] == 0:
+            self._prepare()
+        for item in reversed(scan(self._store)):
+            if isinstance(item, Torn):
+                self._warn_damaged(item.uri, "; ".join(item.problems))
+                continue
+            found = Found(self._store, item)
+            try:
+                found.fetch()
+            except Corrupt as error:
+                self._warn_damaged(item.uri, str(error))
+                self._set_aside(item, str(error))
+                continue
+            return found
+        return self._start()
+
+    def _start(self) -> Found | None:
+        start = os.environ.get("ALLABOARD_START_FROM")
+        if not start or start == "none":
+            return None
+        try:
+            found = open_start(start)
+            found.fetch()
+        except (BadInput, Corrupt) as error:
+            raise type(error)(f"checkpoints.start_from: {error}") from error
+        return found
+
+    def _prepare(self) -> None:
+        """Find out now, not after an hour of training, that nothing can be written here."""
+        root = self._store.local_path()
+        if root is None:
+            return
+        with self._explained("opening"):
+            with said(root, "making"):
+                make_folder(root)
+            if not os.access(root, os.W_OK | os.X_OK):
+                raise StorageDenied(
+                    f"{root}: this process may not write there; give it the permission, or use another folder"
+                )
+        sweep_staging(root)
+
+    def _warn_damaged(self, uri: str, why: str) -> None:
+        text = f"checkpoint {uri} is damaged and was passed over for the one before: {why}"
+        self._warn("checkpoint_corrupt", text)
+
+    def _set_aside(self, item: Checkpoint, why: str) -> None:
+        """No longer a checkpoint: else retention would keep it as the newest and let go of the whole one
+        before.
+        """
+        if ranks()[0] != 0:
+            return
+        try:
+            retire(self._store, item.step, [part.name for part in item.manifest.parts], time.time(), why)
+        except StorageError as error:
+            self._warn(
+                "checkpoint_retention",
+                f"checkpoint {item.uri} is damaged and could not be set aside: {error}",
+            )
+
+    # --- save
+
+    def step(
+        self, step: int, state: Callable[[], Any], metrics: Mapping[str, Any] | None = None
+    ) -> Checkpoint | None:
+        """A step is done: save if it is due, or if SIGTERM came, which then ends the script with exit code
+        143.
+
+        ``step`` counts the steps done, from 1. ``state`` is a function, called on rank 0 and only when
+        something is saved; it returns what `save` takes. Comes back with the checkpoint when one was
+        written by this process, else None.
+        """
+        if hasattr(state, "state_dict") or not callable(state):
+            raise BadInput(
+                f"Checkpointer.step: {type(state).__name__} is not a function that returns the state; "
+                "write lambda: model.state_dict(), so that nothing is built when nothing is due"
+            )
+        folder_name(step)  # a step that is none is an error on every rank, now
+        if ranks()[0] != 0:
+            return None
+        due = self._every.due(step, self._last_step, time.monotonic(), self._last_time)
+        if not due and not leaving.asked:
+            return None
+        if not due and step == self._last_step:
+            self._leave(step)
+        return self.save(step, state(), metrics)
+
+    def save(self, step: int, state: Any, metrics: Mapping[str, Any] | None = None) -> Checkpoint | None:
+        """Save now. ``state`` is anything that torch saves, or bytes, or parts: a mapping of names to bytes
+        and paths of files.
+
+        On other ranks than 0 nothing happens, and None comes back. When this returns, the checkpoint is
+        whole and durable. A step that was saved before is replaced; at every moment the old one or the new
+        one is there. Raises BadInput, StorageError.
+        """
+        rank, world = ranks()
+        if rank != 0:
+            return None
+        manifest = self._manifest(step, world).with_metrics(metrics)
+        with self._explained(f"saving step {step}", folder_name(step)):
+            saved = self._write(manifest, _parts_of(state))
+        self._last_step, self._last_time = step, time.monotonic()
+        self._retain(step)
+        tell("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=self._is_best(saved))
+        if leaving.asked:
+            self._leave(step)
+        return saved
+
+    def _manifest(self, step: int, world: int) -> Manifest:
+        return Manifest(
+            step=step,
+            run=os.environ.get("ALLABOARD_RUN"),
+            attempt=_whole("ALLABOARD_ATTEMPT"),
+            generation=_whole("ALLABOARD_GENERATION"),
+            world_size=world,
+            created=rfc3339(time.time()),
+            parent=self._parent,
+            versions=_versions(),
+        )
+
+    def _write(self, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
+        try:
+            return save(self._store, manifest, parts)
+        except StorageFull:
+            # What waits for its hour is worth less than the state of now.
+            if self._store.local_path() is None or not self._prune(manifest.step, parts_after=0.0):
+                raise
+        return save(self._store, manifest, parts)
+
+    def _retain(self, step: int) -> None:
+        if self._keep is None:
+            return
+        try:
+            self._prune(step, 0.0 if self._scarce() else PARTS_AFTER)
+        except StorageError as error:
+            # The state is safe; old ones that stay are no reason to end a training.
+            self._warn("checkpoint_retention", f"old checkpoints in {self.uri} could not be removed: {error}")
+
+    def _prune(self, step: int, parts_after: float) -> int:
+        return prune(
+            self._store, self._keep, self._best, time.time(), parts_after=parts_after, protect=(step,)
+        ).bytes
+
+    def _scarce(self) -> bool:
+        root = self._store.local_path()
+        if root is None:
+            return False
+        usage = shutil.disk_usage(root)
+        return usage.free < SCARCE * usage.total
+
+    def _is_best(self, saved: Checkpoint) -> bool | None:
+        if self._best is None:
+            return None
+        metric, mode = self._best
+        if number(saved.metrics, metric) is None:
+            if metric not in saved.metrics:
+                known = ", ".join(sorted(saved.metrics)) or "none"
+                self._warn(
+                    "checkpoint_best",
+                    f"the best checkpoint is by {metric!r}, which was not given (given: {known})",
+                )
+            return False
+        kept = [item for item in scan(self._store) if isinstance(item, Checkpoint)]
+        return best_of(kept, lambda item: item.metrics, metric, mode)[0].step == saved.step
+
+    # --- leave
+
+    def close(self) -> None:
+        """Hand SIGTERM back to whoever had it. If it came meanwhile, the script ends with exit code 143."""
+        asked = leaving.asked
+        leaving.unwatch()
+        if asked:
+            raise SystemExit(EXIT_CODE)
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def _leave(self, step: int) -> None:
+        print(
+            f"allaboard: SIGTERM: step {step} is saved in {self.uri}; this process ends",
+            file=sys.stderr,
+            flush=True,
+        )
+        raise SystemExit(EXIT_CODE)
+
+    # --- say
+
+    def _explained(self, doing: str, folder: str = "") -> _Explained:
+        return _Explained(join(self.uri, folder), doing)
+
+    def _warn(self, code: str, text: str) -> None:
+        if ranks()[0] != 0 or text in self._warned:
+            return
+        self._warned.add(text)
+        print(f"allaboard: {text}", file=sys.stderr, flush=True)
+        tell("flag", code=code, text=text)
+
+
+class _Explained:
+    """Puts the checkpoint's uri in front of what went wrong with it; the kind and the code of the error
+    stay.
+    """
+
+    def __init__(self, uri: str, doing: str) -> None:
+        self._uri, self._doing = uri, doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StorageError):
+            text = (
+                f"checkpoint {self._uri}: {self._doing} failed; what was saved before is untouched. {error}"
+            )
+            raise type(error)(text, code=error.code) from error
+
+
+def _distributed() -> Any:
+    """torch.distributed when the script uses it; torch is never imported for this."""
+    torch = sys.modules.get("torch")
+    dist = getattr(torch, "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _whole(name: str) -> int | None:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise BadInput(f"{name}={text!r} is not a whole number; allaboard sets it, leave it as it was")
+    return int(text)
+
+
+def _parts_of(state: Any) -> Mapping[str, Source]:
+    if isinstance(state, (bytes, bytearray, memoryview)):
+        return {BYTES_PART: state}
+    if isinstance(state, Mapping) and state and all(_is_part(name, value) for name, value in state.items()):
+        return state
+    return {TORCH_PART: lambda path: _save_with_torch(state, path)}
+
+
+def _is_part(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and isinstance(value, (bytes, bytearray, memoryview, Path))
+
+
+def _save_with_torch(state: Any, path: Path) -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise BadInput(
+            f"a state of type {type(state).__name__} is saved by torch, which is not installed; "
+            "install torch, or give bytes, or a mapping of names to bytes and paths"
+        ) from error
+    torch.save(state, path)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("allaboard", "torch"):
+        if name == "allaboard" or name in sys.modules:
+            try:
+                versions[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+    return versions

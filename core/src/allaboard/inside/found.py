@@ -1,0 +1,179 @@
+"""A checkpoint that was found, as the training script sees it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from allaboard.checkpoints import Checkpoint, Part, checkpoint_at, folder_name, read_manifest
+from allaboard.checkpoints.holds import held
+from allaboard.checkpoints.listing import object_problem
+from allaboard.errors import BadInput, Corrupt, StorageMissing
+from allaboard.storage import open_store
+from allaboard.storage.base import Store
+from allaboard.storage.disk import said
+
+#: What a state is called that the script gave without a name: what torch saved, and plain bytes.
+TORCH_PART = "state.pt"
+BYTES_PART = "state.bin"
+
+
+class Found:
+    """A complete checkpoint. ``step`` is where training goes on, ``metrics`` what was measured there.
+
+    ``resumed`` is True for a checkpoint of this very run; False when training starts from other weights
+    (``start_from``): then ``step`` is 0, because this run has done none, and ``checkpoint.step`` tells how
+    far those weights had come.
+    """
+
+    def __init__(
+        self, store: Store, checkpoint: Checkpoint, *, resumed: bool = True, step: int | None = None
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.resumed = resumed
+        self.step = checkpoint.step if step is None else step
+        self._store = store
+        self._verified: dict[str, Path] = {}
+        self._scratch: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Found(step={self.step}, uri={self.uri!r}, resumed={self.resumed})"
+
+    @property
+    def uri(self) -> str:
+        return self.checkpoint.uri
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Numbers by name; one that was not finite is None."""
+        return self.checkpoint.metrics
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts, as the script gave them."""
+        return [part.called for part in self.checkpoint.manifest.parts]
+
+    def load(self) -> Any:
+        """What was saved: what torch saved (on the CPU, weights only), the bytes, or the parts' bytes by
+        name.
+
+        Every byte is checked first. Raises Corrupt when they are not those of the manifest, BadInput when
+        torch refuses to load the state as plain weights.
+        """
+        if self.parts == [TORCH_PART]:
+            return self._load_torch()
+        if self.parts == [BYTES_PART]:
+            return self.path().read_bytes()
+        return {name: self.path(name).read_bytes() for name in self.parts}
+
+    def path(self, part: str | None = None) -> Path:
+        """A part as a local file, verified; the only part when none is named. From a bucket it is fetched
+        to a temporary folder.
+
+        Read it, and leave it as it is. Raises Corrupt, StorageError, and BadInput for a part that is not
+        there.
+        """
+        found = self._part(part)
+        if found.name not in self._verified:
+            self._verified[found.name] = self._fetch(found)
+        return self._verified[found.name]
+
+    def fetch(self) -> None:
+        """Verify every part now. Raises Corrupt, naming the part."""
+        for name in self.parts:
+            self.path(name)
+
+    def _part(self, name: str | None) -> Part:
+        if name is None and len(self.parts) == 1:
+            name = self.parts[0]
+        found = None if name is None else self.checkpoint.manifest.part(name)
+        if found is None:
+            asked = "name a part" if name is None else f"there is no part {name!r}"
+            raise BadInput(f"{self.uri}: {asked}; the parts are: {', '.join(self.parts)}")
+        return found
+
+    def _fetch(self, part: Part) -> Path:
+        key = f"{folder_name(self.checkpoint.step)}/{part.name}"
+        path = self._store.local_path(key)
+        if path is None:
+            path = self._scratch_folder() / part.name
+            self._store.download(key, path)
+        # Read again from this machine's disk, so that a bad transfer is seen as well.
+        if problem := object_problem(open_store(path.parent), path.name, part):
+            raise Corrupt(f"{self.uri}: {problem}; use an earlier checkpoint")
+        return path
+
+    def _scratch_folder(self) -> Path:
+        if self._scratch is None:
+            base = Path(tempfile.gettempdir())
+            with said(base, "writing below"):
+                self._scratch = Path(tempfile.mkdtemp(prefix="allaboard-", dir=base))
+            atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
+        return self._scratch
+
+    def _load_torch(self) -> Any:
+        import torch
+
+        path = self.path()
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            why = str(error).strip().partition("\n")[0]
+            raise BadInput(
+                f"{self.uri}: the state holds more than tensors and plain values; torch runs no foreign code "
+                f"unasked ({why}); if you trust it: torch.load(found.path(), weights_only=False)"
+            ) from error
+        finally:
+            self._drop(path)
+
+    def _drop(self, path: Path) -> None:
+        """A copy from a bucket is as large as the state; once that is in memory the copy goes."""
+        if self._scratch is not None:
+            self._verified.pop(path.name, None)
+            with suppress(OSError):
+                path.unlink()
+
+
+def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> Found:
+    """The complete checkpoint at ``uri`` (of a run's folder: the latest), held until this process ends.
+
+    Without a uri: the one that an evaluation job was given (``ALLABOARD_CHECKPOINT``). Raises BadInput when
+    none is there.
+    """
+    place = os.fspath(uri or os.environ.get("ALLABOARD_CHECKPOINT") or "")
+    if not place:
+        raise BadInput(
+            "no checkpoint to open: give its uri, or run this as the evaluation of one (ALLABOARD_CHECKPOINT)"
+        )
+    return Found(*_held(place))
+
+
+def open_start(uri: str) -> Found:
+    """Other weights to start from: held, and at step 0 of this run. Raises BadInput when none are there."""
+    return Found(*_held(uri), resumed=False, step=0)
+
+
+def _held(uri: str) -> tuple[Store, Checkpoint]:
+    """The checkpoint with a hold on it, so that retention leaves it until this process ends."""
+    while True:
+        store, found = checkpoint_at(uri)
+        stack = ExitStack()
+        stack.enter_context(
+            held(store, found.step, f"{socket.gethostname()}, process {os.getpid()}", time.time)
+        )
+        try:
+            read_manifest(store, found.step)
+        except StorageMissing:  # let go before the hold was seen; checkpoint_at says so if none is left
+            stack.close()
+            continue
+        atexit.register(stack.close)
+        return store, found

@@ -1,0 +1,97 @@
+"""SIGTERM inside the training process: somebody wants the machine back, and there are some seconds to save.
+
+The handler only raises a flag; nothing is saved inside it, where half a step may be under way. Rank 0 saves
+at its next step boundary and leaves with exit code 143 (128 + SIGTERM), which the operators read as "may be
+retried". The other ranks keep stepping, because rank 0 may need one more collective with them to reach its
+boundary; when it has left, their collective fails, and that is not an error to report: they leave with 143
+too, with one line instead of a traceback.
+
+A handler that was installed before is called as well; if it wants to exit, that waits until the save is
+done. Children that are forked (data loader workers) get the earlier handler back, so that their parent can
+still terminate them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+from allaboard.errors import AllaboardError
+
+EXIT_CODE = 143
+
+
+class Leaving:
+    """Whether this process was asked to end. One per process: `leaving`."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._peers: Callable[[], tuple[int, int]] = lambda: (0, 1)
+        self._handler_before: Any = None
+        self._hook_before: Any = None
+        self._watching_forks = False
+
+    def watch(self, peers: Callable[[], tuple[int, int]]) -> None:
+        """Take SIGTERM over; ``peers`` tells rank and world size. Only the main thread can; from another
+        one nothing happens.
+        """
+        self._peers = peers
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) != self._on_signal:
+            self._handler_before = signal.signal(signal.SIGTERM, self._on_signal)
+        if sys.excepthook != self._on_exception:
+            self._hook_before, sys.excepthook = sys.excepthook, self._on_exception
+        if not self._watching_forks and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.unwatch)
+            self._watching_forks = True
+
+    def unwatch(self) -> None:
+        """Put back what was there before `watch`."""
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, self._handler_before or signal.SIG_DFL)
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._hook_before
+        self.asked = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if callable(self._handler_before):
+            with suppress(SystemExit):  # it is going to end; first the state is saved
+                self._handler_before(number, frame)
+
+    def _on_exception(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        rank, world = self._peers()
+        # Our own errors (the disk is full, say) and those of a process without peers are real ones.
+        if not self.asked or world < 2 or isinstance(error, (AllaboardError, KeyboardInterrupt)):
+            self._hook_before(kind, error, trace)
+            return
+        first = str(error).strip().partition("\n")[0]
+        print(
+            f"allaboard: rank {rank} ends after SIGTERM, its peers have left ({kind.__name__}: {first})",
+            file=sys.stderr,
+        )
+        leave_at_once()
+
+
+def leave_at_once() -> None:
+    """End without running what waits for peers that are gone (the destructors of process groups hang or
+    abort).
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(EXIT_CODE)
+
+
+leaving = Leaving()

@@ -1,0 +1,221 @@
+"""Tell the follower how the training goes: lines on stdout that `allaboard.reportline` reads.
+
+Rank 0 speaks for all. At most ten progress lines a second are written: what comes sooner waits, the latest
+replaces what waits, and a small thread writes it when its time has come; so a tight loop costs next to
+nothing, and the last report of a burst is not lost when the next one takes an hour. The final step, a result
+and the end of the process do not wait. A report never ends a training: when stdout is gone, it is silent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import operator
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from allaboard.errors import BadInput
+from allaboard.inside.context import ranks
+from allaboard.reportline import encode
+
+EVERY = 0.1  # seconds between two progress lines
+_SPEED_OVER = 10.0  # seconds
+_RESERVED = ("v", "kind", "nonfinite", "steps_per_second")
+
+
+def report(step: int, total: int | None = None, loss: Any = None, **numbers: Any) -> None:
+    """This is step ``step`` of ``total``. Call it as often as you like, on every rank.
+
+    ``loss`` and the other ``numbers`` are numbers or scalars of numpy or torch; one that is not finite is
+    written as null and flagged. Steps per second are measured here. BadInput when something is no number.
+    """
+    fields = _checked(step, total, {"loss": loss, **numbers})
+    if ranks()[0] == 0:
+        _teller.progress(fields)
+
+
+def result(**metrics: Any) -> None:
+    """The metrics that the training ends with, such as ``result(val_loss=0.03, accuracy=0.98)``: numbers,
+    strings, lists and mappings of them.
+
+    The last result of a run counts. BadInput when something cannot be said in JSON.
+    """
+    line = _encoded("result", metrics=metrics)
+    if ranks()[0] == 0:
+        _teller.say(line)
+
+
+def tell(kind: str, **fields: Any) -> None:
+    """A line of another kind, for the rest of `allaboard.inside`: a checkpoint, a resume, a flag."""
+    line = _encoded(kind, **fields)
+    if ranks()[0] == 0:
+        _teller.say(line)
+
+
+class Teller:
+    """Writes lines through ``write`` (one call each); ``clock`` counts seconds. `due` says when what waits
+    is to be written.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._waiting: dict[str, Any] | None = None
+        self._odd: dict[str, Any] | None = (
+            None  # the latest report with a number that is not finite; no later one replaces it
+        )
+        self._next = -math.inf
+        self._speed = Speed()
+        self._thread: threading.Thread | None = None
+
+    def progress(self, fields: Mapping[str, Any]) -> None:
+        with self._lock:
+            now = self._clock()
+            speed = self._speed.at(fields["step"], now)
+            waiting = {**fields, "steps_per_second": speed}
+            if _is_odd(fields):
+                self._odd = waiting
+            self._waiting = waiting
+            if now >= self._next or fields["step"] == fields.get("total"):
+                self._flush()
+            else:
+                self._wake_later()
+
+    def say(self, line: str) -> None:
+        """This line now, after what waits."""
+        with self._lock:
+            self._flush()
+            self._write(f"{line}\n")
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._lock:
+            self._flush()
+
+    def due(self) -> float | None:
+        """Seconds until what waits is to be written, None when nothing waits."""
+        return None if self._waiting is None else max(0.0, self._next - self._clock())
+
+    def _flush(self) -> None:
+        waiting, odd = self._waiting, self._odd
+        self._waiting = self._odd = None
+        for fields in (odd if odd is not waiting else None, waiting):
+            if fields is not None:
+                with suppress(
+                    Exception
+                ):  # reading a tensor may fail in many ways; the training will hear of it itself
+                    self._write(encode("progress", **fields) + "\n")
+                self._next = self._clock() + EVERY
+
+    def _wake_later(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._flush_when_due, name="allaboard-report", daemon=True)
+            self._thread.start()
+        self._lock.notify()
+
+    def _flush_when_due(self) -> None:
+        with self._lock:
+            while True:
+                due = self.due()
+                if due == 0.0:
+                    self._flush()
+                else:
+                    self._lock.wait(due)
+
+
+class Speed:
+    """Steps per second over the last ten seconds, or since the step last went backwards."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, step: int, now: float) -> float | None:
+        """The speed, now that ``step`` is done; None while there is nothing to compare with."""
+        seen = self._seen
+        if seen and step < seen[-1][1]:
+            seen.clear()
+        while len(seen) > 1 and seen[1][0] <= now - _SPEED_OVER:
+            seen.popleft()
+        speed = None
+        if seen and now > seen[0][0]:
+            speed = round((step - seen[0][1]) / (now - seen[0][0]), 3)
+        if not seen or now >= seen[-1][0] + EVERY:
+            seen.append((now, step))
+        return speed
+
+
+def _checked(step: Any, total: Any, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"step": _whole("step", step)}
+    if total is not None:
+        fields["total"] = _whole("total", total)
+    for name, value in numbers.items():
+        if name in _RESERVED:
+            raise BadInput(f"report({name}=...): this name is taken by the report line itself; use another")
+        if value is not None:
+            fields[name] = _number(name, value)
+    return fields
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(value, bool):
+        raise BadInput(f"report({name}={value!r}): give a whole number, 0 or more")
+    return number
+
+
+def _number(name: str, value: Any) -> Any:
+    """The value itself, cut loose from what it was computed from. A tensor stays one: its value would cost
+    a wait for the device.
+    """
+    elements = value.numel() if hasattr(value, "numel") else getattr(value, "size", 1)
+    if elements == 1 and hasattr(value, "detach"):
+        return value.detach().clone()
+    if elements == 1 and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, (int, float)):
+        return value
+    raise BadInput(f"report({name}={repr(value)[:60]}): give a number, or a tensor or array of one element")
+
+
+def _is_odd(fields: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, float) and not math.isfinite(value) for value in fields.values())
+
+
+def _encoded(kind: str, **fields: Any) -> str:
+    try:
+        return encode(kind, **fields)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"{kind}(...) holds what JSON cannot say: {error}; give numbers, strings, lists and mappings"
+        ) from error
+
+
+def _write_stdout(text: str) -> None:
+    try:
+        sys.stdout.write(text)  # one call: with -u each is one write to the pipe that the ranks share
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):
+        pass  # nobody listens any more
+
+
+_teller = Teller(_write_stdout)
+atexit.register(lambda: _teller.flush())
+
+
+def _after_fork() -> None:
+    global _teller  # the child has no thread, and what waits is its parent's to write
+    _teller = Teller(_write_stdout)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
