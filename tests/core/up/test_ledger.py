@@ -1,0 +1,76 @@
+"""What a launch does under a key that exists: every row of the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from allaboard import ledger
+from allaboard.identity import spec_hash
+from allaboard.ledger import RunRecord, decide
+from allaboard.observation import Owner, State
+
+SPEC = {"name": "digits", "workers": 2}
+OTHER = {"name": "digits", "workers": 3}
+ME, YOU = Owner("me"), Owner("you")
+DEFERRED = Owner("you", phase="deferred", kind="orchestrated")
+LIVE = [State.QUEUED, State.STARTING, State.RUNNING, State.RESTARTING, State.SUSPENDED, State.STOPPING, State.UNKNOWN]
+
+
+def record(owner: Owner = YOU, **fields: object) -> RunRecord:
+    base = RunRecord("digits-1", "k", "digits", SPEC, spec_hash(SPEC), owner, "u1", 0.0)
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def test_nothing_there_starts() -> None:
+    assert decide(None, State.UNKNOWN, ME, SPEC) == ledger.Start()
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_live_with_the_same_owner_or_a_crashed_worker_is_adopted(state: State) -> None:
+    assert decide(record(ME), state, ME, SPEC) == ledger.Adopt()
+    assert decide(record(YOU), state, ME, SPEC) == ledger.Adopt()
+    assert decide(record(replace(DEFERRED, id="me")), state, ME, SPEC) == ledger.Adopt()
+
+
+def test_live_with_another_spec_is_refused_with_the_difference() -> None:
+    assert decide(record(), State.RUNNING, ME, OTHER) == ledger.Refuse(("workers: 2 -> 3",))
+
+
+def test_live_and_deferred_means_that_a_person_cleared_it() -> None:
+    assert decide(record(DEFERRED), State.RUNNING, ME, SPEC) == ledger.StopFirst(())
+    assert decide(record(DEFERRED), State.RUNNING, ME, OTHER) == ledger.StopFirst(("workers: 2 -> 3",))
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.STOPPED, State.LOST, State.TIMED_OUT])
+def test_what_ended_badly_is_tried_again_and_a_changed_spec_is_taken(state: State) -> None:
+    assert decide(record(), state, ME, SPEC) == ledger.NewAttempt(())
+    assert decide(record(), state, ME, OTHER) == ledger.NewAttempt(("workers: 2 -> 3",))
+
+
+def test_a_success_is_handed_over_once_and_then_trains_anew() -> None:
+    assert decide(record(), State.SUCCEEDED, ME, SPEC) == ledger.HandOver()
+    assert decide(record(handed_over=True), State.SUCCEEDED, ME, SPEC) == ledger.NewGeneration(())
+
+
+def test_attempts_count_up_and_a_generation_starts_at_one() -> None:
+    first = record().ended(State.FAILED, 5.0)
+    second = first.next_attempt("u2", ME, OTHER, spec_hash(OTHER))
+    assert (second.attempt, second.generation, second.uid, second.outcome) == (2, 1, "u2", None)
+    assert [(e.attempt, e.state) for e in second.history] == [(1, "failed")]
+    third = second.ended(State.SUCCEEDED, 9.0).next_generation("u3", ME, SPEC, spec_hash(SPEC))
+    assert (third.attempt, third.generation) == (1, 2) and len(third.history) == 2
+
+
+def test_the_first_word_on_how_it_ended_stands() -> None:
+    ended = record().ended(State.SUCCEEDED, 5.0)
+    assert ended.ended(State.LOST, 6.0) == ended
+
+
+def test_a_record_survives_json_and_keeps_what_a_newer_writer_added() -> None:
+    import json
+
+    data = json.loads(json.dumps(record().ended(State.LOST, 5.0).to_dict())) | {"shiny": [1]}
+    read = RunRecord.from_dict(data)
+    assert read.unknown == {"shiny": [1]} and json.loads(json.dumps(read.to_dict())) == data
