@@ -1,0 +1,112 @@
+"""Where this process stands: which run, which attempt, which rank of how many. Read from the environment,
+every time anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from allaboard.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``rank`` of ``world_size`` processes, ``local_rank`` on this machine: 0, 1, 0 in a process of its own.
+
+    What only allaboard tells is None outside of it: ``run``, ``attempt`` (1, 2, ...), ``generation``,
+    ``member`` (``worker-0``), ``data`` (uri of the shards), ``checkpoints`` (uri of this run's own folder),
+    ``start_from`` (uri of a checkpoint whose weights to begin with), ``checkpoint`` (uri of the one to
+    evaluate), ``grace`` (seconds between SIGTERM and SIGKILL). ``restart`` counts the restarts of this
+    attempt that an elastic launcher made.
+    """
+
+    run: str | None
+    attempt: int | None
+    generation: int | None
+    member: str | None
+    rank: int
+    world_size: int
+    local_rank: int
+    restart: int
+    data: str | None
+    checkpoints: str | None
+    start_from: str | None
+    checkpoint: str | None
+    grace: float | None
+
+    @property
+    def inside(self) -> bool:
+        """Whether allaboard started this process."""
+        return self.run is not None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier attempt or an earlier start of this one may have left a checkpoint to go on
+        from.
+        """
+        return (self.attempt or 1) > 1 or self.restart > 0
+
+
+def context(environ: Mapping[str, str] | None = None) -> Context:
+    """Where this process stands now. BadInput when RANK, WORLD_SIZE or LOCAL_RANK hold no numbers that go
+    together.
+    """
+    env = os.environ if environ is None else environ
+    rank, world_size = ranks(env)
+    return Context(
+        run=env.get("ALLABOARD_RUN") or None,
+        attempt=_number(env, "ALLABOARD_ATTEMPT"),
+        generation=_number(env, "ALLABOARD_GENERATION"),
+        member=env.get("ALLABOARD_MEMBER") or None,
+        rank=rank,
+        world_size=world_size,
+        local_rank=_rank(env, "LOCAL_RANK", 0),
+        restart=_number(env, "TORCHELASTIC_RESTART_COUNT") or 0,
+        data=env.get("ALLABOARD_DATA") or None,
+        checkpoints=env.get("ALLABOARD_CHECKPOINTS") or None,
+        start_from=env.get("ALLABOARD_START_FROM") or None,
+        checkpoint=env.get("ALLABOARD_CHECKPOINT") or None,
+        grace=_seconds(env, "ALLABOARD_GRACE"),
+    )
+
+
+def ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """(global rank, number of ranks) of this process.
+
+    The script's own process group decides once it exists, because RANK may be the rank of a node; before,
+    RANK and WORLD_SIZE; a process without either stands alone: (0, 1). torch is asked if the script has
+    imported it and never imported here.
+    """
+    group = sys.modules.get("torch.distributed")
+    if group is not None and group.is_available() and group.is_initialized():
+        return group.get_rank(), group.get_world_size()
+    env = os.environ if environ is None else environ
+    rank, world_size = _rank(env, "RANK", 0), _rank(env, "WORLD_SIZE", 1)
+    if rank >= world_size:
+        raise BadInput(
+            f"RANK is {rank} and WORLD_SIZE {world_size}; ranks count from 0 and stay below WORLD_SIZE"
+        )
+    return rank, world_size
+
+
+def _rank(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    # Guessing 0 here would make every rank the first one.
+    if not text.isascii() or not text.isdigit():
+        raise BadInput(f"the environment variable {name} is {text!r}; give a whole number")
+    return int(text)
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(env[name])
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,219 @@
+"""Shards as files of this machine, verified: fetched from a bucket, or where they lie on a disk.
+
+**Fetched** shards are kept under their checksum and shared by all processes of this user on this machine. One
+appears whole and verified or not at all, and is fetched once however many processes ask: the first holds a
+lock, which the kernel frees should it die, the others wait for it. When the limit would be passed, those go
+that were not used for longest; a reader that has one of them open is not disturbed, because an open file
+outlives its name.
+
+**Shards on a disk** are read where they are, and verified once per machine: a note says which state of which
+file (inode, size, times of change) had the right checksum. Without a place for notes every process verifies
+for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from stat import S_ISDIR
+
+from allaboard.errors import Corrupt, SiteError, StorageFull
+from allaboard.shards.index import Shard
+from allaboard.storage.base import Store
+from allaboard.storage.disk import said, sweep
+
+if sys.platform != "win32":
+    import fcntl
+
+LIMIT = 20 * 2**30
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+
+
+def own_folder() -> Path:
+    """This user's folder for scratch data on this machine. StorageError or SiteError when there can be
+    none.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    try:
+        folder = Path(tempfile.gettempdir()) / f"allaboard-{user}"
+    except FileNotFoundError as error:
+        raise SiteError(f"no folder for scratch data: {error}; set TMPDIR, or give cache=") from error
+    with said(folder, "making"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    if not S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        raise SiteError(
+            f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR, or give cache="
+        )
+    return folder
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, lower-case hex."""
+    with said(path, "reading"), path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Cache:
+    """Below ``folder``, at most ``limit`` bytes of shards, though never fewer than the one fetched last."""
+
+    def __init__(self, folder: Path | None = None, limit: int = LIMIT) -> None:
+        self._given = folder
+        self._limit = limit
+        self._verified: set[tuple[str, str]] = set()
+
+    @cached_property
+    def folder(self) -> Path:
+        return (self._given or own_folder() / "shards").absolute()
+
+    @contextmanager
+    def open(self, store: Store, shard: Shard) -> Iterator[int]:
+        """A file descriptor of the verified shard. StorageMissing, or Corrupt when its bytes are not its
+        own.
+        """
+        path = store.local_path(shard.name)
+        fd = self._fetched(store, shard) if path is None else self._in_place(path, shard)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    # --- on a disk of this machine
+
+    def _in_place(self, path: Path, shard: Shard) -> int:
+        with said(path, "reading"):
+            fd = os.open(path, _READ)
+        try:
+            found = os.fstat(fd)
+            if found.st_size != shard.size:
+                raise _corrupt(str(path), f"it has {found.st_size} bytes, the index says {shard.size}")
+            state = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+            self._verify(fd, path, shard, state)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _verify(self, fd: int, path: Path, shard: Shard, state: str) -> None:
+        if (shard.sha256, state) in self._verified or self._noted(shard) == state:
+            return
+        with ExitStack() as stack:
+            with suppress(SiteError):  # nowhere to lock: then several may do it at once
+                stack.enter_context(self._lock(shard.sha256[:2]))
+            if self._noted(shard) == state:  # somebody else did it while we waited
+                return
+            with said(path, "reading"), os.fdopen(os.dup(fd), "rb", buffering=0) as file:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
+            if actual != shard.sha256:
+                raise _corrupt(str(path), _differs(actual, shard))
+            self._verified.add((shard.sha256, state))
+            self._note(shard, state)
+
+    def _noted(self, shard: Shard) -> str | None:
+        try:
+            return (self.folder / "verified" / shard.sha256).read_text()
+        except (OSError, SiteError):
+            return None
+
+    def _note(self, shard: Shard, state: str) -> None:
+        with suppress(OSError, SiteError):
+            note = self.folder / "verified" / shard.sha256
+            note.parent.mkdir(parents=True, exist_ok=True)
+            temp = note.with_name(f"{note.name}.{os.getpid()}")
+            temp.write_text(state)
+            temp.replace(note)
+
+    # --- fetched
+
+    def _fetched(self, store: Store, shard: Shard) -> int:
+        path = self.folder / f"{shard.sha256}.tar"
+        fd = self._open_kept(path, shard)
+        if fd is not None:
+            return fd
+        with self._lock(shard.sha256[:2]):
+            fd = self._open_kept(path, shard)  # somebody else was faster
+            return fd if fd is not None else self._fetch(store, shard, path)
+
+    def _open_kept(self, path: Path, shard: Shard) -> int | None:
+        with said(path, "reading"):
+            try:
+                fd = os.open(path, _READ)
+            except FileNotFoundError:
+                return None
+        found = os.fstat(fd)
+        if found.st_size != shard.size:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            return None
+        with suppress(OSError):
+            os.utime(path, (time.time(), found.st_mtime))  # the time of access is our record of use
+        return fd
+
+    def _fetch(self, store: Store, shard: Shard, path: Path) -> int:
+        """Only under the lock of this shard."""
+        incoming = self.folder / "incoming" / shard.sha256
+        with said(incoming, "writing"):
+            incoming.parent.mkdir(parents=True, exist_ok=True)
+            sweep(incoming.parent, time.time())
+        self._make_room(shard.size)
+        self._download(store, shard, incoming)
+        if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
+            self._download(store, shard, incoming)
+        actual = checksum(incoming)
+        with said(path, "writing"):
+            if actual != shard.sha256:
+                incoming.unlink()
+                raise _corrupt(f"{store.uri}/{shard.name}", _differs(actual, shard))
+            fd = os.open(incoming, _READ)
+            incoming.replace(path)
+            return fd
+
+    def _download(self, store: Store, shard: Shard, path: Path) -> None:
+        try:
+            store.download(shard.name, path)
+        except StorageFull:
+            self._make_room(self._limit)
+            store.download(shard.name, path)
+
+    def _make_room(self, size: int) -> None:
+        """Remove the shards that were not used for longest until ``size`` more bytes fit."""
+        with self._lock("all"):
+            kept = []
+            for path in self.folder.glob("*.tar"):
+                with suppress(FileNotFoundError):
+                    found = path.stat()
+                    kept.append((found.st_atime, found.st_size, path))
+            total = sum(size for _, size, _ in kept) + size
+            for _, freed, path in sorted(kept):
+                if total <= self._limit:
+                    return
+                path.unlink(missing_ok=True)
+                total -= freed
+
+    @contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        path = self.folder / "locks" / name
+        with said(path, "writing"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if sys.platform != "win32":  # there each process fetches for itself; the rename keeps it right
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _differs(actual: str, shard: Shard) -> str:
+    return f"its checksum is {actual[:12]}..., the index says {shard.sha256[:12]}..."
+
+
+def _corrupt(where: str, trouble: str) -> Corrupt:
+    return Corrupt(f"shard {where} is damaged: {trouble}; remove it and prepare the data set again")

@@ -1,0 +1,117 @@
+"""What `index.json` says: the shards of one prepared data set. Values in, values out; nothing is read here.
+
+    {"version": 1, "samples": 1797, "shards": [{"name": "shard-000000-0b1c2d3e4f50.tar", "size": 2979840,
+     "samples": 1797, "sha256": "0b1c..."}], "created": "2026-11-21T12:00:00.250Z",
+     "fingerprint": "files:v1:9a8b..."}
+
+A data set without a valid index does not exist: the index is written last, in one piece. Names of shards hold
+the start of their own checksum, so that a new version of a data set never overwrites the shards of the
+version in use; the index is the switch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from allaboard.errors import Corrupt
+
+INDEX = "index.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One tar file: its name below the data set's uri, bytes, samples and checksum (lower-case hex)."""
+
+    name: str
+    size: int
+    samples: int
+    sha256: str
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Shard:
+        """Raises KeyError, TypeError or ValueError when a field is missing or makes no sense."""
+        shard = cls(str(fields["name"]), int(fields["size"]), int(fields["samples"]), str(fields["sha256"]))
+        if shard.size < 0 or shard.samples < 1 or not shard.name or shard.name.startswith("/"):
+            raise ValueError(f"shard {shard.name!r} has size {shard.size} and {shard.samples} samples")
+        return shard
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A prepared data set.
+
+    ``fingerprint`` tells from what it was made (`prepare` compares it); ``created`` is RFC 3339 UTC.
+    """
+
+    shards: tuple[Shard, ...]
+    fingerprint: str
+    created: str
+
+    @property
+    def samples(self) -> int:
+        return sum(shard.samples for shard in self.shards)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.size for shard in self.shards)
+
+    @property
+    def content(self) -> str:
+        """Identifies the samples and their order, however they were made; a reader's position needs this."""
+        return content_of(self.shards)
+
+    def urls(self, uri: str) -> list[str]:
+        """Addresses of all shards, in order, as ``webdataset.WebDataset`` takes them."""
+        return [f"{uri.rstrip('/')}/{shard.name}" for shard in self.shards]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "samples": self.samples,
+            "shards": [shard.to_dict() for shard in self.shards],
+            "created": self.created,
+            "fingerprint": self.fingerprint,
+        }
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Index:
+        """The index in these bytes; ``where`` names the file in errors.
+
+        Unknown fields are passed over, and a newer version is read if it still says what we need. Raises
+        Corrupt otherwise.
+        """
+        try:
+            body = json.loads(data)
+            version = int(body["version"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"{where} is no index of shards ({error}); prepare the data set again") from error
+        try:
+            shards = tuple(Shard.from_dict(fields) for fields in body["shards"])
+            index = cls(shards, str(body["fingerprint"]), str(body["created"]))
+            if index.samples != body["samples"]:
+                raise ValueError(f"its shards hold {index.samples} samples, its head says {body['samples']}")
+        except (ValueError, KeyError, TypeError) as error:
+            if version > VERSION:
+                raise Corrupt(
+                    f"{where} has version {version}, newer than {VERSION}; upgrade allaboard"
+                ) from error
+            raise Corrupt(f"{where} is damaged ({error}); prepare the data set again") from error
+        return index
+
+
+def content_of(shards: tuple[Shard, ...] | list[Shard]) -> str:
+    """``content:v1:<hex>``: one checksum over the shards' own."""
+    digest = hashlib.sha256("".join(f"{shard.sha256} {shard.samples}\n" for shard in shards).encode())
+    return f"content:v1:{digest.hexdigest()}"

@@ -1,0 +1,70 @@
+"""What an unfinished preparation has done, so that the next one goes on there.
+
+It lies next to the shards until the index is written:
+
+    {"version": 1, "fingerprint": str | null, "shards": [...]}
+
+Only shards that are complete and durable are entered. A journal that cannot be read is no journal: then work
+is done again, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from allaboard.errors import StorageMissing
+from allaboard.shards.index import Shard
+from allaboard.storage.base import Store
+
+JOURNAL = "journal.json"
+VERSION = 1
+# The journal is saved when the shards that it does not know yet are worth eight times its own size: so writing
+# it again and again costs little, however many shards there are.
+_WORTH = 8
+_ENTRY = 150  # bytes for each shard, about
+
+
+@dataclass(slots=True)
+class Journal:
+    """``fingerprint`` of the files that the shards are made of; None when they come from an iterable."""
+
+    store: Store
+    fingerprint: str | None = None
+    shards: list[Shard] = field(default_factory=list)
+    _unsaved: int = 0
+
+    @classmethod
+    def read(cls, store: Store) -> Journal | None:
+        try:
+            body = json.loads(store.read(JOURNAL))
+            if body["version"] != VERSION:
+                return cls(store)
+            shards = [Shard.from_dict(fields) for fields in body["shards"]]
+            return cls(store, body["fingerprint"], shards)
+        except StorageMissing:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return cls(store)
+
+    def add(self, shard: Shard, written: bool) -> None:
+        """``shard`` is complete. A lost entry costs its work alone, so many small shards share one save."""
+        self.shards.append(shard)
+        if written:
+            self._unsaved += shard.size
+        if self._unsaved >= _WORTH * _ENTRY * len(self.shards):
+            self.save()
+
+    def save(self) -> None:
+        """Write down what is new, if anything."""
+        if self._unsaved:
+            self.store.write(JOURNAL, self._bytes())
+            self._unsaved = 0
+
+    def _bytes(self) -> bytes:
+        body = {
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "shards": [shard.to_dict() for shard in self.shards],
+        }
+        return json.dumps(body, ensure_ascii=False).encode()

@@ -1,0 +1,66 @@
+"""Read an index, and look whether the shards are what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from allaboard.errors import Corrupt, StorageMissing
+from allaboard.shards.cache import checksum
+from allaboard.shards.index import INDEX, Index, Shard
+from allaboard.storage import open_store
+from allaboard.storage.base import Store
+
+_CHUNK = 8 * 2**20
+
+
+def load_index(at: str | os.PathLike[str] | Store) -> Index:
+    """The index of the data set at this uri or store.
+
+    StorageMissing when nothing was prepared there, or not to its end; Corrupt when the index is damaged.
+    """
+    store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
+    try:
+        return Index.from_bytes(store.read(INDEX), f"{store.uri}/{INDEX}")
+    except StorageMissing as error:
+        raise StorageMissing(
+            f"{store.uri} holds no {INDEX}: no data set was prepared there, or not to its end; "
+            "run `allaboard shards prepare`"
+        ) from error
+
+
+def verify(at: str | os.PathLike[str] | Store) -> list[str]:
+    """What is wrong with the data set at this uri or store: a sentence for each shard that is not what the
+    index says, or one for the index. Empty when all is well.
+
+    Reads every byte. Raises StorageError when the store cannot be read.
+    """
+    store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
+    try:
+        index = load_index(store)
+    except (StorageMissing, Corrupt) as error:
+        return [str(error)]
+    return [problem for shard in index.shards if (problem := _problem(store, shard))]
+
+
+def _problem(store: Store, shard: Shard) -> str | None:
+    entry = store.stat(shard.name)
+    if entry is None:
+        return f"{shard.name} is missing; prepare the data set again"
+    if entry.size != shard.size:
+        return f"{shard.name} has {entry.size} bytes, the index says {shard.size}; prepare the data set again"
+    if _checksum(store, shard) != shard.sha256:
+        return (
+            f"{shard.name} does not have the checksum of the index; remove it and prepare the data set again"
+        )
+    return None
+
+
+def _checksum(store: Store, shard: Shard) -> str:
+    path = store.local_path(shard.name)
+    if path is not None:
+        return checksum(path)
+    digest = hashlib.sha256()
+    for start in range(0, shard.size, _CHUNK):
+        digest.update(store.read(shard.name, start, min(_CHUNK, shard.size - start)))
+    return digest.hexdigest()
