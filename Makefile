@@ -1,0 +1,106 @@
+# Everything a newcomer needs: Python 3.11 or newer, and make. No compiler, no uv: that one is fetched into .venv/uv.
+#
+# Two environments, because the world demands it: Airflow's Kubernetes provider and kfp need different kubernetes
+# clients. Both are frozen (tests/requirements-*.lock), made once and made again only when a lock or a pyproject changes;
+# after that no target needs the network.
+
+# The first Python that is new enough. Another one: make PYTHON=/path/to/python3.12
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+UV_VERSION := 0.13.9
+
+AIRFLOW := .venv/airflow
+KFP := .venv/kfp
+UV := .venv/uv/bin/uv
+OURS_AIRFLOW := core provider
+OURS_KFP := core kfp_components
+
+# Arguments for the tool behind a target: make test ARGS="-k shards"
+ARGS ?=
+
+# Python starts two to five times slower without compiled modules, and these would lead it to other packages.
+unexport PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX
+# Large wheels over slow lines; and 200 lines of "+ package" only where somebody watches the progress above them.
+export UV_HTTP_TIMEOUT ?= 120
+QUIET := $(shell test -t 2 || echo --quiet)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help env demo demo-kfp test check bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(AIRFLOW)/.made $(KFP)/.made ## the two environments, .venv/airflow and .venv/kfp (some 6 GB on disk, torch above all)
+
+demo: $(AIRFLOW)/.made ## train, evaluate and promote through Airflow, on this machine
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@$(AIRFLOW)/bin/python dags_examples/demo.py $(ARGS)
+
+demo-kfp: $(KFP)/.made ## the same chain as a KFP pipeline, under kfp.local
+	@$(call compiled,$(KFP),$(OURS_KFP))
+	@$(KFP)/bin/python dags_examples/demo_kfp.py $(ARGS)
+
+test: env ## every test that needs no cluster, in both environments
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@$(call compiled,$(KFP),$(OURS_KFP))
+	@$(AIRFLOW)/bin/python tests/run.py $(ARGS)
+
+check: $(AIRFLOW)/.made ## lint, format, types and the import contracts; all of them, also when one fails
+	@failed=; \
+	check() { echo "== $$*"; $(AIRFLOW)/bin/"$$@" || failed="$$failed, $$1"; }; \
+	check ruff check .; \
+	check ruff format --check .; \
+	check mypy; \
+	PYTHONPATH=kfp_components/src check lint-imports --cache-dir .venv/cache/import-linter; \
+	if [ -n "$$failed" ]; then echo "make check: failed: $${failed#, }"; exit 1; fi; echo "make check: all good"
+
+bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same run
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@$(AIRFLOW)/bin/python tests/bench/run.py $(ARGS)
+
+lock: .venv/uv/$(UV_VERSION) ## resolve the two locks anew (make lock ARGS=--upgrade: to the newest of everything)
+	$(call lock,airflow)
+	$(call lock,kfp,--override tests/requirements-kfp.overrides)
+
+clean: ## remove the environments, all caches and what builds and examples left
+	rm -rf .venv dist */dist .allaboard .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find core provider kfp_components tests dags_examples -name __pycache__ -prune -exec rm -rf {} +
+
+# --- how the environments are made ------------------------------------------------------------------------------------
+
+.venv/uv/$(UV_VERSION):
+	@test -n "$(PYTHON)" || { echo "allaboard needs Python 3.11 or newer and found none; say where it is: make PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "allaboard needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 2; }
+	@echo "fetching uv $(UV_VERSION) into .venv/uv"
+	@rm -rf .venv/uv
+	@$(PYTHON) -m venv .venv/uv || { echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+	@.venv/uv/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: uv==$(UV_VERSION)
+	@touch $@
+
+$(AIRFLOW)/.made: .venv/uv/$(UV_VERSION) tests/requirements-airflow.lock core/pyproject.toml provider/pyproject.toml
+	@$(call environment,airflow,$(OURS_AIRFLOW))
+	@touch $@
+
+$(KFP)/.made: .venv/uv/$(UV_VERSION) tests/requirements-kfp.lock core/pyproject.toml kfp_components/pyproject.toml
+	@$(call environment,kfp,$(OURS_KFP))
+	@touch $@
+
+# $(1) name, $(2) our distributions in it. Wheels only: nothing is compiled on this machine. kfp-server-api is pure Python,
+# but published as a source archive alone. Our own are editable and built by the hatchling of the lock.
+define environment
+echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads torch: some minutes)"; \
+test -x .venv/$(1)/bin/python || $(UV) venv --quiet --clear --python .venv/uv/bin/python .venv/$(1) && \
+$(UV) pip sync $(QUIET) --python .venv/$(1)/bin/python --compile-bytecode --only-binary :all: --no-binary kfp-server-api tests/requirements-$(1).lock && \
+$(UV) pip install --quiet --python .venv/$(1)/bin/python --no-deps --no-build-isolation $(foreach dist,$(2),-e ./$(dist)) && \
+$(call compiled,.venv/$(1),$(2))
+endef
+
+# $(1) environment, $(2) our distributions: compiled modules for what changed since the last time
+compiled = $(1)/bin/python -m compileall -q $(foreach dist,$(2),$(dist)/src)
+
+# $(1) name, $(2) further options. Universal: one lock for every platform and every Python from 3.11.
+lock = $(UV) pip compile $(QUIET) --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
+  $(foreach dist,allaboard airflow-provider-allaboard kfp-allaboard,--no-emit-package $(dist)) \
+  $(2) $(ARGS) tests/requirements-$(1).in --output-file tests/requirements-$(1).lock
