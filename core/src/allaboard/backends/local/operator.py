@@ -99,7 +99,7 @@ class _One:
     @property
     def busy(self) -> bool:
         """Whether a process of it lives or is about to."""
-        return self.alive or self.due is not None
+        return self.alive or self.due is not None or self.again
 
 
 @dataclass(slots=True)
@@ -133,6 +133,7 @@ class Operator:
     asked: bool = False
     expected: set[str] = field(default_factory=set)
     settle_until: float | None = None
+    gang_due: float = 0.0
     over: bool = False
 
     def __post_init__(self) -> None:
@@ -271,20 +272,18 @@ class Operator:
 
     def _restart_gang(self, host: _One, due: float, now: float) -> list[Action]:
         self._event("Warning", "GangRestart", host.member.name, "the rendezvous host is gone; the whole gang starts again", now)
-        host.again, host.due = True, due
+        self.gang_due = due
         others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
-        for other in others:
-            other.again, other.due = True, due if not other.alive else None
+        for one in (host, *others):
+            one.again, one.due = True, None
         return [Kill(o.member) for o in others if o.alive] + self._gang_again(now)
 
     def _gang_again(self, now: float) -> list[Action]:
         """Once every process of the old gang is gone, the new one starts when the delay is over."""
         waiting = [o for o in self.members.values() if o.again]
-        if any(o.alive for o in waiting):
-            return []
-        due = max((o.due for o in waiting if o.due is not None), default=now)
-        for one in waiting:
-            one.due = due
+        if not any(o.alive for o in waiting):
+            for one in waiting:
+                one.due, one.again = max(self.gang_due, now), False
         return []
 
     def _judge(self, now: float) -> list[Action]:
@@ -328,9 +327,9 @@ class Operator:
         """Apply clean_pods: under none what runs goes on, and may be restarted no more."""
         keeps = self.layout.policy.clean_pods == "none"
         for one in self.members.values():
-            if one.due is not None:
-                one.due, one.again = None, False
+            if one.due is not None or (one.again and not one.alive):
                 one.phase = "failed" if keeps else "deleted"
+            one.due, one.again = None, False
         if keeps:
             self.settle_until = None
             return self._rest(now)
@@ -441,8 +440,6 @@ class Operator:
                 one.kill_at = now + 1.0
                 actions.append(Kill(one.member))
             if one.due is not None and now >= one.due and not one.alive and not self._leaving:
-                if one.again and any(o.alive for o in self.members.values() if o.again):
-                    continue
                 actions.append(self._spawn(one))
         if self.settle_until is not None and now >= self.settle_until:
             actions += self._end_all(now)
