@@ -13,7 +13,7 @@ from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES
 from allaboard.errors import BadInput, Problem
 from allaboard.fields import Reader
-from allaboard.job import Fields, TrainingJob
+from allaboard.job import Fields, TrainingJob, member_count
 from allaboard.names import nearest, one_of
 
 
@@ -159,15 +159,6 @@ def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"secrets[{n}].name", "is missing")
         if not secret.get("env") and "mount" not in secret:
             yield Problem(f"secrets[{n}]", "is not used; say env: true, or mount: /path")
-
-
-def member_count(job: Mapping[str, Any]) -> int:
-    """Members in all, by the rules of `workers`, `groups` and `elastic` (plain, checked values)."""
-    groups = job.get("groups")
-    if groups is not None:
-        return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
-    elastic = job.get("elastic") or {}
-    return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))
 
 
 def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:

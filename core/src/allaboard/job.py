@@ -224,3 +224,12 @@ def _unknown_field(name: str) -> Problem:
     from allaboard.names import nearest
 
     return Problem(name, "no such field", nearest(name, FIELDS))
+
+
+def member_count(job: Mapping[str, Any]) -> int:
+    """Members in all, by the rules of `workers`, `groups` and `elastic` (plain, checked values)."""
+    groups = job.get("groups")
+    if groups is not None:
+        return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
+    elastic = job.get("elastic") or {}
+    return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))

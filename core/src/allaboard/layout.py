@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allaboard import units
+from allaboard.job import TrainingJob, member_count
 from allaboard.names import attempt_name, checkpoint_folder
-
-if TYPE_CHECKING:
-    from allaboard.job import TrainingJob
 
 VERSION = 1
 
@@ -186,8 +184,6 @@ def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
 
 def _shorthand(job: TrainingJob, roles: tuple[str, ...]) -> dict[str, int]:
     """``workers: N``: a master and N-1 workers, or N workers when elastic (contract, section 5)."""
-    from allaboard.check import member_count
-
     count = member_count(job.as_mapping())
     if job.get("elastic") is not None:
         return {"worker": count}
@@ -221,8 +217,6 @@ def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
 
 
 def _elastic(job: TrainingJob) -> Elastic | None:
-    from allaboard.check import member_count
-
     spec = job.get("elastic")
     if spec is None:
         return None
