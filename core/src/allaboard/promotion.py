@@ -188,7 +188,7 @@ def rollback(
     except BadInput as error:
         others = ", ".join(str(found.number) for found in past.promotions if found is not target) or "none"
         raise BadInput(
-            f"promotion {target.number} cannot be rolled back to: {error}; choose another (there are: {others})",
+            f"promotion {target.number} cannot be restored: {error}; choose another one (there are: {others})",
             code="checkpoint_gone",
         ) from error
     draft = replace(

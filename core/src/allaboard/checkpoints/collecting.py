@@ -79,7 +79,7 @@ class _Meter:
 
     def add(self, count: int) -> None:
         self.done += count
-        if self.tell is not None:
+        if count and self.tell is not None:
             self.tell(self.done, self.total)
 
 
@@ -216,8 +216,8 @@ def _copy_part(
     store: Store, target: Store, step: int, part: Part, meter: _Meter, keep: Callable[[], None]
 ) -> None:
     def moved(count: int) -> None:
-        meter.add(count)
         keep()
+        meter.add(count)
 
     key = f"{folder_name(step)}/{part.name}"
     with _as_file(store, target, key, moved) as path:

@@ -145,7 +145,7 @@ def object_problem(store: Store, key: str, part: Part) -> str | None:
 
 
 def locate(uri: str) -> tuple[str, int | None]:
-    """A run's folder and the step, from the uri of either: ``run-1/step-000000000120`` -> (``run-1``, 120)."""
+    """A run's folder and the step, from the uri of either: ``r-1/step-000000000120`` -> (``r-1``, 120)."""
     parent, slash, last = uri.rstrip("/").rpartition("/")
     step = step_of(last)
     return (uri, None) if step is None else (parent or slash or ".", step)

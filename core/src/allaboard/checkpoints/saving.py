@@ -132,7 +132,7 @@ def _appear(staged: Path, final: Path) -> None:
         # No object was there when this save began, and only one process saves for a run.
         if any((final / path.name).exists() for path in staged.iterdir()):
             raise Conflict(
-                f"{final}: another process saved this step meanwhile; let rank 0 alone save into a run's folder"
+                f"{final}: another process saved this step meanwhile; only rank 0 may save into a run's folder"
             ) from error
         _merge(staged, final)  # what is in the way is no object: the temporary file of a killed writer
 
@@ -248,6 +248,8 @@ def make_folder(folder: Path) -> None:
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
+        if path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         path.mkdir(exist_ok=True)
         _sync_folder(path.parent)
 

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allaboard.storage import open_store
+from allaboard.storage.base import Store
+from tests.core.s3server import S3Server, s3_server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """A running S3 server that this process's environment leads to."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Store:
+    return open_store(f"s3://{s3.make_bucket()}/runs/run-1")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "runs" / "run-1")
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """A run's folder, on a disk and in a bucket."""
+    found: Store = request.getfixturevalue(request.param)
+    return found

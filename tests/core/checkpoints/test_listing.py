@@ -1,0 +1,140 @@
+"""What is there is found by listing, and only what is whole counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from allaboard.checkpoints import (
+    Checkpoint,
+    Torn,
+    best,
+    checkpoint_at,
+    latest,
+    list_checkpoints,
+    scan,
+    verify,
+)
+from allaboard.checkpoints.manifest import MANIFEST
+from allaboard.errors import BadInput
+from allaboard.storage.base import Store
+from tests.core.checkpoints.building import a_checkpoint, corrupt, cut, steps, without_manifest
+
+
+def test_an_empty_place_holds_none(store: Store) -> None:
+    assert list_checkpoints(store) == []
+    assert latest(store) is None
+    assert best(store, "loss") is None
+
+
+def test_checkpoints_are_listed_by_step(store: Store) -> None:
+    saved = {step: a_checkpoint(store, step) for step in (100, 5, 20)}
+    assert list_checkpoints(store) == [saved[5], saved[20], saved[100]]
+    assert latest(store) == saved[100]
+
+
+def test_the_best_is_found_by_metric_and_direction(store: Store) -> None:
+    for step, loss in ((1, 0.5), (2, 0.2), (3, 0.9), (4, math.nan)):
+        a_checkpoint(store, step, {"loss": loss})
+    a_checkpoint(store, 5)
+    smallest, largest = best(store, "loss", "min"), best(store, "loss", "max")
+    assert smallest and smallest.step == 2
+    assert largest and largest.step == 3
+    assert best(store, "accuracy", "max") is None
+
+
+def test_a_folder_without_a_manifest_does_not_exist(store: Store) -> None:
+    a_checkpoint(store, 1)
+    a_checkpoint(store, 2)
+    without_manifest(store, 2)
+    assert [item.step for item in scan(store)] == [1]
+    assert verify(store, 2) == [
+        "step-000000000002 has no manifest.json; it was never completed, or retention let it go"
+    ]
+
+
+def test_foreign_files_are_no_checkpoints(store: Store) -> None:
+    a_checkpoint(store, 1)
+    for key in ("readme.txt", "step-7/manifest.json", "tmp/step-000000000009/manifest.json", "step-000000000008"):
+        store.write(key, b"{}")
+    assert steps(store) == [1]
+
+
+def test_a_cut_part_is_seen_without_reading_it(store: Store) -> None:
+    a_checkpoint(store, 1)
+    a_checkpoint(store, 2)
+    cut(store, 2)
+    complete, torn = scan(store)
+    assert isinstance(complete, Checkpoint)
+    assert isinstance(torn, Torn)
+    assert torn.problems == ("part model.bin has 7 bytes, the manifest says 15",)
+    assert steps(store) == [1]
+    assert verify(store, 2) == ["part model.bin has 7 bytes, the manifest says 15"]
+
+
+def test_a_missing_part_is_named(store: Store) -> None:
+    a_checkpoint(store, 2)
+    store.delete(["step-000000000002/optimizer.bin"])
+    assert [item.problems for item in scan(store) if isinstance(item, Torn)] == [("part optimizer.bin is missing",)]
+    assert verify(store, 2) == ["part optimizer.bin is missing"]
+
+
+def test_other_bytes_of_the_same_length_are_seen_by_verify(store: Store) -> None:
+    a_checkpoint(store, 2)
+    corrupt(store, 2, "optimizer.bin")
+    assert verify(store, 2) == [
+        "part optimizer.bin has other bytes than the manifest says (sha256 differs)"
+    ]
+
+
+def test_every_problem_is_listed(store: Store) -> None:
+    a_checkpoint(store, 2)
+    corrupt(store, 2, "optimizer.bin")
+    cut(store, 2)
+    assert len(verify(store, 2)) == 2
+
+
+def test_a_part_larger_than_one_read_is_verified_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.checkpoints.listing.CHUNK", 1000)
+    a_checkpoint(store, 2, parts={"model.bin": bytes(4500)})
+    assert verify(store, 2) == []
+    key = "step-000000000002/model.bin"
+    store.write(key, bytes(4499) + b"\x01")
+    assert len(verify(store, 2)) == 1
+
+
+@pytest.mark.parametrize("raw", [b"", b'{"version": 1, "st', b"[]", b"\xff\xfe"])
+def test_a_manifest_that_is_not_valid_is_torn(store: Store, raw: bytes) -> None:
+    a_checkpoint(store, 1)
+    a_checkpoint(store, 2)
+    store.write(f"step-000000000002/{MANIFEST}", raw)
+    assert steps(store) == [1]
+    torn = scan(store)[1]
+    assert isinstance(torn, Torn)
+    assert "the manifest is not valid" in torn.problems[0]
+    assert "the manifest is not valid" in verify(store, 2)[0]
+
+
+def test_a_manifest_of_another_step_is_torn(store: Store) -> None:
+    a_checkpoint(store, 1)
+    a_checkpoint(store, 2)
+    store.write(f"step-000000000002/{MANIFEST}", store.read(f"step-000000000001/{MANIFEST}"))
+    assert steps(store) == [1]
+
+
+def test_a_checkpoint_is_opened_by_its_uri_or_its_runs(store: Store) -> None:
+    first, second = a_checkpoint(store, 1), a_checkpoint(store, 2)
+    assert checkpoint_at(first.uri)[1] == first
+    assert checkpoint_at(store.uri)[1] == second
+
+
+def test_what_is_not_there_or_torn_is_bad_input(store: Store) -> None:
+    a_checkpoint(store, 1)
+    with pytest.raises(BadInput, match="no complete checkpoint is there; give the uri"):
+        checkpoint_at(f"{store.uri}/step-000000000009")
+    cut(store, 1)
+    with pytest.raises(BadInput, match=r"torn: part model\.bin has 7 bytes"):
+        checkpoint_at(f"{store.uri}/step-000000000001")
