@@ -51,9 +51,9 @@ check: $(AIRFLOW)/.made ## lint, format, types and the import contracts; all of 
 	@failed=; \
 	check() { echo "== $$*"; $(AIRFLOW)/bin/"$$@" || failed="$$failed, $$1"; }; \
 	check ruff check .; \
-	check ruff format --check .; \
+	check ruff format --check --output-format concise .; \
 	check mypy; \
-	PYTHONPATH=kfp_components/src check lint-imports --cache-dir .venv/cache/import-linter; \
+	PYTHONPATH=kfp_components/src check lint-imports --no-logo --cache-dir .venv/cache/import-linter; \
 	if [ -n "$$failed" ]; then echo "make check: failed: $${failed#, }"; exit 1; fi; echo "make check: all good"
 
 bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same run

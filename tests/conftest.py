@@ -1,0 +1,63 @@
+"""What holds for every test: nothing of the caller's machine is seen or touched, and a cluster is asked for by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Settings of the caller that would change what is tested. The rest of the environment stays: proxies, locales, paths.
+FOREIGN = ("ALLABOARD_", "AIRFLOW__", "_AIRFLOW", "AIRFLOW_", "KFP_", "AWS_", "PET_", "TORCHELASTIC_")
+# The ranks of a training that the tests may themselves run in, and what makes every child start slowly.
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONDONTWRITEBYTECODE")
+
+
+def _own_environment() -> Path:
+    """Homes and the pool of slots become this session's own; the folder that they lie in."""
+    for name in [n for n in os.environ if n.startswith(FOREIGN) or n in NAMES]:
+        del os.environ[name]
+    own = Path(tempfile.mkdtemp(prefix="allaboard-tests-")).resolve()
+    os.environ["ALLABOARD_HOME"] = str(own / "home")
+    os.environ["ALLABOARD_POOL"] = str(own / "pool")
+    os.environ["AIRFLOW_HOME"] = str(own / "airflow")
+    # Servers of the tests are on this machine; a proxy must not be asked for them.
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
+    return own
+
+
+# At import, which comes before any other conftest's: Airflow reads its environment when it is imported.
+OWN = _own_environment()
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(OWN, ignore_errors=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--e2e", action="store_true", help="also run the tests that need a Kubernetes cluster")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--e2e")
+    for item in items:
+        if item.get_closest_marker("e2e") is None:
+            continue
+        # Elsewhere the mark would skip, in silence, a test that needs no cluster.
+        if ROOT / "tests" / "cluster" not in item.path.parents:
+            raise pytest.UsageError(
+                f"{item.nodeid}: the mark e2e is for tests/cluster, for tests that need one"
+            )
+        if not wanted:
+            item.add_marker(pytest.mark.skip(reason="needs a Kubernetes cluster; say --e2e"))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT
