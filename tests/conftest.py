@@ -1,4 +1,4 @@
-"""What holds for every test: nothing of the caller's machine is seen or touched, and a cluster is asked for by name."""
+"""What holds for every test: it sees and touches nothing of the caller's; a cluster is asked for by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Settings of the caller that would change what is tested. The rest of the environment stays: proxies, locales, paths.
+# Settings of the caller that would change what is tested. The rest of the environment stays.
 FOREIGN = ("ALLABOARD_", "AIRFLOW__", "_AIRFLOW", "AIRFLOW_", "KFP_", "AWS_", "PET_", "TORCHELASTIC_")
 # The ranks of a training that the tests may themselves run in, and what makes every child start slowly.
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONDONTWRITEBYTECODE")

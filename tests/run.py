@@ -1,10 +1,10 @@
-"""Every test that needs no cluster, in both environments, with one closing line for each: what `make test` runs.
+"""Every test that needs no cluster, in both environments, with a closing line each: what `make test` runs.
 
     python tests/run.py [pytest arguments]
 
-Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself broke, the
-time limit was reached, or a test left a process behind. What is left behind is named and killed, so that nothing of a
-test run outlives it, however it ends.
+Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself
+broke, the time limit was reached, or a test left a process behind. What is left behind is named and killed:
+nothing of a test run outlives it, however it ends.
 """
 
 from __future__ import annotations
@@ -79,16 +79,10 @@ def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]
     """The closing line of one suite, and whether all of it is good."""
     print(f"\n== tests in .venv/{suite.name}", flush=True)
     suite.report.unlink(missing_ok=True)
-    command = [
-        suite.bin / "python",
-        "-m",
-        "pytest",
-        *suite.arguments,
-        f"--junitxml={suite.report}",
-        *arguments,
-    ]
+    report = f"--junitxml={suite.report}"
+    command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, report, *arguments]
     environ = {**os.environ, "PATH": f"{suite.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    # A process group of its own: signals reach it through `interruption` alone, and it takes its fixtures down.
+    # A process group of its own: signals reach it through `interruption` alone, which lets fixtures finish.
     pytest = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, process_group=0)
     with interruption.of(pytest.pid, deadline):
         code = reap_until_gone(pytest.pid)
@@ -123,17 +117,17 @@ def summary(report: Path, code: int) -> str:
     return f"{', '.join(words) or 'no tests ran'} in {float(suite.get('time', 0)):.2f}s"
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
+# --- processes ---------------------------------------------------------------------------------------------
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none gets out of sight. Linux only."""
+    """Become the parent of descendants whose own parent dies, so that none gets out of sight. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_until_gone(pid: int) -> int:
-    """Wait for this child as init would: adopted orphans are reaped as they end, so that tests see them gone."""
+    """Wait for this child as init would: orphans are reaped as they end, so that tests see them gone."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == pid:
