@@ -300,12 +300,12 @@ def _temporary(temp: Path, fd: int) -> Iterator[Unnamed]:
 
 def _open_temp(folder: Path, made: Callable[[Path], None]) -> tuple[Path, int]:
     for tries_left in reversed(range(_TRIES)):
-        uppermost = _make_folders(folder)
-        if uppermost is not None:
-            made(uppermost)
         temp = folder / f"{OWN}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+            uppermost = _make_folders(folder)
+            if uppermost is not None:
+                made(uppermost)
             return temp, os.open(temp, flags, 0o666)
         except FileNotFoundError:  # a delete() removed the folder, which was empty until now
             if not tries_left:
@@ -372,8 +372,8 @@ def _sync_folder(folder: Path) -> None:
         return  # folders cannot be opened there; NTFS keeps its journal
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        return  # a folder that may be written and not be listed
+    except (PermissionError, FileNotFoundError):
+        return  # a folder that may be written and not be listed; one that somebody emptied and removed since
     try:
         os.fsync(fd)
     except OSError as error:

@@ -108,7 +108,7 @@ class S3Store:
 
     def _entries(self, prefix: str) -> Iterator[Entry]:
         found = (
-            Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp())
+            _entry(self._key(item["Key"]), item["Size"], item)
             for page in self._pages(prefix)
             for item in page.get("Contents", ())
         )
@@ -136,7 +136,7 @@ class S3Store:
 
     def stat(self, key: str) -> Entry | None:
         found = self._head(checked_key(key))
-        return Entry(key, found["ContentLength"], found["LastModified"].timestamp()) if found else None
+        return _entry(key, found["ContentLength"], found) if found else None
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
@@ -303,6 +303,11 @@ class S3Store:
             if client and _code(error) in _STALE:
                 _forget(client)
             raise _translated(error, self._place(key), doing, client) from error
+
+
+def _entry(key: str, size: int, found: Mapping[str, Any]) -> Entry:
+    # Whole seconds: the same object's time has fractions in some listings and in no header.
+    return Entry(key, size, float(int(found["LastModified"].timestamp())))
 
 
 def _body(client: _Client, where: dict[str, str], start: int, length: int | None) -> bytes:
@@ -611,6 +616,9 @@ _ADVICE: dict[str, tuple[type[StorageError], str]] = {
     "PreconditionFailed": (StorageConflict, "it exists already and was left as it is"),
     "412": (StorageConflict, "it exists already and was left as it is"),
     "409": (StorageUnreachable, "another request to it is on its way; try again"),
+    "InternalError": _BUSY,
+    "SlowDown": _BUSY,
+    "ServiceUnavailable": _BUSY,
     "QuotaExceeded": _FULL,
     "StorageFull": _FULL,
     "XMinioStorageFull": _FULL,
