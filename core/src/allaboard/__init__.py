@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from allaboard.check import check
+    from allaboard.checking import check
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
     from allaboard.follow import Outcome
     from allaboard.job import TrainingJob
     from allaboard.observation import Observation, State
-    from allaboard.run import attach, run, submit
+    from allaboard.running import attach, run, submit
 
 __version__ = "0.1.0"
 
@@ -31,10 +31,10 @@ _WHERE = {
     "State": "observation",
     "TrainingFailed": "errors",
     "TrainingJob": "job",
-    "attach": "run",
-    "check": "check",
-    "run": "run",
-    "submit": "run",
+    "attach": "running",
+    "check": "checking",
+    "run": "running",
+    "submit": "running",
 }
 
 __all__ = [

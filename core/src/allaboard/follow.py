@@ -140,21 +140,28 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
 
 def drive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Answer]) -> Outcome:
     """The blocking driver: ``answer`` carries out what is asked."""
-    try:
-        ask = next(talk)
-        while True:
-            ask = talk.send(answer(ask))
-    except StopIteration as end:
-        outcome: Outcome = end.value
-        return outcome
+    reply: Answer = None
+    while True:
+        step = _next(talk, reply)
+        if isinstance(step, Outcome):
+            return step
+        reply = answer(step)
 
 
 async def adrive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Awaitable[Answer]]) -> Outcome:
     """The async driver of the same conversation."""
+    reply: Answer = None
+    while True:
+        step = _next(talk, reply)
+        if isinstance(step, Outcome):
+            return step
+        reply = await answer(step)
+
+
+def _next(talk: Generator[Ask, Answer, Outcome], reply: Answer) -> Ask | Outcome:
+    """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the end."""
     try:
-        ask = next(talk)
-        while True:
-            ask = talk.send(await answer(ask))
+        return talk.send(reply)
     except StopIteration as end:
         outcome: Outcome = end.value
         return outcome

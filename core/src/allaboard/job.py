@@ -2,7 +2,7 @@
 
 `TrainingJob` holds exactly the fields that its author set, in the order of `FIELDS`; defaults are filled in by
 `allaboard.layout`, so that a hash of the job does not change when a default does. The constructor refuses unknown
-fields (naming the nearest); values are checked by `allaboard.check`, because a templating tool may still have to fill
+fields (naming the nearest); values are checked by `allaboard.checking`, because a templating tool may still have to fill
 them in. The typed dictionaries below are the vocabulary: `check` and `schema` are both derived from them, so a field
 is described once. Importing this module is cheap (DAG files do it): no third-party module, no class is built twice.
 """
@@ -80,7 +80,7 @@ class Policy(TypedDict, total=False):
     """What happens when members end, and when the whole job ends."""
 
     restart: Annotated[RestartWord, "choice", "when a member is started again"]
-    backoff_limit: Annotated[int, "count0", "restarts in all before the job fails; unlimited when absent"]
+    backoff_limit: Annotated[int, "count0", "restarts in all before the job fails; 3 when absent"]
     deadline: Annotated[str | int | float, "duration", "fail when it has been active this long"]
     ttl: Annotated[str | int | float, "duration", "delete the ended job, logs included, after this long"]
     clean_pods: Annotated[CleanWord, "choice", "which members are removed at the end"]
@@ -160,7 +160,7 @@ class TrainingJob:
     >>> TrainingJob(name="digits", command=["python", "train.py"], workers=2)
     TrainingJob(name='digits', command=['python', 'train.py'], workers=2)
 
-    Raises `BadInput` for a field that does not exist. Everything else is said by `allaboard.check`.
+    Raises `BadInput` for a field that does not exist. Everything else is said by `allaboard.checking`.
     """
 
     __slots__ = ("_fields", "folder")

@@ -15,6 +15,9 @@ from allaboard.job import TrainingJob, member_count
 from allaboard.names import attempt_name, checkpoint_folder
 
 VERSION = 1
+BACKOFF_LIMIT = 3
+"""Restarts of a job that does not say. The operator's own default is no limit: a script with a typo would crash for ever, and
+hold its GPUs. It is written out when a job is rendered, so that every backend keeps the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,10 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``restart`` never|on_failure|always|exit_code; ``backoff_limit`` None: unlimited; times in seconds."""
+    """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all; times in seconds."""
 
     restart: str
-    backoff_limit: int | None = None
+    backoff_limit: int = BACKOFF_LIMIT
     deadline: float | None = None
     ttl: float | None = None
     clean_pods: str = "running"
@@ -206,7 +209,7 @@ def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
 
     return Policy(
         restart=policy.get("restart", default_restart),
-        backoff_limit=policy.get("backoff_limit"),
+        backoff_limit=policy.get("backoff_limit", BACKOFF_LIMIT),
         deadline=duration("deadline"),
         ttl=duration("ttl"),
         clean_pods=policy.get("clean_pods", "running"),

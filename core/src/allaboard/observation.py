@@ -123,6 +123,7 @@ class Observation:
     """Everything seen of one run at one moment.
 
     ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot be told.
+    ``recorded``: how it ended, by the run record, when nothing else is left of it.
     ``waiting``: why it is not admitted yet, in the words of whoever holds it. ``phases``: seconds in each so far; None when
     not seen. ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines) are
     filled when evidence is asked for.
@@ -147,6 +148,7 @@ class Observation:
     stop: Stop | None = None
     stopped: bool = False
     deleted: bool = False
+    recorded: str | None = None
     waiting: str | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
     progress: Progress = Progress()

@@ -23,6 +23,8 @@ def state_of(seen: Observation) -> State:
         return State.TIMED_OUT if _by_time(seen) else State.FAILED
     if seen.holds("Succeeded"):
         return State.SUCCEEDED
+    if seen.recorded is not None:
+        return State(seen.recorded)
     if seen.deleted:
         return State.STOPPED
     # Before "stopping": a stop that nobody is left to carry out is not under way.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.check import checked
+from allaboard.checking import checked
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Counts
 from allaboard.engines.pytorchjob import environment, judge, place

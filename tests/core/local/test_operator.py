@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local import operator as op
-from allaboard.check import checked
+from allaboard.checking import checked
 from allaboard.layout import lay_out
 from allaboard.observation import Observation, Stop
 from allaboard.status import state_of
@@ -123,7 +123,7 @@ def test_exactly_backoff_limit_restarts_then_failed(policy: str) -> None:
 
 
 def test_the_delay_doubles_up_to_its_longest() -> None:
-    m = Machine(workers=1, policy={"restart": "on_failure"}).admit()
+    m = Machine(workers=1, policy={"restart": "on_failure", "backoff_limit": 9}).admit()
     for _ in range(7):
         m.exits("master-0", 1).passes(30)
     starts = [at for _, _, at in m.spawned]

@@ -26,7 +26,7 @@ from allaboard.backends.local.pool import Need, default_path, shrink
 from allaboard.backends.local.procs import spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
-from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
+from allaboard.errors import AllaboardError, BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
@@ -268,7 +268,7 @@ class LocalBackend:
             finished = record.outcome.at if record.outcome else finished
             stopped = stopped or record.stop is not None
         notes = seen.notes
-        if alive is False and not stopped:
+        if alive is False and not stopped and not record.deleted:
             notes = (*notes, _last_word(attempt))
         return replace(
             seen,
@@ -286,13 +286,12 @@ class LocalBackend:
             stop=seen.stop or record.stop,
             stopped=stopped,
             deleted=record.deleted,
+            recorded=record.outcome.state if record.deleted and record.outcome else None,
             notes=notes,
             handed_over=record.handed_over,
         )
 
     def _state(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> State:
-        if record.deleted and record.outcome is not None:
-            return State(record.outcome.state)
         return state_of(self._observed(folder, record, locked))
 
     def _settled(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
@@ -310,7 +309,24 @@ class LocalBackend:
     def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
         attempt = folder.attempt(record.generation, record.attempt)
         tails = {m.name: tail(Path(m.log), _TAIL_LINES) for m in seen.members if m.log}
-        return replace(seen, events=tuple(read_events(attempt)), tails=tails)
+        progress = self._with_checkpoints(attempt, seen.progress)
+        return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
+
+    def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
+        """The newest and the best checkpoint that are really there, by listing; what was reported when the store is silent."""
+        plan = read_json(attempt.plan)
+        saving = Layout.from_dict(plan["layout"]).saving if plan else None
+        if saving is None:
+            return progress
+        from allaboard.checkpoints import best, latest
+        from allaboard.storage import open_store
+
+        with suppress(AllaboardError):
+            store = open_store(saving.uri, environ=self.environ)
+            newest = latest(store)
+            top = best(store, saving.metric, saving.mode) if saving.metric else None
+            return replace(progress, checkpoint=newest and newest.uri, best_checkpoint=top and top.uri)
+        return progress
 
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""

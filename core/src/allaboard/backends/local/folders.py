@@ -202,10 +202,25 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold a file's lock. It goes with the process, however that ends."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    """Hold a file's lock. It goes with the process, however that ends. The file may be removed by who holds it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # its folder went in between
         fcntl.flock(fd, fcntl.LOCK_EX)
+        if _is_still(path, fd):
+            break
+        os.close(fd)  # who held it before us removed it: what we locked is no longer the file of that name
+    try:
         yield fd
     finally:
         os.close(fd)
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False

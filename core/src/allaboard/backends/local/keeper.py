@@ -39,7 +39,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from allaboard.backends.local import procs
@@ -341,6 +341,8 @@ class _Member:
     """What is known of the main process's end, once it was reaped."""
     deadline: float | None = None
     """Set while the member is being killed."""
+    early: list[int] = field(default_factory=list)
+    """Signals that came before its program ran."""
 
     @property
     def doomed(self) -> bool:
@@ -421,11 +423,11 @@ class _Keeping:
         match message["do"]:
             case "spawn":
                 self.spawn(message, fds)
+            case "signal" if member and member.report is not None:
+                # Until its exec the child still ignores what we ignore: it would be lost.
+                member.early.append(message["sig"])
             case "signal" if member and member.ended is None:
-                with contextlib.suppress(
-                    OSError
-                ):  # a setuid program; never ESRCH, because we have not reaped it
-                    os.kill(member.pid, message["sig"])
+                self.signal(member, message["sig"])
             case "kill" if member:
                 self.doom(member)
             case "hold":
@@ -476,6 +478,12 @@ class _Keeping:
             member.failure = json.loads(text)
         else:
             self.tell("started", member.name, pid=member.pid, start=member.start)
+            for sig in member.early:
+                self.signal(member, sig)
+
+    def signal(self, member: _Member, sig: int) -> None:
+        with contextlib.suppress(OSError):  # a setuid program; never ESRCH, because we have not reaped it
+            os.kill(member.pid, sig)
 
     def reap(self) -> None:
         mains = {member.pid: member for member in self.members.values() if member.ended is None}

@@ -9,6 +9,7 @@ Where this differs from the operator, on purpose:
 | what | the operator | here | why |
 |---|---|---|---|
 | backoffLimit N | the N-th restart fails the job, so N-1 survive; blind to recreated pods | exactly N restarts, every kind counted, then it fails | what its documentation promises |
+| backoffLimit absent | no limit | 3, written out in every manifest | a script with a typo would crash for ever |
 | deadline | noticed at the next event or the 10 h resync | a timer | the same |
 | clean-up default | None: members run on and hold GPUs | running | the contract, section 5 |
 | elastic, worker 0 lost | every survivor fails and is restarted, each counted | the whole gang starts again from its checkpoint, one restart counted | one failure is one failure |
@@ -246,7 +247,7 @@ class Operator:
         if policy.restart == "never" or (policy.restart == "exit_code" and code < 128):
             one.phase = "failed"
             return self._fail("Failed", now, role=one.member.group)
-        if policy.backoff_limit is not None and self.restarts >= policy.backoff_limit:
+        if self.restarts >= policy.backoff_limit:
             one.phase = "failed"
             return self._fail("BackoffLimit", now)
         one.restarts += 1

@@ -35,7 +35,7 @@ def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
 def _checkpoints(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     from allaboard.storage import open_store
 
-    probe = ".allaboard-probe"
+    probe = ".preflight"
     try:
         store = open_store(uri, environ=environ)
         store.write(probe, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,10 +38,13 @@ class Transaction:
 
 @contextmanager
 def changing(folder: RunFolder) -> Iterator[Transaction]:
-    """Nobody else changes the record meanwhile."""
-    folder.path.mkdir(parents=True, exist_ok=True)
+    """Nobody else changes the record meanwhile. Where this ends without a record, nothing of the run is left behind."""
     with locked(folder.lock):
-        yield Transaction(folder, read(folder))
+        try:
+            yield Transaction(folder, read(folder))
+        finally:
+            if not folder.record.exists():
+                shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def change(folder: RunFolder, how: Callable[[RunRecord], RunRecord]) -> RunRecord | None:

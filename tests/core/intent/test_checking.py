@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allaboard import BadInput, TrainingJob, check
-from allaboard.check import checked
+from allaboard.checking import checked
 from allaboard.testing import a_job
 
 

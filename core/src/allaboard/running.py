@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.check import checked
+from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key

@@ -1,0 +1,75 @@
+"""What tests of the local backend share: waiting for what must happen, and looking at real processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from allaboard import TrainingJob
+from allaboard.backends.base import Plan
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.folders import RunFolder
+from allaboard.backends.local.procs import find_marked
+from allaboard.backends.local.records import read
+from allaboard.checking import checked
+from allaboard.observation import Observation
+from allaboard.status import state_of
+
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], seconds: float = 30.0) -> T:
+    """What ``what`` returns once it is true; fails when that takes too long."""
+    end = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        time.sleep(0.01)
+
+
+def processes_of(backend: LocalBackend, run: str) -> list[int]:
+    """Pids of members (and what they started) that live."""
+    record = read(RunFolder(backend.runs / run))
+    return [] if record is None else [found.pid for found in find_marked(record.uid)]
+
+
+def a_plan(folder: Path, script: str, key: str = "k", **fields: Any) -> Plan:
+    """A job whose members run ``script``."""
+    (folder / "main.py").write_text(script)
+    job = TrainingJob(folder=str(folder), **{"name": "job", "command": ["python", "main.py"], "workers": 2, **fields})
+    return Plan(checked(job), key)
+
+
+def ended(backend: LocalBackend, run: str, seconds: float = 30.0) -> Observation:
+    """The observation of a run once it has ended and nobody supervises it any more."""
+
+    def look() -> Observation | None:
+        seen = backend.observe(run)
+        return seen if state_of(seen).is_final and not seen.alive else None
+
+    return wait_for(look, seconds)
+
+
+def supervisor_and_keeper(backend: LocalBackend, run: str) -> tuple[int, int]:
+    """Their pids: the holders of the attempt's lock, parent first."""
+    folder = backend.find(run)
+    record = read(folder)
+    assert record is not None
+    live = folder.attempt(record.generation, record.attempt).live.resolve()
+    holders = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                if any(fd.resolve() == live for fd in (process / "fd").iterdir()):
+                    parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                    holders.append((int(process.name), parent))
+            except OSError:
+                continue
+    pids = {pid for pid, _ in holders}
+    keeper = next(pid for pid, parent in holders if parent in pids)
+    supervisor = next(pid for pid, _ in holders if pid != keeper)
+    return supervisor, keeper

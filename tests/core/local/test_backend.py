@@ -1,0 +1,512 @@
+"""Runs on this machine: real supervisors, real members, real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import allaboard
+from allaboard import BadInput
+from allaboard.backends.base import NotYours, Selection, Stopped
+from allaboard.backends.local import backend as backend_module
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.records import read
+from allaboard.errors import Conflict, SpecChanged, UnknownRun
+from allaboard.observation import Owner, State
+from allaboard.running import Follower
+from allaboard.follow import FollowPolicy
+from allaboard.status import state_of, summary
+from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
+
+ME = Owner("me")
+DEFERRED = Owner("me", phase="deferred", kind="orchestrated")
+YOU = Owner("you", kind="orchestrated")
+SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+QUICK = "print('done')\n"
+
+
+def running(backend: LocalBackend, run: str) -> None:
+    """Until every member of the run runs."""
+    wait_for(lambda: {m.phase for m in backend.observe(run).members} == {"running"})
+
+
+# Launching and the table of contract section 1.
+
+
+def test_a_run_goes_from_created_to_succeeded(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, QUICK), ME)
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.SUCCEEDED and not handle.adopted
+    assert [(c.type, c.status) for c in seen.conditions] == [("Created", "True"), ("Running", "False"), ("Succeeded", "True")]
+    assert [(m.name, m.phase, m.exit_code) for m in seen.members] == [("master-0", "succeeded", 0), ("worker-0", "succeeded", 0)]
+    assert processes_of(backend, handle.run) == []
+
+
+def test_live_the_same_owner_adopts(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SLEEP)
+    first = backend.launch(plan, ME)
+    running(backend, first.run)
+    before = processes_of(backend, first.run)
+    second = backend.launch(plan, ME)
+    assert second.adopted and second.uid == first.uid and processes_of(backend, first.run) == before
+
+
+def test_live_its_client_killed_with_9_is_adopted_by_the_next(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SLEEP)
+    code = (
+        "import allaboard, sys\n"
+        f"allaboard.run(allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r}), key='k')\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], env=backend.environ)
+    try:
+        wait_for(lambda: (backend.runs / plan.run / "record.json").exists())
+        running(backend, plan.run)
+    finally:
+        client.kill()
+        client.wait()
+    record = read(backend.find(plan.run))
+    handle = backend.launch(plan, ME)
+    assert record is not None and handle.adopted and handle.uid == record.uid
+    assert backend.observe(plan.run).owner == ME and len(processes_of(backend, plan.run)) == 2
+
+
+def test_live_with_another_spec_is_refused_and_shown(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP), ME)
+    with pytest.raises(SpecChanged, match="workers: 2 -> 3"):
+        backend.launch(a_plan(folder, SLEEP, workers=3), YOU)
+    assert not state_of(backend.observe(handle.run)).is_final
+
+
+def test_live_deferred_and_a_new_try_stops_waits_and_resumes(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SLEEP)
+    first = backend.launch(plan, DEFERRED)
+    running(backend, first.run)
+    old = processes_of(backend, first.run)
+    second = backend.launch(plan, YOU)
+    assert (second.attempt, second.adopted) == (2, False) and second.uid != first.uid
+    assert not any(Path(f"/proc/{pid}").exists() for pid in old), "the old members are gone before the new ones start"
+
+
+@pytest.mark.parametrize("how", ["failed", "stopped", "lost"])
+def test_what_ended_badly_is_tried_again_with_the_changed_spec(backend: LocalBackend, folder: Path, how: str) -> None:
+    script = "raise SystemExit(3)" if how == "failed" else SLEEP
+    handle = backend.launch(a_plan(folder, script, policy={"restart": "never"}), ME)
+    if how == "stopped":
+        backend.stop(handle, ME, "me", "because")
+    if how == "lost":
+        running(backend, handle.run)
+        os.kill(supervisor_and_keeper(backend, handle.run)[0], signal.SIGKILL)
+    assert state_of(ended(backend, handle.run)).value == how
+    again = backend.launch(a_plan(folder, QUICK, workers=1), YOU)
+    assert again.attempt == 2 and any("workers: 2 -> 1" in note for note in again.notes)
+    assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
+    history = read(backend.find(handle.run)).history  # type: ignore[union-attr]
+    assert [(e.attempt, e.state) for e in history] == [(1, how), (2, "succeeded")]
+
+
+def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(backend: LocalBackend, folder: Path) -> None:
+    script = "import os, pathlib\np = pathlib.Path(os.environ['ALLABOARD_CHECKPOINTS'])\np.mkdir(parents=True, exist_ok=True)\nprint(p)\n"
+    plan = a_plan(folder, script, workers=1, checkpoints={"uri": "out"})
+    first = backend.launch(plan, ME)
+    ended(backend, first.run)
+    second = backend.launch(plan, YOU)
+    assert second.hand_over and second.uid == first.uid
+    backend.hand_over(second)
+    third = backend.launch(plan, YOU)
+    assert (third.generation, third.attempt, third.hand_over) == (2, 1, False)
+    assert state_of(ended(backend, first.run)) is State.SUCCEEDED
+    assert sorted(p.name for p in (folder / "out").iterdir()) == [plan.run, f"{plan.run}-g2"]
+
+
+def test_many_clients_at_once_start_one_run(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SLEEP)
+    code = (
+        "import allaboard\nfrom allaboard.backends.base import Plan\nfrom allaboard.backends.local.backend import LocalBackend\n"
+        "from allaboard.running import me\n"
+        f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
+        "print(LocalBackend().launch(Plan(job, 'k'), me('detached')).uid)\n"
+    )
+    clients = [subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    uids = {client.communicate(timeout=120)[0].strip() for client in clients}
+    assert len(uids) == 1 and "" not in uids
+    running(backend, plan.run)
+    assert len(processes_of(backend, plan.run)) == 2
+
+
+def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SLEEP, workers=1)
+    code = (
+        "import allaboard\nfrom allaboard.backends.base import Plan\nfrom allaboard.backends.local.backend import LocalBackend\n"
+        "from allaboard.running import me\n"
+        f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
+        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), me('detached'))\nprint('launched', flush=True)\n"
+    )
+    for n in range(24):
+        client = subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True)
+        assert client.stdout is not None and client.stdout.readline() == "go\n"
+        time.sleep(n * 0.008)
+        client.kill()
+        client.communicate()
+    handle = backend.launch(plan, ME)
+    running(backend, plan.run)
+    assert len(processes_of(backend, plan.run)) == 1
+    backend.stop(handle, ME, "me", "end")
+    ended(backend, plan.run)
+    assert processes_of(backend, plan.run) == []
+
+
+# Death of those who watch.
+
+
+@pytest.mark.parametrize("victims", ["supervisor", "keeper", "both"])
+def test_no_member_outlives_those_who_watch_it(backend: LocalBackend, folder: Path, victims: str) -> None:
+    children = (
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print('up', flush=True)\ntime.sleep(600)\n"
+    )
+    plan = a_plan(folder, children, policy={"restart": "never"})
+    handle = backend.launch(plan, ME)
+    wait_for(lambda: len(processes_of(backend, handle.run)) == 4)
+    supervisor, keeper = supervisor_and_keeper(backend, handle.run)
+    if victims in ("supervisor", "both"):
+        os.kill(supervisor, signal.SIGKILL)
+    if victims in ("keeper", "both"):
+        os.kill(keeper, signal.SIGKILL)
+    if victims == "both":
+        # Nobody is left to end the grandchildren: the next allaboard process does, before it hands out slots.
+        ended(backend, handle.run)
+        other = backend.launch(a_plan(folder, QUICK, key="other", workers=1, resources={"cpu": 1}), ME)
+        ended(backend, other.run)
+    seen = ended(backend, handle.run)
+    assert processes_of(backend, handle.run) == []
+    assert state_of(seen) is (State.FAILED if victims == "keeper" else State.LOST)
+    if victims == "supervisor":
+        assert summary(seen)["state"] == "lost" and "supervisor was killed" in " ".join(seen.notes)
+
+
+def test_a_lost_run_is_taken_up_by_run_and_resumes(backend: LocalBackend, folder: Path) -> None:
+    script = (
+        "import os, time\nfrom allaboard.inside import report\n"
+        "n = int(os.environ['ALLABOARD_ATTEMPT'])\nreport(step=7 * n, total=14)\nprint('attempt', n, flush=True)\n"
+        "time.sleep(600 if n == 1 else 0)\n"
+    )
+    plan = a_plan(folder, script, workers=1)
+    attempts, killed = [], []
+
+    def look(seen: allaboard.Observation) -> None:
+        attempts.append(seen.attempt)
+        if seen.attempt == 1 and seen.progress.step == 7 and not killed:
+            killed.append(seen.run)
+            os.kill(supervisor_and_keeper(backend, seen.run)[0], signal.SIGKILL)
+
+    job = plan.job
+    outcome = allaboard.run(job, key="k", backend=backend, on_seen=look)
+    assert outcome.ok and outcome.seen.attempt == 2 and set(attempts) == {1, 2}
+
+
+# People: stop, suspend, resume, delete.
+
+
+def test_stop_says_who_and_why_and_leaves_nothing(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP), ME)
+    running(backend, handle.run)
+    assert backend.stop(handle, YOU, "you", "mine!") == NotYours("me")
+    assert backend.stop(replace(handle, uid="older"), ME, "me", "late") == NotYours("me")
+    assert backend.stop(handle, ME, "ann", "wrong data") == Stopped()
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.STOPPED and seen.stop is not None and (seen.stop.by, seen.stop.reason) == ("ann", "wrong data")
+    assert {m.phase for m in seen.members} == {"deleted"} and processes_of(backend, handle.run) == []
+    assert backend.stop(handle, ME, "ann", "again") == Stopped(already=True)
+
+
+def test_a_member_that_ignores_sigterm_is_killed_after_the_grace(backend: LocalBackend, folder: Path) -> None:
+    script = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)\n"
+    handle = backend.launch(a_plan(folder, script, workers=1, spot={"grace": 0.5}), ME)
+    wait_for(lambda: "up" in text(backend, handle.run))
+    backend.stop(handle, ME, "me", "end")
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.STOPPED and seen.members[0].exit_code == 137
+
+
+def text(backend: LocalBackend, run: str, **selection: object) -> str:
+    lines = [line for line in backend.logs(run, Selection(**selection)) if not isinstance(line, dict)]  # type: ignore[arg-type]
+    return "\n".join(line.text for line in lines)
+
+
+def test_suspend_frees_and_resume_starts_again(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP, resources={"cpu": 0.1}), ME)
+    running(backend, handle.run)
+    backend.suspend(handle.run)
+    wait_for(lambda: state_of(backend.observe(handle.run)) is State.SUSPENDED and not processes_of(backend, handle.run))
+    backend.resume(handle.run)
+    running(backend, handle.run)
+    assert backend.observe(handle.run).attempt == 1 and backend.observe(handle.run).restarts == 0
+    backend.stop(handle, ME, "me", "end")
+    ended(backend, handle.run)
+    with pytest.raises(BadInput, match="only a live run can be suspended"):
+        backend.suspend(handle.run)
+
+
+def test_delete_stops_and_removes_the_logs_but_not_the_record(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP), ME)
+    running(backend, handle.run)
+    backend.delete(handle.run)
+    assert processes_of(backend, handle.run) == []
+    record = read(backend.find(handle.run))
+    assert record is not None and record.deleted and backend.find(handle.run).attempts() == []
+    assert state_of(backend.observe(handle.run)) is State.STOPPED
+
+
+def test_ttl_is_applied_by_the_next_process_and_old_records_go(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, QUICK, policy={"ttl": "1h"}), ME)
+    ended(backend, handle.run)
+    backend.housekeep(time.time() + 3000)
+    assert backend.find(handle.run).attempts()
+    backend.housekeep(time.time() + 3700)
+    assert backend.find(handle.run).attempts() == [] and state_of(backend.observe(handle.run)) is State.SUCCEEDED
+    backend.housekeep(time.time() + 31 * 86400)
+    with pytest.raises(UnknownRun):
+        backend.find(handle.run)
+
+
+def test_a_deadline_ends_it_as_timed_out(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP, policy={"deadline": 0.7}), ME)
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.TIMED_OUT and processes_of(backend, handle.run) == []
+
+
+def test_adoption_is_compare_and_swap(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP), ME)
+    assert backend.adopt(handle, ME, YOU).adopted
+    with pytest.raises(Conflict, match="belongs to you"):
+        backend.adopt(handle, ME, DEFERRED)
+    with pytest.raises(Conflict, match="on attempt 1 now"):
+        backend.adopt(replace(handle, uid="older", attempt=0), YOU, ME)
+
+
+def test_an_attached_run_that_nobody_follows_is_stopped(
+    backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "ATTACHED_SECONDS", 1.0)
+    attached = backend.launch(a_plan(folder, SLEEP), ME)
+    alone = backend.launch(a_plan(folder, SLEEP, key="k2"), Owner("me", "detached", "detached"))
+    seen = ended(backend, attached.run, 60)
+    assert state_of(seen) is State.STOPPED and seen.stop is not None and "nobody followed" in seen.stop.reason
+    assert not state_of(backend.observe(alone.run)).is_final
+
+
+# Restarts and logs.
+
+
+def test_it_is_retried_up_to_the_limit_and_every_try_can_be_read(backend: LocalBackend, folder: Path) -> None:
+    script = "import os\nprint('I am', os.environ['RANK'])\nraise SystemExit(1)\n"
+    handle = backend.launch(a_plan(folder, script, workers=1, policy={"backoff_limit": 2}), ME)
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.FAILED and seen.restarts == 2 and seen.members[0].exit_code == 1
+    assert [text(backend, handle.run, restart=n) for n in range(3)] == ["I am 0"] * 3
+    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    assert [d.code for d in outcome.diagnoses] == ["python_exception", "backoff_limit_exceeded"]
+
+
+def test_logs_can_be_followed_without_loss_or_repeats(backend: LocalBackend, folder: Path) -> None:
+    script = "import time\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.02)\nprint('last', end='')\n"
+    handle = backend.launch(a_plan(folder, script), ME)
+    found: dict[str, list[str]] = {"master-0": [], "worker-0": []}
+    cursor = None
+    while True:
+        final = (s := backend.observe(handle.run)) and state_of(s).is_final and not s.alive
+        for item in backend.logs(handle.run, Selection(), cursor):
+            if isinstance(item, dict):
+                cursor = item
+            else:
+                found[item.member].append(item.text)
+        if final:
+            break
+        time.sleep(0.05)
+    assert found == {m: [*map(str, range(40)), "last"] for m in found}
+
+
+def test_logs_of_a_member_or_rank_that_is_not_there(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, QUICK), ME)
+    ended(backend, handle.run)
+    with pytest.raises(BadInput, match="did you mean 'worker-0'"):
+        list(backend.logs(handle.run, Selection(members=("wroker-0",))))
+    with pytest.raises(BadInput, match="there are 0 to 1"):
+        list(backend.logs(handle.run, Selection(ranks=(7,))))
+    with pytest.raises(BadInput, match="has no attempt 3"):
+        list(backend.logs(handle.run, Selection(attempt=3)))
+
+
+def test_runs_are_found_by_id_prefix_and_job_name(backend: LocalBackend, folder: Path) -> None:
+    one = backend.launch(a_plan(folder, QUICK, key="1"), ME)
+    two = backend.launch(a_plan(folder, QUICK, key="2"), ME)
+    assert backend.find(one.run).name == one.run and backend.find(one.run[:7]).name in (one.run, two.run)
+    assert backend.find("job").name == two.run, "a job's name means its newest run"
+    with pytest.raises(UnknownRun, match="did you mean 'job'"):
+        backend.find("jbo")
+    assert [s.run for s in backend.list()] == [two.run, one.run]
+
+
+# What members find.
+
+SHOW = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
+
+
+def environment(backend: LocalBackend, run: str, member: str) -> dict[str, str]:
+    import json
+
+    found: dict[str, str] = json.loads(text(backend, run, members=(member,)))
+    return found
+
+
+def test_members_find_the_operators_environment_on_the_loopback(backend: LocalBackend, folder: Path) -> None:
+    backend.environ |= {"AIRFLOW__CORE__FERNET_KEY": "s3cret", "_AIRFLOW_X": "s3cret", "KFP_POD_NAME": "x", "MINE": "kept"}
+    handle = backend.launch(a_plan(folder, SHOW, workers=3, resources={"cpu": 0.2}, environment={"A": "1", "RANK": "9"}), ME)
+    seen = ended(backend, handle.run)
+    master, worker = environment(backend, handle.run, "master-0"), environment(backend, handle.run, "worker-1")
+    assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "2", "3")
+    assert master["MASTER_ADDR"] == "127.0.0.1" and master["MASTER_PORT"] == worker["MASTER_PORT"] != "23456"
+    assert worker["PET_NNODES"] == "3" and worker["PET_NPROC_PER_NODE"] == "1" and worker["PYTHONUNBUFFERED"] == "1"
+    assert worker["OMP_NUM_THREADS"] == "1" and worker["GLOO_SOCKET_IFNAME"] == "lo" and worker["CUDA_VISIBLE_DEVICES"] == ""
+    assert worker["A"] == "1" and worker["MINE"] == "kept" and worker["ALLABOARD_RUN"] == handle.run
+    assert not any(name.startswith(("AIRFLOW__", "_AIRFLOW", "KFP_")) for name in worker)
+    assert seen.members[0].log is not None
+    files = [p for p in backend.find(handle.run).path.rglob("*") if p.is_file() and p.suffix != ".log"]
+    assert files and not any(b"s3cret" in p.read_bytes() or b"MINE" in p.read_bytes() for p in files), "never written to disk"
+
+
+def test_elastic_members_know_who_is_the_host(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SHOW, workers=2, elastic={"min": 1, "max": 3, "rendezvous_conf": {"join_timeout": "9"}})
+    handle = backend.launch(plan, ME)
+    ended(backend, handle.run)
+    host, other = environment(backend, handle.run, "worker-0"), environment(backend, handle.run, "worker-1")
+    assert host["PET_RDZV_CONF"] == "join_timeout=9,is_host=1" and other["PET_RDZV_CONF"] == "join_timeout=9,is_host=0"
+    assert host["PET_NNODES"] == "1:3" and host["PET_RDZV_ENDPOINT"] == other["PET_RDZV_ENDPOINT"]
+
+
+def test_secrets_come_from_private_files_and_reach_members_alone(backend: LocalBackend, folder: Path) -> None:
+    place = Path(backend.home) / "secrets" / "aws"
+    place.mkdir(parents=True)
+    (place / "TOKEN").write_text("t0ps3cret\n")
+    plan = a_plan(folder, SHOW, workers=1, secrets=[{"name": "aws", "env": True}])
+    with pytest.raises(BadInput, match="may be read by others"):
+        backend.launch(plan, ME)
+    place.chmod(0o700)
+    (place / "TOKEN").chmod(0o600)
+    handle = backend.launch(plan, ME)
+    ended(backend, handle.run)
+    assert environment(backend, handle.run, "master-0")["TOKEN"] == "t0ps3cret"
+    files = [p for p in backend.find(handle.run).path.rglob("*") if p.is_file() and p.suffix != ".log"]
+    assert not any(b"t0ps3cret" in p.read_bytes() for p in files)
+
+
+def test_storage_is_mapped_by_the_site_or_a_problem(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(
+        folder, "import sys\nprint(sys.argv[1:])\n", workers=1, command=["python", "main.py", "--data=/data/x", "/data2"],
+        storage=[{"mount": "/data", "pvc": "datasets"}],
+    )  # fmt: skip
+    with pytest.raises(BadInput, match=r"storage\[0\].mount: /data is mapped to nothing here"):
+        backend.launch(plan, ME)
+    backend.site = replace(backend.site, mounts={"/data": str(folder / "d")})
+    handle = backend.launch(plan, ME)
+    ended(backend, handle.run)
+    assert text(backend, handle.run) == f"['--data={folder}/d/x', '/data2']"
+
+
+# Fit.
+
+
+def test_a_gang_too_large_is_shrunk_with_a_word_or_refused(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, QUICK, resources={"cpu": 1000, "gpu": 64})
+    handle = backend.launch(plan, ME)
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.SUCCEEDED and "CPU" in " ".join(handle.notes) and "GPU" in " ".join(handle.notes)
+    with pytest.raises(BadInput, match="does not fit this machine"):
+        backend.launch(a_plan(folder, QUICK, key="strict", resources={"cpu": 1000}, fit="strict"), ME)
+    assert [p.name for p in backend.runs.iterdir()] == [handle.run]
+
+
+def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, QUICK, image="x:1", gang={"queue": "q"}, pod={"spec": {}}), ME)
+    assert [n for n in handle.notes if "no meaning" in n] == ["image, gang, pod: no meaning on one machine, left out"]
+
+
+def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder: Path) -> None:
+    from allaboard.backends.local.machine import capacity
+
+    room = capacity(with_gpus=False).cpu
+    first = backend.launch(a_plan(folder, SLEEP, key="1", workers=1, resources={"cpu": room}), ME)
+    running(backend, first.run)
+    second = backend.launch(a_plan(folder, QUICK, key="2", workers=2, resources={"cpu": room / 2}), ME)
+    seen = wait_for(lambda: (s := backend.observe(second.run)).waiting and s)
+    assert state_of(seen) is State.QUEUED and "cores" in str(seen.waiting)
+    assert {m.phase for m in seen.members} == {"pending"}
+    backend.stop(first, ME, "me", "make room")
+    assert state_of(ended(backend, second.run)) is State.SUCCEEDED
+
+
+# Bad input: said before a start, nothing left behind.
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"command": ["trian"]}, r"command\[0\]: 'trian' is not found"),
+        ({"command": ["python", "trian.py"]}, r"command\[1\]: 'trian.py' is not in"),
+        ({"command": ["./main.py"]}, r"command\[0\]: './main.py' is not executable"),
+        ({"code": ["model.py"]}, r"code\[0\]: 'model.py' is not in"),
+        ({"data": {"shards": "nowhere"}}, r"data.shards: .*nowhere"),
+        ({"checkpoints": {"uri": "/proc/nowhere"}}, r"checkpoints.uri: .*"),
+        ({"secrets": [{"name": "none", "env": True}]}, r"secrets\[0\]: 'none' is not there"),
+    ],
+)
+def test_what_cannot_start_is_said_before_a_start(
+    backend: LocalBackend, folder: Path, fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        backend.launch(a_plan(folder, QUICK, **fields), ME)
+    assert list(backend.runs.iterdir()) == []
+
+
+def test_a_newer_format_is_refused_with_a_word(backend: LocalBackend) -> None:
+    (backend.runs.parent / "format").write_text("99\n")
+    with pytest.raises(allaboard.AllaboardError, match="written in format 99"):
+        LocalBackend(backend.environ)
+
+
+# What is seen.
+
+
+def test_members_that_never_meet_are_flagged(backend: LocalBackend, folder: Path) -> None:
+    handle = backend.launch(a_plan(folder, QUICK), ME)
+    ended(backend, handle.run)
+    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    assert outcome.ok and outcome.summary["flags"] == ["rendezvous_never_happened"]
+    assert outcome.diagnoses[0].code == "rendezvous_never_happened"
+
+
+def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> None:
+    script = (
+        "import os, socket, time\nrank, port = int(os.environ['RANK']), int(os.environ['MASTER_PORT'])\n"
+        "from allaboard.inside import report\n"
+        "if rank == 0:\n    s = socket.create_server(('127.0.0.1', port))\n"
+        "c = None\n"
+        "for _ in range(500):\n"
+        "    try:\n        c = socket.create_connection(('127.0.0.1', port)); break\n"
+        "    except OSError: time.sleep(0.01)\n"
+        "time.sleep(0.6)\nreport(step=1, total=1, loss=float('nan'))\n"
+    )
+    handle = backend.launch(a_plan(folder, script), ME)
+    seen = ended(backend, handle.run)
+    assert seen.phases["rendezvous"] is not None and seen.phases["first_step"] is not None and seen.phases["image"] is None
+    assert seen.flags == ("nan_loss",) and seen.progress.metrics["loss"] is None and seen.progress.step == 1
+    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    assert outcome.ok and [d.code for d in outcome.diagnoses] == ["nan_loss"]
