@@ -1,0 +1,35 @@
+"""``make bench``: every benchmark beside its peers, in one run. ``python tests/bench/run.py [NAME ...] [--rounds N]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import platform
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+BENCHES = {
+    "startup": "start-up of allaboard itself",
+    "launch": "launch to first all-reduce, exit to outcome",
+    "dag_parse": "parsing a DAG with a TrainingJob in it",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"{', '.join(BENCHES)}; all when none is named")
+    parser.add_argument("--rounds", type=int, default=7)
+    chosen = parser.parse_args()
+    unknown = [name for name in chosen.names if name not in BENCHES]
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
+    print(f"{platform.platform()}, Python {platform.python_version()}, rounds: {chosen.rounds}")
+    for name in chosen.names or BENCHES:
+        importlib.import_module(f"tests.bench.{name}").main(chosen.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
