@@ -25,6 +25,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +49,8 @@ from allaboard.units import rfc3339, seconds
 #: With less than this share of a disk free, what retention let go of does not wait its hour.
 SCARCE = 0.2
 
+Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Every:
@@ -62,10 +65,12 @@ class Every:
         if value is None:
             return cls()
         text = str(value).strip()
-        try:
-            found = cls(steps=int(text)) if text.isdecimal() else cls(seconds=seconds(text))
-        except ValueError:
-            found = cls()
+        found = cls()
+        if text.isdecimal():
+            found = cls(steps=int(text))
+        elif text[-1:].isalpha():  # 2.5 is neither: nobody should have to guess
+            with suppress(ValueError):
+                found = cls(seconds=seconds(text))
         if not (found.steps or found.seconds):
             raise BadInput(
                 f"every {value!r} is neither steps nor time; write 50 for 50 steps, or 10m for ten minutes"
@@ -226,15 +231,14 @@ class Checkpointer:
 
     # --- save
 
-    def step(
-        self, step: int, state: Callable[[], Any], metrics: Mapping[str, Any] | None = None
-    ) -> Checkpoint | None:
+    def step(self, step: int, state: Callable[[], Any], metrics: Metrics = None) -> Checkpoint | None:
         """A step is done: save if it is due, or if SIGTERM came, which then ends the script with exit code
         143.
 
         ``step`` counts the steps done, from 1. ``state`` is a function, called on rank 0 and only when
-        something is saved; it returns what `save` takes. Comes back with the checkpoint when one was
-        written by this process, else None.
+        something is saved; it returns what `save` takes. ``metrics`` may be such a function too, when they
+        cost an evaluation; on SIGTERM it is not called, for there is little time. Comes back with the
+        checkpoint when one was written by this process, else None.
         """
         if hasattr(state, "state_dict") or not callable(state):
             raise BadInput(
@@ -249,11 +253,13 @@ class Checkpointer:
             return None
         if not due and step == self._last_step:
             self._leave(step)
+        if leaving.asked and callable(metrics):
+            metrics = None  # an evaluation may take longer than there is until SIGKILL
         return self.save(step, state(), metrics)
 
-    def save(self, step: int, state: Any, metrics: Mapping[str, Any] | None = None) -> Checkpoint | None:
+    def save(self, step: int, state: Any, metrics: Metrics = None) -> Checkpoint | None:
         """Save now. ``state`` is anything that torch saves, or bytes, or parts: a mapping of names to bytes
-        and paths of files.
+        and paths of files. ``metrics`` are numbers by name, or a function that returns them, called on rank 0.
 
         On other ranks than 0 nothing happens, and None comes back. When this returns, the checkpoint is
         whole and durable. A step that was saved before is replaced; at every moment the old one or the new
@@ -262,12 +268,13 @@ class Checkpointer:
         rank, world = ranks()
         if rank != 0:
             return None
+        metrics = metrics() if callable(metrics) else metrics
         manifest = self._manifest(step, world).with_metrics(metrics)
         with self._explained(f"saving step {step}", folder_name(step)):
             saved = self._write(manifest, _parts_of(state))
         self._last_step, self._last_time = step, time.monotonic()
-        self._retain(step)
-        tell("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=self._is_best(saved))
+        best = self._tidy(saved)
+        tell("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=best)
         if leaving.asked:
             self._leave(step)
         return saved
@@ -293,14 +300,16 @@ class Checkpointer:
                 raise
         return save(self._store, manifest, parts)
 
-    def _retain(self, step: int) -> None:
-        if self._keep is None:
-            return
+    def _tidy(self, saved: Checkpoint) -> bool | None:
+        """Let go what is not wanted any more; whether the saved one is the best (None: nobody asked)."""
         try:
-            self._prune(step, 0.0 if self._scarce() else PARTS_AFTER)
+            if self._keep is not None:
+                self._prune(saved.step, 0.0 if self._scarce() else PARTS_AFTER)
+            return self._is_best(saved)
         except StorageError as error:
             # The state is safe; old ones that stay are no reason to end a training.
             self._warn("checkpoint_retention", f"old checkpoints in {self.uri} could not be removed: {error}")
+            return None
 
     def _prune(self, step: int, parts_after: float) -> int:
         return prune(
@@ -319,7 +328,7 @@ class Checkpointer:
             return None
         metric, mode = self._best
         if number(saved.metrics, metric) is None:
-            if metric not in saved.metrics:
+            if metric not in saved.metrics and not leaving.asked:
                 known = ", ".join(sorted(saved.metrics)) or "none"
                 self._warn(
                     "checkpoint_best",
@@ -327,7 +336,8 @@ class Checkpointer:
                 )
             return False
         kept = [item for item in scan(self._store) if isinstance(item, Checkpoint)]
-        return best_of(kept, lambda item: item.metrics, metric, mode)[0].step == saved.step
+        ranked = best_of(kept, lambda item: item.metrics, metric, mode)
+        return bool(ranked) and ranked[0].step == saved.step
 
     # --- leave
 
