@@ -1,0 +1,61 @@
+"""Paths hang off the place: store://, mounts, the job file's folder."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from allaboard import BadInput
+from allaboard.site import Site, place_job, resolve_uri, site_of
+from allaboard.testing import a_job
+
+SITE = Site(store="s3://bucket/ml", mounts={"/data": "/mnt/d", "/data/big": "/mnt/big"})
+
+
+@pytest.mark.parametrize(
+    ("uri", "where"),
+    [
+        ("store://digits/checkpoints", "s3://bucket/ml/digits/checkpoints"),
+        ("store://", "s3://bucket/ml"),
+        ("s3://other/x", "s3://other/x"),
+        ("/data/x", "/mnt/d/x"),
+        ("/data", "/mnt/d"),
+        ("/data/big/x", "/mnt/big/x"),
+        ("/database", "/database"),
+        ("out", "/job/out"),
+        ("../out", "/out"),
+    ],
+)
+def test_a_uri_is_resolved(uri: str, where: str) -> None:
+    assert resolve_uri(uri, SITE, "/job") == where
+
+
+def test_a_job_is_placed_whole() -> None:
+    job = a_job(
+        command=["python", "train.py", "--data=/data/x", "--out=store://out", "/data", "--lr=0.1"],
+        environment={"DATA": "/data/y", "PLAIN": "x"}, checkpoints={"uri": "store://ck", "start_from": "store://old"},
+        data={"shards": "store://shards"}, storage=[{"mount": "/data", "pvc": "d"}],
+    )  # fmt: skip
+    placed = place_job(job, SITE)
+    assert placed.get("command")[2:] == ["--data=/mnt/d/x", "--out=s3://bucket/ml/out", "/mnt/d", "--lr=0.1"]
+    assert placed.get("environment") == {"DATA": "/mnt/d/y", "PLAIN": "x"}
+    assert placed.get("checkpoints") == {"uri": "s3://bucket/ml/ck", "start_from": "s3://bucket/ml/old"}
+    assert placed.get("data") == {"shards": "s3://bucket/ml/shards"}
+    assert job.get("data") == {"shards": "store://shards"}, "the job itself names no place"
+
+
+def test_a_volume_that_nothing_is_mapped_to_is_a_problem() -> None:
+    with pytest.raises(BadInput, match=r"storage\[0\].mount: /models is mapped to nothing here"):
+        place_job(a_job(storage=[{"mount": "/models", "pvc": "m"}]), SITE)
+
+
+def test_a_site_from_the_environment_and_its_mistakes() -> None:
+    site = site_of({"ALLABOARD_STORE": "s3://b/", "ALLABOARD_MOUNTS": "/data=./d,/m=/x", "ALLABOARD_FIT": "strict"})
+    assert site == Site("s3://b", {"/data": "./d", "/m": "/x"}, "strict")
+    assert site_of({"ALLABOARD_HOME": "/h"}).store == "/h/store"
+    assert site_of({}).store == os.path.expanduser("~/.allaboard/store")
+    with pytest.raises(BadInput, match="write /data=./data"):
+        site_of({"ALLABOARD_MOUNTS": "data"})
+    with pytest.raises(BadInput, match="known: shrink, strict"):
+        site_of({}, fit="loose")
