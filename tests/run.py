@@ -40,10 +40,7 @@ class Suite:
 
     name: str
     arguments: tuple[str, ...]
-
-    @property
-    def bin(self) -> Path:
-        return ROOT / ".venv" / self.name / "bin"
+    bin: Path
 
     @property
     def report(self) -> Path:
@@ -51,9 +48,13 @@ class Suite:
 
 
 SUITES = (
-    Suite("airflow", ("tests/core", "tests/provider", "tests/meta")),
+    Suite("airflow", ("tests/core", "tests/provider", "tests/meta"), ROOT / ".venv/airflow/bin"),
     # The pure core once more, beside the other versions of what it stands on.
-    Suite("kfp", ("tests/kfp", "tests/core/intent", "tests/core/up", "-m", "not slow")),
+    Suite(
+        "kfp",
+        ("tests/kfp", "tests/core/intent", "tests/core/up", "tests/meta/test_imports.py", "-m", "not slow"),
+        ROOT / ".venv/kfp/bin",
+    ),
 )
 
 
@@ -77,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]:
     """The closing line of one suite, and whether all of it is good."""
-    print(f"\n== tests in .venv/{suite.name}", flush=True)
+    print(f"\n== tests in the {suite.name} environment", flush=True)
     suite.report.unlink(missing_ok=True)
     report = f"--junitxml={suite.report}"
     command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, report, *arguments]

@@ -1,0 +1,94 @@
+"""What the documents say is true: runnable blocks run, links lead somewhere, targets of make exist.
+
+A block is marked in its fence, where no reader sees it: three backticks, sh or python, ``runnable``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.meta.source import ROOT, tracked
+
+DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
+FENCE = re.compile(r"^```(?P<language>\w+) runnable\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?!\w+:|#)(?P<target>[^)#\s]+)")
+MAKE = re.compile(r"`(?:[A-Z_]+=\S+ )?make ([a-z][a-z-]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    document: Path
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text()
+    return [
+        Block(document, text.count("\n", 0, found.start()) + 1, found["language"], found["code"])
+        for found in FENCE.finditer(text)
+    ]
+
+
+RUNNABLE = [block for document in DOCUMENTS for block in blocks(document)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("block", RUNNABLE, ids=str)
+def test_a_runnable_block_runs(block: Block, tmp_path: Path) -> None:
+    """From the root of the repository, with this environment first in PATH and homes of its own."""
+    command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[block.language]
+    environ = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "ALLABOARD_HOME": str(tmp_path / "home"),
+        "ALLABOARD_POOL": str(tmp_path / "pool"),
+    }
+    answer = subprocess.run(
+        [*command, block.code],
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout
+
+
+@pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="no README yet")
+def test_the_readme_shows_something_that_runs() -> None:
+    assert blocks(ROOT / "README.md") != []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_there(document: Path) -> None:
+    targets = [found["target"] for found in LINK.finditer(document.read_text())]
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_every_target_of_make_that_a_document_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    known = set(re.findall(r"^([a-z][a-z-]*):.*## ", makefile, re.MULTILINE))
+    named = {target for document in DOCUMENTS for target in MAKE.findall(document.read_text())}
+    assert named - known == set()
+    assert set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split()) == known
+
+
+def test_make_alone_lists_its_targets() -> None:
+    answer = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {"make demo", "make test", "make check"} <= {
+        line[2:].split("  ")[0].strip() for line in answer.stdout.splitlines()
+    }
