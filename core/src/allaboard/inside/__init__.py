@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Not lazy, but light: imported later, these modules would take the place of the functions that bear their names.
+# Light, and not lazy: imported later, these modules would take the place of the functions of the same name.
 from allaboard.inside.context import context
 from allaboard.inside.report import report, result
 

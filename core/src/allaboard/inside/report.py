@@ -204,6 +204,9 @@ def _write_stdout(text: str) -> None:
     try:
         sys.stdout.write(text)  # one call: with -u each is one write to the pipe that the ranks share
         sys.stdout.flush()
+    except RuntimeError:  # a signal handler reports in the middle of another write, which stdout refuses
+        with suppress(OSError):
+            os.write(1, text.encode())
     except (OSError, ValueError, AttributeError):
         pass  # nobody listens any more
 

@@ -19,8 +19,8 @@ from allaboard.storage.base import Store
 
 JOURNAL = "journal.json"
 VERSION = 1
-# The journal is saved when the shards that it does not know yet are worth eight times its own size: so writing
-# it again and again costs little, however many shards there are.
+# The journal is saved when the shards that it does not know yet are worth eight times its own size, so that
+# writing it over and over costs little, however many shards there are.
 _WORTH = 8
 _ENTRY = 150  # bytes for each shard, about
 

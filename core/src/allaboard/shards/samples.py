@@ -422,8 +422,8 @@ def _part(key: str, field: Any, value: Any) -> Part | str:
         return f"cannot be called {key + '.' + field!r}: {wrong}"
     if split_name(f"{key}.{field}") != (key, field.lower()):
         return (
-            f"{key + '.' + field!r} would not be read back as key {key!r} and extension {field!r}; a key must not"
-            " be empty, end with '/' or hold a dot after its last '/', an extension not hold a '/'"
+            f"{key + '.' + field!r} would not be read back as key {key!r} and extension {field!r}; "
+            "a key must not be empty, end with '/' or have a dot after its last '/', nor an extension a '/'"
         )
     try:
         data = to_bytes(field.lower(), value)

@@ -17,7 +17,7 @@ from mmap import mmap
 BLOCK = 512
 RECORD = tarfile.RECORDSIZE  # a tar file's size is a multiple of this; the rest is zeros
 
-_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_NAME = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__($|/)")  # WebDataset passes over these
 
 

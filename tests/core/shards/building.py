@@ -1,0 +1,67 @@
+"""Sources to prepare and ways to look at what came out, without the code under test."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from allaboard.shards import Index
+from allaboard.storage.base import Store
+
+MOMENT = 1_700_000_000  # when every file of a source was written, unless a test says otherwise
+
+
+def a_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (MOMENT, MOMENT))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def some_files(count: int, size: int = 100, seed: int = 0) -> dict[str, bytes]:
+    """Pictures with their classes, in a folder per class."""
+    rng = random.Random(seed)
+    files = {}
+    for number in range(count):
+        files[f"class-{number % 3}/{number:05d}.png"] = rng.randbytes(size)
+        files[f"class-{number % 3}/{number:05d}.cls"] = str(number % 3).encode()
+    return files
+
+
+def some_samples(count: int, size: int = 100, seed: int = 0) -> list[dict[str, object]]:
+    rng = random.Random(seed)
+    return [
+        {"__key__": f"k{number:05d}", "bin": rng.randbytes(size), "cls": number} for number in range(count)
+    ]
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    """Names and bytes of a tar file, in order, as Python's own tarfile sees them."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        found = {}
+        for info in tar:
+            file = tar.extractfile(info)
+            assert file is not None and info.isreg() and info.name not in found
+            found[info.name] = file.read()
+        return found
+
+
+def contents(store: Store, index: Index) -> dict[str, bytes]:
+    """Names and bytes of all files in all shards."""
+    found: dict[str, bytes] = {}
+    for shard in index.shards:
+        inside = members(store.read(shard.name))
+        assert not found.keys() & inside.keys()
+        found |= inside
+    return found
+
+
+def keys_of(store: Store) -> set[str]:
+    return {entry.key for entry in store.entries()}
