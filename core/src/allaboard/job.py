@@ -107,7 +107,7 @@ class Checkpoints(TypedDict, total=False):
     every: Annotated[str | int, "every", "50 (steps) or 10m"]
     keep: Annotated[int, "count1", "how many of the newest are kept"]
     best: Annotated[Best, "group", "which one is the best"]
-    start_from: Annotated[str, "text", "none, champion or the uri of a checkpoint"]
+    start_from: Annotated[str, "text", "none, champion (what store://<name> has promoted last) or the uri of a checkpoint"]
 
 
 class Data(TypedDict, total=False):

@@ -31,7 +31,8 @@ from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
 from allaboard.observation import Event, Observation, Owner, Progress, State, Stop
-from allaboard.site import Site, home, place_job, site_of
+from allaboard.job import TrainingJob
+from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 
 ATTACHED_SECONDS = 600.0
@@ -152,9 +153,10 @@ class LocalBackend:
         for secret in plan.job.get("secrets", ()):
             if "mount" in secret:
                 mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
-        job = place_job(plan.job, replace(self.site, mounts=mounts))
+        job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
         layout = lay_out(job, record.run, record.attempt, record.generation)
-        layout, notes = self._fit(layout, job.get("fit", self.site.fit))
+        layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
+        notes = words + shrunk
         problems = [*_not_startable(layout, where, self.environ, self.site), *_missing_files(plan, where)]
         problems += self._storage_problems(layout)
         if problems:
@@ -164,6 +166,20 @@ class LocalBackend:
                 (attempt.path / f"scratch-{n}").mkdir(parents=True, exist_ok=True)
         ignored = _ignored(plan)
         return layout, where, notes + ([ignored] if ignored else [])
+
+    def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, list[str]]:
+        """``start_from: champion`` made the uri of the checkpoint that ``store://<job>`` has promoted last."""
+        saving = job.get("checkpoints") or {}
+        if saving.get("start_from") != "champion":
+            return job, []
+        from allaboard.promotion import champion
+        from allaboard.storage import open_store
+
+        where = resolve_uri(f"{STORE}{job.name}", self.site)
+        found = champion(open_store(where, environ=self.environ))
+        start = "none" if found is None else found.checkpoint
+        words = f"there is no champion in {where} yet" if found is None else f"the champion, {start}"
+        return job.with_(checkpoints={**saving, "start_from": start}), [f"starts from {words}" if found else f"starts from scratch: {words}"]
 
     def _fit(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
         """Shrink the gang to the machine, or leave it to be refused."""
@@ -296,6 +312,8 @@ class LocalBackend:
 
     def _settled(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
         """After the final word members may still be ending for a moment: an exit code says more than "running"."""
+        if not state_of(seen).is_final:
+            return seen
         deadline = time.monotonic() + 1.5
         attempt = folder.attempt(record.generation, record.attempt)
         plan = read_json(attempt.plan) or {}
@@ -331,6 +349,16 @@ class LocalBackend:
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""
         return [event for attempt in self.find(run).attempts() for event in read_events(attempt)]
+
+    def saving(self, run: str) -> str | None:
+        """Where the run keeps its checkpoints: its own folder. None when its job says nothing of checkpoints."""
+        folder = self.find(run)
+        record = self._record(folder)
+        plan = read_json(folder.attempt(record.generation, record.attempt).plan)
+        if plan is None:
+            raise BadInput(f"run {folder.name} was deleted, and with it where its checkpoints are; name their folder instead")
+        saving = Layout.from_dict(plan["layout"]).saving
+        return None if saving is None else saving.uri
 
     @contextmanager
     def changes(self, run: str) -> Iterator[_Changes]:

@@ -1,0 +1,100 @@
+"""Bad days of a training on one machine: each ends with its exit code, its reason, and nothing torn."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allaboard import State
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.checkpoints import latest, list_checkpoints, verify
+from allaboard.follow import FollowPolicy, Outcome
+from allaboard.running import Follower
+from allaboard.storage import open_store
+from tests.core.local.helpers import a_plan
+from tests.core.local.test_backend import ME
+
+SAVES = """
+import os
+from allaboard.inside import Checkpointer, report
+ckpt = Checkpointer()
+found = ckpt.resume()
+start = found.step if found else 0
+print("from", start, flush=True)
+for step in range(start + 1, start + 4):
+    report(step=step, total=start + 3, loss=1 / step)
+    ckpt.save(step, {"state.bin": os.urandom(int(os.environ.get("BYTES", "1000")))}, metrics={"loss": 1 / step})
+"""
+
+
+def run(backend: LocalBackend, folder: Path, script: str = SAVES, **fields: object) -> Outcome:
+    plan = a_plan(folder, script, **{"workers": 1, "policy": {"restart": "never"}, **fields})
+    handle = backend.launch(plan, ME)
+    return Follower(backend, handle.run).to_the_end(FollowPolicy(poll=0.2))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_fills_while_saving(backend: LocalBackend, folder: Path, small_disk: Path) -> None:
+    outcome = run(backend, folder, checkpoints={"uri": str(small_disk)}, environment={"BYTES": "400000"})
+    assert outcome.state is State.FAILED and outcome.exit_code == 1
+    assert outcome.diagnoses[0].code == "disk_full" and outcome.diagnoses[0].blame == "master-0"
+    store = open_store(small_disk / outcome.run)
+    newest = latest(store)
+    assert newest is not None and newest.step == 2 and verify(store, newest.step) == []
+    assert outcome.summary["checkpoints"]["latest"] == newest.uri
+
+
+def test_a_folder_that_becomes_read_only_while_training(backend: LocalBackend, folder: Path, small_disk: Path) -> None:
+    script = SAVES.replace("    report(", "    if step == 3: os.system(f\"mount -o remount,ro {os.environ['DISK']}\")\n    report(")
+    outcome = run(backend, folder, script, checkpoints={"uri": str(small_disk)}, environment={"DISK": str(small_disk)})
+    assert outcome.exit_code == 1 and outcome.diagnoses[0].code == "filesystem_permission_denied"
+    assert [c.step for c in list_checkpoints(open_store(small_disk / outcome.run))] == [1, 2]
+
+
+def test_a_corrupted_newest_checkpoint_is_passed_over_with_a_word(backend: LocalBackend, folder: Path) -> None:
+    fields = {"checkpoints": {"uri": "out"}, "key": "same"}
+    first = run(backend, folder, SAVES + "raise SystemExit(1)\n", **fields)
+    assert first.state is State.FAILED
+    part = folder / "out" / first.run / "step-000000000003" / "state.bin"
+    part.write_bytes(b"x" + part.read_bytes()[1:])
+    second = run(backend, folder, SAVES, **fields)
+    assert second.ok and second.exit_code == 0 and second.seen.attempt == 2
+    assert "checkpoint_corrupt" in second.summary["flags"]
+    assert second.seen.progress.resumed_from == 2 and second.summary["progress"]["lost_steps"] == 1
+
+
+def test_weights_to_start_from_are_explicit_and_recorded(backend: LocalBackend, folder: Path) -> None:
+    first = run(backend, folder, checkpoints={"uri": "out"}, key="one")
+    parent = first.summary["checkpoints"]["latest"]
+    second = run(backend, folder, checkpoints={"uri": "out", "start_from": parent}, key="two")
+    newest = latest(open_store(folder / "out" / second.run))
+    assert second.ok and newest is not None and newest.manifest.parent == parent
+
+
+def test_the_champion_is_what_the_store_has_promoted_last(backend: LocalBackend, folder: Path) -> None:
+    from allaboard.promotion import promote
+    from allaboard.site import resolve_uri
+
+    fields = {"checkpoints": {"uri": "out", "start_from": "champion"}}
+    first = run(backend, folder, **fields, key="one")
+    assert first.ok and any("no champion" in note for note in first.seen.notes)
+    chosen = first.summary["checkpoints"]["latest"]
+    assert promote(open_store(resolve_uri("store://job", backend.site)), chosen, now=0.0).promoted
+    second = run(backend, folder, **fields, key="two")
+    newest = latest(open_store(folder / "out" / second.run))
+    assert newest is not None and newest.manifest.parent == chosen
+    assert any(chosen in note for note in second.seen.notes)
