@@ -12,8 +12,8 @@ HEAVY = {
     *("airflow", "kfp", "kubernetes", "kubernetes_asyncio", "torch", "numpy", "scipy", "sklearn", "pandas"),
     *("boto3", "botocore", "s3transfer", "matplotlib", "pydantic", "rich", "yaml"),
 }
-# Modules that are there to use one of these, and are themselves imported inside functions: whoever imports one of
-# them at its top fails in its place.
+# Modules that are there to use one of these, and are themselves imported inside functions: whoever imports
+# one at its own top fails instead.
 BEHIND_A_DOOR = {"allaboard.cli.live": {"rich"}}
 BARE = tuple(f"{CORE.package}.{part}" for part in ("inside", "checkpoints", "shards", "storage"))
 
