@@ -68,7 +68,34 @@ clean: ## remove the environments, all caches and what builds and examples left
 	rm -rf .venv dist */dist .allaboard .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find core provider kfp_components tests dags_examples -name __pycache__ -prune -exec rm -rf {} +
 
-# --- how the environments are made ------------------------------------------------------------------------------------
+# --- how the environments are made ---------------------------------------------------------------------------
+
+# $(1) name: what its lock says, made where it is not there. Wheels only, nothing is compiled on this machine; but
+# kfp-server-api, pure Python, is published as a source archive alone.
+define locked
+echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads torch: some minutes)"; \
+test -x .venv/$(1)/bin/python || $(UV) venv --quiet --clear --python .venv/uv/bin/python .venv/$(1) && \
+$(UV) pip sync $(QUIET) --python .venv/$(1)/bin/python --compile-bytecode \
+  --only-binary :all: --no-binary kfp-server-api tests/requirements-$(1).lock
+endef
+
+# $(1) environment, $(2) our distributions: editable, built by the hatchling of the lock, without a network
+define ours
+$(UV) pip install --quiet --offline --python $(1)/bin/python --no-deps --no-build-isolation --reinstall \
+  $(foreach dist,$(2),-e ./$(dist)) && \
+$(call compiled,$(1),$(2))
+endef
+
+# $(1) our distributions: the files that their metadata comes from
+facts = $(foreach dist,$(1),$(dist)/pyproject.toml $(wildcard $(dist)/src/*/__init__.py))
+
+# $(1) environment, $(2) our distributions: compiled modules for what changed since the last time
+compiled = $(1)/bin/python -m compileall -q $(foreach dist,$(2),$(dist)/src)
+
+# $(1) name, $(2) further options. Universal: one lock for every platform and every Python from 3.11.
+lock = $(UV) pip compile $(QUIET) --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
+  $(foreach dist,allaboard airflow-provider-allaboard kfp-allaboard,--no-emit-package $(dist)) \
+  $(2) $(ARGS) tests/requirements-$(1).in --output-file tests/requirements-$(1).lock
 
 .venv/uv/$(UV_VERSION):
 	@test -n "$(PYTHON)" || { echo "allaboard needs Python 3.11 or newer and found none; say where it is: make PYTHON=/path/to/python3.12" >&2; exit 2; }
@@ -79,28 +106,14 @@ clean: ## remove the environments, all caches and what builds and examples left
 	@.venv/uv/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: uv==$(UV_VERSION)
 	@touch $@
 
-$(AIRFLOW)/.made: .venv/uv/$(UV_VERSION) tests/requirements-airflow.lock core/pyproject.toml provider/pyproject.toml
-	@$(call environment,airflow,$(OURS_AIRFLOW))
+.venv/%/.locked: .venv/uv/$(UV_VERSION) tests/requirements-%.lock
+	@$(call locked,$*)
 	@touch $@
 
-$(KFP)/.made: .venv/uv/$(UV_VERSION) tests/requirements-kfp.lock core/pyproject.toml kfp_components/pyproject.toml
-	@$(call environment,kfp,$(OURS_KFP))
+$(AIRFLOW)/.made: $(AIRFLOW)/.locked $(call facts,$(OURS_AIRFLOW))
+	@$(call ours,$(AIRFLOW),$(OURS_AIRFLOW))
 	@touch $@
 
-# $(1) name, $(2) our distributions in it. Wheels only: nothing is compiled on this machine. kfp-server-api is pure Python,
-# but published as a source archive alone. Our own are editable and built by the hatchling of the lock.
-define environment
-echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads torch: some minutes)"; \
-test -x .venv/$(1)/bin/python || $(UV) venv --quiet --clear --python .venv/uv/bin/python .venv/$(1) && \
-$(UV) pip sync $(QUIET) --python .venv/$(1)/bin/python --compile-bytecode --only-binary :all: --no-binary kfp-server-api tests/requirements-$(1).lock && \
-$(UV) pip install --quiet --python .venv/$(1)/bin/python --no-deps --no-build-isolation $(foreach dist,$(2),-e ./$(dist)) && \
-$(call compiled,.venv/$(1),$(2))
-endef
-
-# $(1) environment, $(2) our distributions: compiled modules for what changed since the last time
-compiled = $(1)/bin/python -m compileall -q $(foreach dist,$(2),$(dist)/src)
-
-# $(1) name, $(2) further options. Universal: one lock for every platform and every Python from 3.11.
-lock = $(UV) pip compile $(QUIET) --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
-  $(foreach dist,allaboard airflow-provider-allaboard kfp-allaboard,--no-emit-package $(dist)) \
-  $(2) $(ARGS) tests/requirements-$(1).in --output-file tests/requirements-$(1).lock
+$(KFP)/.made: $(KFP)/.locked $(call facts,$(OURS_KFP))
+	@$(call ours,$(KFP),$(OURS_KFP))
+	@touch $@

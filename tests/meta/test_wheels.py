@@ -19,6 +19,10 @@ import pytest
 from tests.meta.source import CORE, DISTS, Dist, python, tree_of
 
 
+GROUPS = {"console_scripts": "allaboard", "apache_airflow_provider": "airflow-provider-allaboard"}
+"""Entry points that somebody looks for, and the distribution that has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     dist: Dist
@@ -83,15 +87,16 @@ def test_a_version_has_one_source(built: Built) -> None:
 def test_entry_points_lead_to_code_in_the_wheel(built: Built) -> None:
     points = configparser.ConfigParser()
     files = built.files()
-    if any(name.endswith("entry_points.txt") for name in files):
+    if any(name.endswith(".dist-info/entry_points.txt") for name in files):
         points.read_string(built.info("entry_points.txt"))
-    targets = [points[group][name] for group in points.sections() for name in points[group]]
-    for target in targets:
-        module, _, name = target.partition(":")
-        path = module.replace(".", "/")
-        code = files.get(f"{path}.py") or files[f"{path}/__init__.py"]
-        assert name in {s.name for s in ast.parse(code).body if isinstance(s, ast.FunctionDef)}, target
-    assert len(targets) == {"allaboard": 1, "airflow-provider-allaboard": 1}.get(built.dist.name, 0)
+    for group in points.sections():
+        for target in points[group].values():
+            module, _, name = target.partition(":")
+            path = module.replace(".", "/")
+            code = files.get(f"{path}.py") or files.get(f"{path}/__init__.py") or b""
+            defined = {s.name for s in ast.parse(code).body if isinstance(s, (ast.FunctionDef, ast.ClassDef))}
+            assert name in defined, target
+    assert {group for group, of in GROUPS.items() if of == built.dist.name} <= set(points.sections())
 
 
 def test_a_source_archive_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
