@@ -18,7 +18,6 @@ import pytest
 
 from tests.meta.source import CORE, DISTS, Dist, python, tree_of
 
-
 GROUPS = {"console_scripts": "allaboard", "apache_airflow_provider": "airflow-provider-allaboard"}
 """Entry points that somebody looks for, and the distribution that has them."""
 
