@@ -1,6 +1,8 @@
-"""How soon do two members meet? From the launch to the first all-reduce, cold, and from a member's exit to the outcome.
+"""How soon do two members meet? From the launch to the first all-reduce, cold, and from a member's exit to
+the outcome.
 
-Peers: two bare ``python worker.py`` (the limit: somebody must start two interpreters and import torch), torchrun.
+Peers: two bare ``python worker.py`` (the limit: somebody must start two interpreters and import torch),
+torchrun.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from tests.bench.measure import alternate, table
 HERE = Path(__file__).parent
 WORKER = str(HERE / "worker.py")
 
-# A process that has imported allaboard; each line on stdin is one launch, each answer the time just before it.
+# A process that has imported allaboard; each line on stdin is one launch, each answer the time just before
+# it.
 DRIVER = """
 import sys, time, json, os
 import allaboard
@@ -45,7 +48,11 @@ def first_all_reduce(out: str, before: float) -> float:
 
 
 def bare(out: str) -> float:
-    shared = environment(out) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    shared = environment(out) | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+    }
     before = time.time()
     both = [subprocess.Popen([sys.executable, WORKER], env=shared | {"RANK": str(rank)}) for rank in range(2)]
     assert all(process.wait() == 0 for process in both)
@@ -54,7 +61,9 @@ def bare(out: str) -> float:
 
 def command(out: str, *words: str) -> float:
     before = time.time()
-    subprocess.run(words, env=environment(out), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        words, env=environment(out), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return first_all_reduce(out, before)
 
 
@@ -65,7 +74,12 @@ class Driver:
         self.out = out
         env = environment(out) | {"ALLABOARD_HOME": home, "ALLABOARD_POOL": f"{home}/pool"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, WORKER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=home
+            [sys.executable, "-c", DRIVER, WORKER],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=home,
         )
         self.exits: list[float] = []
 
@@ -90,13 +104,22 @@ def main(rounds: int) -> None:
         job = Path(home) / "job.json"
         job.write_text(json.dumps({"name": "bench", "command": ["python", WORKER], "workers": 2}))
         os.environ |= {"ALLABOARD_HOME": home, "ALLABOARD_POOL": f"{home}/pool"}
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", WORKER]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            WORKER,
+        ]
         try:
             figures = alternate(
                 {
                     "two bare processes": lambda: bare(out),
                     "allaboard.run()": driver.launch,
-                    "allaboard run (command line)": lambda: command(out, sys.executable, "-m", "allaboard", "run", str(job)),
+                    "allaboard run (command line)": lambda: command(
+                        out, sys.executable, "-m", "allaboard", "run", str(job)
+                    ),
                     "torchrun --standalone": lambda: command(out, *torchrun),
                 },
                 rounds,
@@ -105,4 +128,7 @@ def main(rounds: int) -> None:
             driver.close()
         table("Launch to first all-reduce, 2 gloo members, cold", figures, "two bare processes")
         exits = sorted(driver.exits)
-        print(f"  rank 0's exit to the outcome in hand: median {exits[len(exits) // 2] * 1000:.0f} ms, worst {exits[-1] * 1000:.0f} ms")
+        print(
+            f"  rank 0's exit to the outcome in hand: median {exits[len(exits) // 2] * 1000:.0f} ms, "
+            f"worst {exits[-1] * 1000:.0f} ms"
+        )

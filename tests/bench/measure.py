@@ -1,7 +1,7 @@
 """Measuring side by side: contenders alternate within one run, figures are medians, what counts are ratios.
 
-A machine is noisy: the spread is printed with each ratio, and a ratio is only called shown when the peers' own spread is
-below half of the claimed gain.
+A machine is noisy: the spread is printed with each ratio, and a ratio is only called shown when the peers'
+own spread is below half of the claimed gain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Figures:
         return (max(self.seconds) - min(self.seconds)) / self.median
 
 
-def alternate(contenders: Mapping[str, Callable[[], float]], rounds: int, warmups: int = 1) -> dict[str, Figures]:
+def alternate(
+    contenders: Mapping[str, Callable[[], float]], rounds: int, warmups: int = 1
+) -> dict[str, Figures]:
     """Run the contenders A B C A B C ... and keep what each returns, in seconds."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for n in range(warmups + rounds):

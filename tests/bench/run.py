@@ -1,4 +1,6 @@
-"""``make bench``: every benchmark beside its peers, in one run. ``python tests/bench/run.py [NAME ...] [--rounds N]``."""
+"""``make bench``: every benchmark beside its peers, in one run. ``python tests/bench/run.py [NAME ...]
+[--rounds N]``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 started = time.time()
 import torch  # noqa: E402
@@ -11,6 +12,5 @@ dist.init_process_group("gloo")
 value = torch.ones(1)
 dist.all_reduce(value)
 if dist.get_rank() == 0:
-    with open(os.environ["BENCH_OUT"], "w") as file:
-        file.write(f"{started} {time.time()}")
+    Path(os.environ["BENCH_OUT"]).write_text(f"{started} {time.time()}")
 dist.destroy_process_group()

@@ -1,4 +1,5 @@
-"""allaboard schedules distributed training: all of a gang or nothing, followed, explained, its checkpoints handed back.
+"""allaboard schedules distributed training: all of a gang or nothing, followed, explained, its checkpoints
+handed back.
 
 >>> import allaboard
 >>> outcome = allaboard.run("job.yaml")            # doctest: +SKIP

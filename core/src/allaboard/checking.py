@@ -1,7 +1,8 @@
-"""What is wrong with a job: everything at once, each with its path and, for a typing slip, the nearest right word.
+"""What is wrong with a job: everything at once, each with its path and, for a typing slip, the nearest right
+word.
 
-`check` knows the job alone. What a place can say about it (a folder that is not writable, a queue that does not exist)
-is added by the backend. Values in, problems out; nothing is read from disk here.
+`check` knows the job alone. What a place can say about it (a folder that is not writable, a queue that does
+not exist) is added by the backend. Values in, problems out; nothing is read from disk here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def check(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> lis
 
 
 def checked(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> TrainingJob:
-    """The job with every value in its plain form. Raises `BadInput` with all errors; warnings are not errors."""
+    """The job with every value in its plain form. Raises `BadInput` with all errors; warnings are not
+    errors.
+    """
     read, problems = _read(job, lenient)
     errors = [p for p in problems if p.severity == "error"]
     if errors:
@@ -45,7 +48,9 @@ def _read(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[Training
 
 
 def _sound(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """The fields, and the roles of groups, that are right by themselves: rules over several fields ask these alone."""
+    """The fields, and the roles of groups, that are right by themselves: rules over several fields ask these
+    alone.
+    """
     wrong = [p.path for p in problems]
 
     def right(path: str) -> bool:
@@ -61,7 +66,9 @@ def _missing(job: Mapping[str, Any]) -> Iterator[Problem]:
     if "name" not in job:
         yield Problem("name", "is missing; every job has a name")
     groups = job.get("groups")
-    own = isinstance(groups, Mapping) and all(isinstance(g, Mapping) and "command" in g for g in groups.values())
+    own = isinstance(groups, Mapping) and all(
+        isinstance(g, Mapping) and "command" in g for g in groups.values()
+    )
     if "command" not in job and not (groups and own):
         yield Problem("command", "is missing; give the program and its arguments, like [python, train.py]")
 
@@ -81,11 +88,20 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
 def _engine(job: Mapping[str, Any]) -> Iterator[Problem]:
     framework, engine = job.get("framework", "pytorch"), job.get("engine", "auto")
     if engine != "auto" and engine not in ENGINES:
-        yield Problem("engine", f"{engine!r} is not known; known: {one_of(['auto', *ENGINES])}", nearest(engine, ENGINES))
+        yield Problem(
+            "engine",
+            f"{engine!r} is not known; known: {one_of(['auto', *ENGINES])}",
+            nearest(engine, ENGINES),
+        )
     elif framework not in BY_FRAMEWORK:
-        yield Problem("framework", f"{framework!r} has no engine in this version; there is one for {one_of(BY_FRAMEWORK)}")
-    elif engine != "auto" and ENGINES[engine].FRAMEWORK != framework:
-        yield Problem("engine", f"{engine!r} runs {ENGINES[engine].FRAMEWORK}, and the framework is {framework!r}")
+        yield Problem(
+            "framework",
+            f"{framework!r} has no engine in this version; there is one for {one_of(BY_FRAMEWORK)}",
+        )
+    elif engine != "auto" and framework != ENGINES[engine].FRAMEWORK:
+        yield Problem(
+            "engine", f"{engine!r} runs {ENGINES[engine].FRAMEWORK}, and the framework is {framework!r}"
+        )
 
 
 def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -100,9 +116,16 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
     for role, spec in groups.items():
         replicas = spec.get("replicas", 1) if isinstance(spec, Mapping) else spec
         if role not in engine.ROLES:
-            yield Problem(f"groups.{role}", f"no such role; {engine.KIND} has {one_of(engine.ROLES)}", nearest(role, engine.ROLES))
+            yield Problem(
+                f"groups.{role}",
+                f"no such role; {engine.KIND} has {one_of(engine.ROLES)}",
+                nearest(role, engine.ROLES),
+            )
         elif (most := engine.ROLES[role]) is not None and replicas > most:
-            yield Problem(f"groups.{role}", f"{replicas} is too many; {engine.KIND} takes exactly {most}, put the others into worker")
+            yield Problem(
+                f"groups.{role}",
+                f"{replicas} is too many; {engine.KIND} takes exactly {most}, put the others into worker",
+            )
 
 
 def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -120,12 +143,16 @@ def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
     total = member_count(job)
     if total < least or (most is not None and total > most):
         path = "workers" if groups is None else "groups"
-        yield Problem(path, f"{total} members are outside elastic.min {least} and elastic.max {most if most is not None else total}")
+        yield Problem(
+            path,
+            f"{total} members are outside elastic.min {least} and elastic.max {most or total}",
+        )
     command = job.get("command", [])
     if not any("torchrun" in word or "torch.distributed.run" in word for word in command):
         yield Problem(
             "command",
-            "an elastic job is led by torchrun, which this command does not start; write [torchrun, train.py]",
+            "an elastic job is led by torchrun, which this command does not start; "
+            "write [torchrun, train.py]",
             severity="warning",
         )
 

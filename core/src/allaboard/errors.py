@@ -17,7 +17,8 @@
       Conflict             somebody else owns it now (compare-and-swap lost)
       TrainingFailed       the run ended otherwise than well; carries the outcome
 
-A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client library.
+A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client
+library.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from typing import Any
 class Problem:
     """One thing wrong with an input.
 
-    ``path`` says where (``groups.worker.replicas``), ``message`` what is wrong and what is allowed, ``suggestion``
-    the nearest right word if there is one, ``severity`` is ``error`` (nothing starts) or ``warning``.
+    ``path`` says where (``groups.worker.replicas``), ``message`` what is wrong and what is allowed,
+    ``suggestion`` the nearest right word if there is one, ``severity`` is ``error`` (nothing starts) or
+    ``warning``.
     """
 
     path: str

@@ -1,8 +1,8 @@
 """Reading one value by its type: a small interpreter of the vocabulary in `allaboard.job`.
 
-A field is ``Annotated[type, kind, doc]``. `read` returns the value in its plain form and appends every problem, with its
-path; it never stops at the first. ``lenient`` also takes ``"4"`` and ``4.0`` for 4 (templating and kfp.local make such
-values).
+A field is ``Annotated[type, kind, doc]``. `read` returns the value in its plain form and appends every
+problem, with its path; it never stops at the first. ``lenient`` also takes ``"4"`` and ``4.0`` for 4
+(templating and kfp.local make such values).
 """
 
 from __future__ import annotations
@@ -176,7 +176,9 @@ class Reader:
             self.wrong(path, f"expected a list of words, not text; write {_as_list(value)}")
             return value
         if not isinstance(value, list) or not value:
-            self.wrong(path, f"expected a program and its arguments, like [python, train.py], not {_show(value)}")
+            self.wrong(
+                path, f"expected a program and its arguments, like [python, train.py], not {_show(value)}"
+            )
             return value
         return [self._word(word, f"{path}[{n}]") for n, word in enumerate(value)]
 

@@ -1,7 +1,8 @@
 """Following a run to its end: one conversation, two small drivers, one blocking and one async.
 
-`follow` decides and never waits itself: it asks to `Observe`, to `Wait` until something changed, to `Launch` the next
-attempt, and returns the `Outcome`. No clock, no client, no sleep is in it; a test plays the other side with a list.
+`follow` decides and never waits itself: it asks to `Observe`, to `Wait` until something changed, to `Launch`
+the next attempt, and returns the `Outcome`. No clock, no client, no sleep is in it; a test plays the other
+side with a list.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from allaboard.units import show_seconds
 
 @dataclass(frozen=True, slots=True)
 class FollowPolicy:
-    """``poll``: seconds between looks when nothing wakes us. ``unreachable``: how many looks in a row may go unanswered.
-    ``attempts``: of the whole job."""
+    """``poll``: seconds between looks when nothing wakes us. ``unreachable``: how many looks in a row may go
+    unanswered. ``attempts``: of the whole job.
+    """
 
     poll: float = 1.0
     attempts: int = 1
@@ -112,8 +114,9 @@ _ENDINGS = {
 
 
 def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
-    """The conversation. Raises the last `BackendUnreachable` when the backend did not answer for too long: the run itself
-    is untouched then."""
+    """The conversation. Raises the last `BackendUnreachable` when the backend did not answer for too long:
+    the run itself is untouched then.
+    """
     silent = 0
     while True:
         seen = yield Observe()
@@ -133,7 +136,11 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
         found = diagnose(last)
         decision = may_restart(policy.attempts, last.attempt, state_of(last), found)
         if isinstance(decision, Refusal):
-            note = decision.reason if policy.attempts > 1 and state_of(last) in (State.FAILED, State.LOST) else ""
+            note = (
+                decision.reason
+                if policy.attempts > 1 and state_of(last) in (State.FAILED, State.LOST)
+                else ""
+            )
             return Outcome(last, found, note)
         yield Launch(decision.attempt, found[0].summary if found else "lost")
 
@@ -148,7 +155,9 @@ def drive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Answer]
         reply = answer(step)
 
 
-async def adrive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Awaitable[Answer]]) -> Outcome:
+async def adrive(
+    talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Awaitable[Answer]]
+) -> Outcome:
     """The async driver of the same conversation."""
     reply: Answer = None
     while True:
@@ -159,7 +168,9 @@ async def adrive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], 
 
 
 def _next(talk: Generator[Ask, Answer, Outcome], reply: Answer) -> Ask | Outcome:
-    """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the end."""
+    """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the
+    end.
+    """
     try:
         return talk.send(reply)
     except StopIteration as end:

@@ -1,7 +1,8 @@
 """Who a run is: its key, its spec and the hash of it (contract, section 1).
 
-The hash covers the canonical JSON of the fields that the author set, after templating; no default, key, attempt, resume
-or secret value is in it. The JSON itself is kept in the run record, so that a difference can be shown.
+The hash covers the canonical JSON of the fields that the author set, after templating; no default, key,
+attempt, resume or secret value is in it. The JSON itself is kept in the run record, so that a difference can
+be shown.
 """
 
 from __future__ import annotations

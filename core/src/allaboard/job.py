@@ -1,10 +1,11 @@
 """The training job as a person writes it: in Python, YAML or JSON, all the same thing.
 
-`TrainingJob` holds exactly the fields that its author set, in the order of `FIELDS`; defaults are filled in by
-`allaboard.layout`, so that a hash of the job does not change when a default does. The constructor refuses unknown
-fields (naming the nearest); values are checked by `allaboard.checking`, because a templating tool may still have to fill
-them in. The typed dictionaries below are the vocabulary: `check` and `schema` are both derived from them, so a field
-is described once. Importing this module is cheap (DAG files do it): no third-party module, no class is built twice.
+`TrainingJob` holds exactly the fields that its author set, in the order of `FIELDS`; defaults are filled in
+by `allaboard.layout`, so that a hash of the job does not change when a default does. The constructor refuses
+unknown fields (naming the nearest); values are checked by `allaboard.checking`, because a templating tool may
+still have to fill them in. The typed dictionaries below are the vocabulary: `check` and `schema` are both
+derived from them, so a field is described once. Importing this module is cheap (DAG files do it): no
+third-party module, no class is built twice.
 """
 
 from __future__ import annotations
@@ -103,11 +104,15 @@ class Best(TypedDict, total=False):
 
 
 class Checkpoints(TypedDict, total=False):
-    uri: Annotated[str, "text", "a folder or s3://bucket/prefix; store://name hangs off the connection's store"]
+    uri: Annotated[
+        str, "text", "a folder or s3://bucket/prefix; store://name hangs off the connection's store"
+    ]
     every: Annotated[str | int, "every", "50 (steps) or 10m"]
     keep: Annotated[int, "count1", "how many of the newest are kept"]
     best: Annotated[Best, "group", "which one is the best"]
-    start_from: Annotated[str, "text", "none, champion (what store://<name> has promoted last) or the uri of a checkpoint"]
+    start_from: Annotated[
+        str, "text", "none, champion (what store://<name> has promoted last) or the uri of a checkpoint"
+    ]
 
 
 class Data(TypedDict, total=False):
@@ -133,7 +138,9 @@ class Fields(TypedDict, total=False):
     engine: Annotated[str, "text", "auto, or the kind of job object"]
     image: Annotated[str, "text", "the container image"]
     command: Annotated[list[str], "command", "program and arguments of every member"]
-    workers: Annotated[int, "count1", "members in all: 1 master and the rest workers, or workers alone when elastic"]
+    workers: Annotated[
+        int, "count1", "members in all: 1 master and the rest workers, or workers alone when elastic"
+    ]
     groups: Annotated[dict[str, int | Group], "groups", "members by role: {master: 1, worker: 2}"]
     resources: Annotated[Resources, "group", "what each member needs"]
     processes_per_member: Annotated[str | int, "processes", "auto, cpu, gpu or a number"]
@@ -166,7 +173,9 @@ class TrainingJob:
     __slots__ = ("_fields", "folder")
 
     def __init__(self, *, folder: str | None = None, **fields: Any) -> None:
-        """``folder``: where relative paths of the job start (the job file's own folder); not part of the job."""
+        """``folder``: where relative paths of the job start (the job file's own folder); not part of the
+        job.
+        """
         unknown = [_unknown_field(name) for name in fields if name not in Fields.__annotations__]
         if unknown:
             raise BadInput("this job cannot be read:", unknown)
@@ -174,13 +183,14 @@ class TrainingJob:
         self.folder = folder
 
     @classmethod
-    def of(cls, job: TrainingJob | Mapping[str, Any], folder: str | None = None) -> TrainingJob:
+    def of(cls, job: TrainingJob | Mapping[Any, Any], folder: str | None = None) -> TrainingJob:
         """The job itself, or the job that a mapping says."""
         if isinstance(job, TrainingJob):
             return job
         if not isinstance(job, Mapping):
             raise BadInput(
-                f"a job is a mapping of fields, not {type(job).__name__}; see `allaboard schema` for what it may hold"
+                f"a job is a mapping of fields, not {type(job).__name__}; "
+                "`allaboard schema` says what it may hold"
             )
         bad = [Problem(str(k), "a field's name is text") for k in job if not isinstance(k, str)]
         if bad:

@@ -1,4 +1,6 @@
-"""A job file: YAML or JSON, one job. Every way in which it cannot be read ends in one sentence with the place."""
+"""A job file: YAML or JSON, one job. Every way in which it cannot be read ends in one sentence with the
+place.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def _yaml(text: str, name: str) -> Any:
 
 
 def _kind(value: Any) -> str:
-    return {list: "a list", str: "text", int: "a number", float: "a number"}.get(type(value), "something else")
+    return {list: "a list", str: "text", int: "a number", float: "a number"}.get(
+        type(value), "something else"
+    )
 
 
 def _similar(file: Path) -> str:

@@ -1,7 +1,8 @@
-"""Waist 1: who trains. Equal members per group, ranks, totals, needs, limits; every default filled in, every unit parsed.
+"""Waist 1: who trains. Equal members per group, ranks, totals, needs, limits; every default filled in, every
+unit parsed.
 
-`lay_out` is the only way from a job to what is started. A layout is plain data: it goes into a file for the local
-backend's supervisor and is what engines render. The layout's JSON carries a version.
+`lay_out` is the only way from a job to what is started. A layout is plain data: it goes into a file for the
+local backend's supervisor and is what engines render. The layout's JSON carries a version.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from allaboard.names import attempt_name, checkpoint_folder
 
 VERSION = 1
 BACKOFF_LIMIT = 3
-"""Restarts of a job that does not say. The operator's own default is no limit: a script with a typo would crash for ever, and
-hold its GPUs. It is written out when a job is rendered, so that every backend keeps the same one."""
+"""Restarts of a job that does not say. The operator's own default is no limit: a script with a typo would
+crash for ever, and hold its GPUs. It is written out when a job is rendered, so that every backend keeps the
+same one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,9 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all; times in seconds."""
+    """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all; times in
+    seconds.
+    """
 
     restart: str
     backoff_limit: int = BACKOFF_LIMIT
@@ -132,7 +137,8 @@ class Layout:
         """The inverse of `to_dict`."""
         rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
         rest["groups"] = tuple(
-            Group(**{**g, "command": tuple(g["command"]), "needs": Needs(**g["needs"])}) for g in data["groups"]
+            Group(**{**g, "command": tuple(g["command"]), "needs": Needs(**g["needs"])})
+            for g in data["groups"]
         )
         rest["policy"] = Policy(**data["policy"])
         rest["elastic"] = Elastic(**data["elastic"]) if data.get("elastic") else None
@@ -147,7 +153,8 @@ class Layout:
 def lay_out(job: TrainingJob, run: str, attempt: int = 1, generation: int = 1) -> Layout:
     """The layout of a checked job. Pure: the same job, run, attempt and generation give an equal layout.
 
-    URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this (`allaboard.site`).
+    URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this
+    (`allaboard.site`).
     """
     from allaboard.engines import engine_of
 
@@ -171,7 +178,9 @@ def lay_out(job: TrainingJob, run: str, attempt: int = 1, generation: int = 1) -
 
 def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
     written = job.get("groups") or _shorthand(job, roles)
-    specs = {role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()}
+    specs: dict[str, Mapping[str, Any]] = {
+        role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()
+    }
     return tuple(
         Group(
             role=role,
@@ -241,7 +250,11 @@ def _saving(spec: Mapping[str, Any] | None, run: str, generation: int) -> Saving
     best, every, start = spec.get("best") or {}, spec.get("every"), spec.get("start_from", "none")
     return Saving(
         uri=f"{spec['uri'].rstrip('/')}/{checkpoint_folder(run, generation)}",
-        every=None if every is None else str(every) if isinstance(every, int) else f"{units.seconds(every):g}s",
+        every=None
+        if every is None
+        else str(every)
+        if isinstance(every, int)
+        else f"{units.seconds(every):g}s",
         keep=spec.get("keep"),
         metric=best.get("metric"),
         mode=best.get("mode", "min"),
@@ -255,7 +268,6 @@ def _text(value: Any) -> str | None:
 
 def our_environment(layout: Layout, member: Member) -> dict[str, str]:
     """What allaboard adds to what the operator injects; read by `allaboard.inside`. Carries a version."""
-    saving = layout.saving
     values: dict[str, str | None] = {
         "ALLABOARD_ENV": "1",
         "ALLABOARD_RUN": layout.run,
@@ -264,10 +276,16 @@ def our_environment(layout: Layout, member: Member) -> dict[str, str]:
         "ALLABOARD_MEMBER": member.name,
         "ALLABOARD_GRACE": f"{layout.grace:g}",
         "ALLABOARD_DATA": layout.data,
-        "ALLABOARD_CHECKPOINTS": saving and saving.uri,
-        "ALLABOARD_CHECKPOINT_EVERY": saving and saving.every,
-        "ALLABOARD_CHECKPOINT_KEEP": None if saving is None or saving.keep is None else str(saving.keep),
-        "ALLABOARD_CHECKPOINT_BEST": saving and saving.metric and f"{saving.metric}:{saving.mode}",
-        "ALLABOARD_START_FROM": saving and saving.start_from,
+        **(_saving_environment(layout.saving) if layout.saving is not None else {}),
     }
     return {name: value for name, value in values.items() if value}
+
+
+def _saving_environment(saving: Saving) -> dict[str, str | None]:
+    return {
+        "ALLABOARD_CHECKPOINTS": saving.uri,
+        "ALLABOARD_CHECKPOINT_EVERY": saving.every,
+        "ALLABOARD_CHECKPOINT_KEEP": _text(saving.keep),
+        "ALLABOARD_CHECKPOINT_BEST": f"{saving.metric}:{saving.mode}" if saving.metric else None,
+        "ALLABOARD_START_FROM": saving.start_from,
+    }

@@ -1,8 +1,8 @@
 """The run record, and what a launch does under a key that exists (contract, section 1).
 
-The record is one per run and outlives the job. It is the only memory: a client may die at any instruction, and the next
-one decides from the record and from what was seen of the run. `decide` is that decision; carrying it out, under
-compare-and-swap, is the backend's part.
+The record is one per run and outlives the job. It is the only memory: a client may die at any instruction,
+and the next one decides from the record and from what was seen of the run. `decide` is that decision;
+carrying it out, under compare-and-swap, is the backend's part.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """``uid``: of the attempt now meant. ``outcome``: of that attempt, once it is known. ``unknown``: fields of a newer
-    writer, kept as they are."""
+    """``uid``: of the attempt now meant. ``outcome``: of that attempt, once it is known. ``unknown``: fields
+    of a newer writer, kept as they are.
+    """
 
     run: str
     key: str
@@ -75,9 +76,17 @@ class RunRecord:
     def next_attempt(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:
         """The record of attempt n+1 in the same generation: it resumes from the run's own checkpoints."""
         return replace(
-            self, uid=uid, owner=owner, spec=spec, spec_hash=spec_hash, attempt=self.attempt + 1,
-            outcome=None, handed_over=False, stop=None, deleted=False,
-        )  # fmt: skip
+            self,
+            uid=uid,
+            owner=owner,
+            spec=spec,
+            spec_hash=spec_hash,
+            attempt=self.attempt + 1,
+            outcome=None,
+            handed_over=False,
+            stop=None,
+            deleted=False,
+        )
 
     def next_generation(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:
         """The record of a run that trains again from scratch."""
@@ -101,7 +110,9 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class StopFirst:
-    """It runs, but a person asked for it anew: stop it, wait for its members to be gone, then a new attempt."""
+    """It runs, but a person asked for it anew: stop it, wait for its members to be gone, then a new
+    attempt.
+    """
 
     changes: tuple[str, ...]
 
@@ -136,7 +147,9 @@ Decision = Start | Adopt | StopFirst | NewAttempt | HandOver | NewGeneration | R
 
 
 def decide(record: RunRecord | None, state: State, owner: Owner, spec: Mapping[str, Any]) -> Decision:
-    """What a launch under this key does. ``state``: of the recorded attempt, as seen now; ``owner``: who launches."""
+    """What a launch under this key does. ``state``: of the recorded attempt, as seen now; ``owner``: who
+    launches.
+    """
     if record is None:
         return Start()
     same = same_spec(record.spec_hash, spec)

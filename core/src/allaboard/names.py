@@ -1,8 +1,8 @@
 """Names: what is legal, what is nearest, and how a run gets its own.
 
-A run's name is ``<job>-<hash of key>``, a function of the key alone, so that whoever has the key finds the run
-(contract: identity). Controllers append ``-<n>`` for attempts and ``-worker-<i>`` for pods, and Services are limited to
-63 characters; so a job's name may have 40.
+A run's name is ``<job>-<hash of key>``, a function of the key alone, so that whoever has the key finds the
+run (contract: identity). Controllers append ``-<n>`` for attempts and ``-worker-<i>`` for pods, and Services
+are limited to 63 characters; so a job's name may have 40.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def attempt_name(run: str, attempt: int) -> str:
 
 
 def checkpoint_folder(run: str, generation: int) -> str:
-    """Where a run keeps its checkpoints below ``checkpoints.uri``; a new generation starts in a fresh folder."""
+    """Where a run keeps its checkpoints below ``checkpoints.uri``; a new generation starts in a fresh
+    folder.
+    """
     return run if generation <= 1 else f"{run}-g{generation}"
 
 

@@ -1,20 +1,21 @@
-"""Waist 2: what was seen of a run, when, in our words. Facts only; what they mean is computed in `allaboard.status`.
+"""Waist 2: what was seen of a run, when, in our words. Facts only; what they mean is computed in
+`allaboard.status`.
 
-Every backend builds this one value. Times are epoch seconds of the backend's own clock (the API server's on a cluster).
-Absent is None: nothing here is guessed.
+Every backend builds this one value. Times are epoch seconds of the backend's own clock (the API server's on a
+cluster). Absent is None: nothing here is guessed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
 
 
-class State(str, Enum):
+class State(StrEnum):
     """What a run is (contract, section 3)."""
 
     QUEUED = "queued"
@@ -34,16 +35,15 @@ class State(str, Enum):
     def is_final(self) -> bool:
         return self in _FINAL
 
-    def __str__(self) -> str:
-        return self.value
-
 
 _FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_OUT, State.LOST})
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of the job object, as the operator writes it. ``status`` is ``True``, ``False`` or ``Unknown``."""
+    """A condition of the job object, as the operator writes it. ``status`` is ``True``, ``False`` or
+    ``Unknown``.
+    """
 
     type: str
     status: str
@@ -54,8 +54,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
-    """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try that ended;
-    128+n for signal n. ``log``: where its output is, if it can be read."""
+    """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try
+    that ended; 128+n for signal n. ``log``: where its output is, if it can be read.
+    """
 
     group: str
     index: int
@@ -84,8 +85,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who follows. ``id`` names the follower; ``phase``: worker, deferred or detached; ``kind``: attached (stopped when
-    nobody was seen for 10 minutes), orchestrated or detached."""
+    """Who follows. ``id`` names the follower; ``phase``: worker, deferred or detached; ``kind``: attached
+    (stopped when nobody was seen for 10 minutes), orchestrated or detached.
+    """
 
     id: str
     phase: str = "worker"
@@ -122,11 +124,11 @@ class Event:
 class Observation:
     """Everything seen of one run at one moment.
 
-    ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot be told.
-    ``recorded``: how it ended, by the run record, when nothing else is left of it.
-    ``waiting``: why it is not admitted yet, in the words of whoever holds it. ``phases``: seconds in each so far; None when
-    not seen. ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines) are
-    filled when evidence is asked for.
+    ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot
+    be told. ``recorded``: how it ended, by the run record, when nothing else is left of it. ``waiting``: why
+    it is not admitted yet, in the words of whoever holds it. ``phases``: seconds in each so far; None when
+    not seen. ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last
+    lines) are filled when evidence is asked for.
     """
 
     run: str
@@ -174,14 +176,22 @@ class Observation:
         """The inverse of `to_dict`; unknown fields of a newer writer are left out."""
 
         def value(kind: Any, fields: Mapping[str, Any] | None) -> Any:
-            return None if fields is None else kind(**{k: v for k, v in fields.items() if k in kind.__dataclass_fields__})
+            return (
+                None
+                if fields is None
+                else kind(**{k: v for k, v in fields.items() if k in kind.__dataclass_fields__})
+            )
 
         rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
         for name, kind in (("owner", Owner), ("stop", Stop), ("progress", Progress)):
             if name in rest:
-                rest[name] = value(kind, rest[name]) if rest[name] is not None else (Progress() if name == "progress" else None)
-        for name, kind in (("conditions", Condition), ("members", MemberSeen), ("events", Event)):
-            rest[name] = tuple(value(kind, item) for item in rest.get(name, ()))
+                rest[name] = (
+                    value(kind, rest[name])
+                    if rest[name] is not None
+                    else (Progress() if name == "progress" else None)
+                )
+        for name, item in (("conditions", Condition), ("members", MemberSeen), ("events", Event)):
+            rest[name] = tuple(value(item, fields) for fields in rest.get(name, ()))
         rest["flags"] = tuple(rest.get("flags", ()))
         rest["notes"] = tuple(rest.get("notes", ()))
         return cls(**rest)

@@ -1,7 +1,9 @@
-"""What the report lines of a run add up to: the step, the metrics, the steps lost to restarts, what looks wrong.
+"""What the report lines of a run add up to: the step, the metrics, the steps lost to restarts, what looks
+wrong.
 
-A fold over decoded lines: `after(progress, report, now)`. Nothing is counted twice when a run restarts, because a line
-that goes back in steps says how many were lost: those between the last step reported and the one it resumed from.
+A fold over decoded lines: `after(progress, report, now)`. Nothing is counted twice when a run restarts,
+because a line that goes back in steps says how many were lost: those between the last step reported and the
+one it resumed from.
 """
 
 from __future__ import annotations
@@ -68,5 +70,6 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
     return {
         name: value
         for name, value in fields.items()
-        if name not in _NOT_METRICS and (value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)))
+        if name not in _NOT_METRICS
+        and (value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)))
     }

@@ -2,13 +2,14 @@
 
     [allaboard] {"v":1,"kind":"progress","step":120,"total":400,"loss":0.31}
 
-One line on stdout, so that it works wherever logs do: local files, ``kubectl logs``, a task log. Kinds of version 1:
+One line on stdout, so that it works wherever logs do: local files, ``kubectl logs``, a task log. Kinds of
+version 1:
 
-``progress`` step, total, loss and any other number · ``resumed`` step, source · ``checkpoint`` step, uri, metrics ·
-``result`` metrics · ``flag`` code, text.
+``progress`` step, total, loss and any other number · ``resumed`` step, source · ``checkpoint`` step, uri,
+metrics · ``result`` metrics · ``flag`` code, text.
 
-Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood.
-JSON has no NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.
+Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood. JSON has no
+NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Report:
 
 
 def encode(kind: str, **fields: Any) -> str:
-    """The line, without a newline. Values must be JSON values or numbers with ``item()`` (numpy, torch scalars)."""
+    """The line, without a newline. Values must be JSON values or numbers with ``item()`` (numpy, torch
+    scalars).
+    """
     nonfinite: list[str] = []
     clean = {name: _plain(value, name, nonfinite) for name, value in fields.items() if value is not None}
     body: dict[str, Any] = {"v": VERSION, "kind": kind, **clean}

@@ -1,4 +1,6 @@
-"""Whether the whole job is tried again, as another attempt that resumes. Restarts of single members are the engine's."""
+"""Whether the whole job is tried again, as another attempt that resumes. Restarts of single members are the
+engine's.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Refusal:
     reason: str
 
 
-def may_restart(attempts: int, attempt: int, state: State, diagnoses: Sequence[Diagnosis]) -> Restart | Refusal:
+def may_restart(
+    attempts: int, attempt: int, state: State, diagnoses: Sequence[Diagnosis]
+) -> Restart | Refusal:
     """``attempts``: how many the policy allows in all; ``attempt``: the one that just ended."""
     if state not in (State.FAILED, State.LOST):
         return Refusal(f"the run {state}")

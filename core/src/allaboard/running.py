@@ -19,7 +19,9 @@ from allaboard.jobfile import load
 from allaboard.observation import Observation, Owner
 
 ATTEMPTS = 3
-"""Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried again."""
+"""Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried
+again.
+"""
 
 Job = TrainingJob | Mapping[str, Any] | str | os.PathLike[str]
 OnSeen = Callable[[Observation], None]
@@ -39,7 +41,9 @@ def backend_of(backend: Backend | str | None = None) -> Backend:
 
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
-    """A checked job from a TrainingJob, a mapping or the path of a job file. Raises BadInput with every problem."""
+    """A checked job from a TrainingJob, a mapping or the path of a job file. Raises BadInput with every
+    problem.
+    """
     if isinstance(job, (str, os.PathLike)):
         return checked(load(os.fspath(job)), lenient=lenient)
     return checked(TrainingJob.of(job), lenient=lenient)
@@ -51,7 +55,9 @@ def me(kind: str = "attached") -> Owner:
     return Owner(f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}", phase, kind)
 
 
-def submit(job: Job, *, key: str | None = None, backend: Backend | str | None = None, owner: Owner | None = None) -> Handle:
+def submit(
+    job: Job, *, key: str | None = None, backend: Backend | str | None = None, owner: Owner | None = None
+) -> Handle:
     """Start a job and leave it running: nobody need watch. Raises BadInput when it cannot start.
 
     Without ``key`` every call trains anew; under a key that exists, contract section 1 says what happens.
@@ -69,10 +75,12 @@ def run(
     on_launch: Callable[[Handle], None] | None = None,
     poll: float = 1.0,
 ) -> Outcome:
-    """Start a job, follow it to its end and return how it ended; a failed training is an outcome, not an exception.
+    """Start a job, follow it to its end and return how it ended; a failed training is an outcome, not an
+    exception.
 
-    ``on_seen`` gets every observation. Raises BadInput when it cannot start, BackendUnreachable when the backend stopped
-    answering (the run itself is untouched). A run whose client died is found again under the same ``key``.
+    ``on_seen`` gets every observation. Raises BadInput when it cannot start, BackendUnreachable when the
+    backend stopped answering (the run itself is untouched). A run whose client died is found again under the
+    same ``key``.
     """
     where = backend_of(backend)
     plan = Plan(read_job(job), key or fresh_key())
@@ -96,21 +104,26 @@ def attach(
     on_seen: OnSeen | None = None,
     poll: float = 1.0,
 ) -> Outcome:
-    """Follow a run that is there, by id, unique prefix or job name, to its end. It is not stopped, restarted or owned."""
+    """Follow a run that is there, by id, unique prefix or job name, to its end. It is not stopped, restarted
+    or owned.
+    """
     where = backend_of(backend)
     name = where.observe(run).run
     return Follower(where, name, on_seen=on_seen).to_the_end(FollowPolicy(poll=poll))
 
 
 def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> TrainingJob:
-    """The job that evaluates one checkpoint: it finds its uri in ``ALLABOARD_CHECKPOINT`` and says its metrics with
-    `allaboard.inside.result`."""
+    """The job that evaluates one checkpoint: it finds its uri in ``ALLABOARD_CHECKPOINT`` and says its
+    metrics with `allaboard.inside.result`.
+    """
     read = read_job(job, lenient=lenient)
     return read.with_(environment={**read.get("environment", {}), "ALLABOARD_CHECKPOINT": checkpoint})
 
 
 class Follower:
-    """Carries out what `follow` asks of one run. With ``plan`` and ``owner`` it may launch further attempts."""
+    """Carries out what `follow` asks of one run. With ``plan`` and ``owner`` it may launch further
+    attempts.
+    """
 
     def __init__(
         self,

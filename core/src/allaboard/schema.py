@@ -9,7 +9,9 @@ from allaboard.job import Fields
 
 
 def job_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of `TrainingJob`. What spans several fields is checked by `allaboard check` alone."""
+    """JSON Schema (2020-12) of `TrainingJob`. What spans several fields is checked by `allaboard check`
+    alone.
+    """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "allaboard TrainingJob",

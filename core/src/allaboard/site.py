@@ -1,9 +1,11 @@
 """The place where a job runs: its store, its mounts, and whether a gang too large is shrunk.
 
-What an Airflow connection, the command line and the environment can say about a place, in one value. The job itself
-names no place: ``store://name`` hangs off the site's store, and a path below a mount (``/data/x``) is mapped to the
-site's folder. So the same job runs here and on a cluster.
+What an Airflow connection, the command line and the environment can say about a place, in one value. The job
+itself names no place: ``store://name`` hangs off the site's store, and a path below a mount (``/data/x``) is
+mapped to the site's folder. So the same job runs here and on a cluster.
 """
+
+# ruff: noqa: PTH100, PTH111, PTH117, PTH118  (places are text: pathlib would turn s3://x into s3:/x)
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ STORE = "store://"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``store``: uri below which every path of a chain hangs; ``mounts``: mount path -> folder here; ``fit``: shrink or
-    strict, for jobs that do not say; ``base``: where relative folders of mounts start."""
+    """``store``: uri below which every path of a chain hangs; ``mounts``: mount path -> folder here; ``fit``:
+    shrink or strict, for jobs that do not say; ``base``: where relative folders of mounts start.
+    """
 
     store: str
     mounts: Mapping[str, str] = field(default_factory=dict)
@@ -43,8 +46,9 @@ def site_of(
     fit: str | None = None,
     base: str = ".",
 ) -> Site:
-    """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``, ``ALLABOARD_MOUNTS``
-    (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput."""
+    """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``,
+    ``ALLABOARD_MOUNTS`` (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
+    """
     fit = fit or environ.get("ALLABOARD_FIT") or "shrink"
     if fit not in ("shrink", "strict"):
         raise BadInput(f"fit {fit!r} is not known; known: shrink, strict")
@@ -71,7 +75,9 @@ def parse_mounts(items: Any) -> dict[str, str]:
 
 
 def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
-    """``store://a`` -> below the site's store; a mounted path -> the site's folder; a relative path -> below ``folder``."""
+    """``store://a`` -> below the site's store; a mounted path -> the site's folder; a relative path -> below
+    ``folder``.
+    """
     import os.path
 
     if uri.startswith(STORE):
@@ -85,7 +91,9 @@ def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
 
 
 def place_job(job: TrainingJob, site: Site) -> TrainingJob:
-    """The job with every path resolved for this site. Raises BadInput for a volume that nothing is mapped to."""
+    """The job with every path resolved for this site. Raises BadInput for a volume that nothing is mapped
+    to.
+    """
     problems = [
         Problem(
             f"storage[{n}].mount",
@@ -105,7 +113,11 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
     if saving := job.get("checkpoints"):
         start = saving.get("start_from", "none")
         moved = start if start in ("none", "champion") else uri(start)
-        changes["checkpoints"] = {**saving, "uri": uri(saving["uri"]), **({"start_from": moved} if start != "none" else {})}
+        changes["checkpoints"] = {
+            **saving,
+            "uri": uri(saving["uri"]),
+            **({"start_from": moved} if start != "none" else {}),
+        }
     if "shards" in (job.get("data") or {}):
         changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"])}
     if job.get("command"):

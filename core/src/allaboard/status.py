@@ -1,7 +1,8 @@
-"""What an observation means: one state, by ordered early returns. Conditions are read by type, never by position.
+"""What an observation means: one state, by ordered early returns. Conditions are read by type, never by
+position.
 
-Sources: Training Operator pkg/util/status.go (Succeeded and Failed can both be True: Failed decides; Restarting can stay
-beside them; after a resume the last condition is Suspended=False).
+Sources: Training Operator pkg/util/status.go (Succeeded and Failed can both be True: Failed decides;
+Restarting can stay beside them; after a resume the last condition is Suspended=False).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ TIME_REASONS = frozenset({"DeadlineExceeded", "ClockExceeded"})
 
 
 def state_of(seen: Observation) -> State:
-    """The state of a run. Terminal wins; what nobody runs any more is lost; unknown words end in `State.UNKNOWN`."""
+    """The state of a run. Terminal wins; what nobody runs any more is lost; unknown words end in
+    `State.UNKNOWN`.
+    """
     if seen.stopped:
         return State.STOPPED
     if seen.holds("Failed"):
@@ -39,7 +42,8 @@ def state_of(seen: Observation) -> State:
         return State.RESTARTING
     if seen.holds("Running"):
         return State.RUNNING
-    # Quota first: while a queue holds the job there are no members, and "no members" below would read as starting.
+    # Quota first: while a queue holds the job there are no members, and "no members" below would read as
+    # starting.
     if seen.waiting is not None:
         return State.QUEUED
     if seen.conditions or seen.members or seen.alive:
@@ -49,7 +53,9 @@ def state_of(seen: Observation) -> State:
 
 def _by_time(seen: Observation) -> bool:
     failed = seen.condition("Failed")
-    return failed is not None and (failed.reason in TIME_REASONS or "longer than specified deadline" in failed.message)
+    return failed is not None and (
+        failed.reason in TIME_REASONS or "longer than specified deadline" in failed.message
+    )
 
 
 EXIT_CODES: Mapping[State, int] = {

@@ -1,4 +1,5 @@
-"""Builders and a fake backend for tests: ours and yours. They say only what matters and behave like the real thing.
+"""Builders and a fake backend for tests: ours and yours. They say only what matters and behave like the real
+thing.
 
 >>> from allaboard.testing import FakeBackend, a_job
 >>> backend = FakeBackend()
@@ -30,7 +31,9 @@ def a_job(**fields: Any) -> TrainingJob:
     return TrainingJob(**{"name": "digits", "command": ["python", "train.py"], "workers": 2, **fields})
 
 
-def a_condition(kind: str, status: str = "True", since: float = 0.0, message: str = "", reason: str = "") -> Condition:
+def a_condition(
+    kind: str, status: str = "True", since: float = 0.0, message: str = "", reason: str = ""
+) -> Condition:
     return Condition(kind, status, reason or f"PyTorchJob{kind}", message, since)
 
 
@@ -46,13 +49,17 @@ def seen(state: State | str = State.RUNNING, **fields: Any) -> Observation:
     made = {
         State.QUEUED: replace(base, waiting="waits for 2 CPUs"),
         State.STARTING: replace(base, conditions=(a_condition("Created"),)),
-        State.RUNNING: replace(base, conditions=(a_condition("Created"), a_condition("Running")), started=1.0),
+        State.RUNNING: replace(
+            base, conditions=(a_condition("Created"), a_condition("Running")), started=1.0
+        ),
         State.RESTARTING: replace(base, conditions=(a_condition("Restarting"),), started=1.0),
         State.SUSPENDED: replace(base, suspended=True),
         State.STOPPING: replace(base, stop=Stop("someone", "a reason", 2.0)),
         State.STOPPED: replace(base, stop=Stop("someone", "a reason", 2.0), stopped=True, finished=2.0),
         State.SUCCEEDED: replace(base, conditions=(a_condition("Succeeded"),), started=1.0, finished=9.0),
-        State.FAILED: replace(base, conditions=(a_condition("Failed", message="1 replica failed"),), started=1.0, finished=9.0),
+        State.FAILED: replace(
+            base, conditions=(a_condition("Failed", message="1 replica failed"),), started=1.0, finished=9.0
+        ),
         State.TIMED_OUT: replace(
             base, conditions=(a_condition("Failed", reason="DeadlineExceeded"),), started=1.0, finished=9.0
         ),
@@ -63,11 +70,12 @@ def seen(state: State | str = State.RUNNING, **fields: Any) -> Observation:
 
 
 class FakeBackend:
-    """A backend in memory whose runs go through ``script``, one observation per look, and stay at its last one.
+    """A backend in memory whose runs go through ``script``, one observation per look, and stay at its last
+    one.
 
-    It keeps the launch table of the contract (through `allaboard.ledger`), owners, attempts and hand-over, and notes every
-    call in `calls`. ``scripts``: one script per attempt; the last serves all further ones. `break_for(n)` makes it
-    unreachable for the next n looks.
+    It keeps the launch table of the contract (through `allaboard.ledger`), owners, attempts and hand-over,
+    and notes every call in `calls`. ``scripts``: one script per attempt; the last serves all further ones.
+    `break_for(n)` makes it unreachable for the next n looks.
     """
 
     name = "fake"
@@ -144,20 +152,32 @@ class FakeBackend:
             raise BackendUnreachable("the fake backend does not answer")
         self.now[run] = found = self.now[run] if evidence else next(self.looks[run], self.now[run])
         return replace(
-            found, run=run, key=record.key, job=record.job, attempt=record.attempt, generation=record.generation,
-            uid=record.uid, owner=record.owner, stop=found.stop or record.stop, handed_over=record.handed_over,
-        )  # fmt: skip
+            found,
+            run=run,
+            key=record.key,
+            job=record.job,
+            attempt=record.attempt,
+            generation=record.generation,
+            uid=record.uid,
+            owner=record.owner,
+            stop=found.stop or record.stop,
+            handed_over=record.handed_over,
+        )
 
     @contextmanager
     def changes(self, run: str) -> Iterator[_Awake]:
         yield _Awake(self)
 
-    def logs(self, run: str, selection: Selection, cursor: Cursor | None = None) -> Iterator[LogLine | Cursor]:
+    def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> Iterator[LogLine | Cursor]:
         start = int((cursor or {}).get("n", 0))
         yield from self.lines[start:]
         yield {"n": len(self.lines)}
 
-    def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped | NotYours:
+    def stop(
+        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
+    ) -> Stopped | NotYours:
         record = self._record(handle.run)
         if record.uid != handle.uid or record.owner.id != owner.id:
             return NotYours(record.owner.id)
@@ -199,5 +219,3 @@ class _Awake:
     def wait(self, seconds: float) -> bool:
         self.backend.calls.append(("wait",))
         return True
-
-

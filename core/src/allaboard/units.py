@@ -1,7 +1,7 @@
 """Durations, quantities and times as people write them. Values in, values out; no clock is read here.
 
-Quantities follow Kubernetes (`resource.Quantity`): ``500m`` CPU is half a core, ``32Gi`` is 32 * 2**30 bytes, ``1G`` is 10**9.
-Durations are ``90``, ``90s``, ``10m``, ``1h30m``, ``2d``; bare numbers are seconds.
+Quantities follow Kubernetes (`resource.Quantity`): ``500m`` CPU is half a core, ``32Gi`` is 32 * 2**30 bytes,
+``1G`` is 10**9. Durations are ``90``, ``90s``, ``10m``, ``1h30m``, ``2d``; bare numbers are seconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,21 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|K|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
 _FACTORS = {
-    "": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-}  # fmt: skip
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
+}
 
 
 def seconds(value: str | int | float) -> float:
@@ -92,7 +104,7 @@ def rfc3339(epoch: float | None) -> str | None:
     """Epoch seconds -> ``2026-11-21T12:00:00.250Z``; None stays None."""
     if epoch is None:
         return None
-    moment = _dt.datetime.fromtimestamp(epoch, _dt.timezone.utc)
+    moment = _dt.datetime.fromtimestamp(epoch, _dt.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 

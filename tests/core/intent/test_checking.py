@@ -26,22 +26,50 @@ FULL = {
     "image": "registry.lab/ml/resnet50-train:v3",
     "command": ["python", "train.py", "--epochs=20"],
     "groups": {"master": 1, "worker": {"replicas": 2, "resources": {"gpu": 2}}},
-    "resources": {"cpu": 8, "memory": "32Gi", "gpu": 1, "gpu_type": "nvidia-h100", "mig": "1g.10gb", "shared": False},
-    "processes_per_member": "auto",
-    "gang": {"scheduler": "auto", "queue": "research", "priority": "high", "timeout": "10m", "topology": {"require": "rack"}},
-    "policy": {
-        "restart": "on_failure", "backoff_limit": 3, "deadline": "12h", "ttl": "1d", "clean_pods": "running",
-        "suspend": False, "attempts": 3, "clocks": {"rendezvous": "10m"},
+    "resources": {
+        "cpu": 8,
+        "memory": "32Gi",
+        "gpu": 1,
+        "gpu_type": "nvidia-h100",
+        "mig": "1g.10gb",
+        "shared": False,
     },
-    "storage": [{"mount": "/data", "pvc": "datasets", "read_only": True}, {"mount": "/scratch", "empty_dir": "memory", "size": "16Gi"}],
-    "checkpoints": {"uri": "s3://bucket/resnet50", "every": "10m", "keep": 3, "best": {"metric": "val_loss", "mode": "min"}, "start_from": "none"},
+    "processes_per_member": "auto",
+    "gang": {
+        "scheduler": "auto",
+        "queue": "research",
+        "priority": "high",
+        "timeout": "10m",
+        "topology": {"require": "rack"},
+    },
+    "policy": {
+        "restart": "on_failure",
+        "backoff_limit": 3,
+        "deadline": "12h",
+        "ttl": "1d",
+        "clean_pods": "running",
+        "suspend": False,
+        "attempts": 3,
+        "clocks": {"rendezvous": "10m"},
+    },
+    "storage": [
+        {"mount": "/data", "pvc": "datasets", "read_only": True},
+        {"mount": "/scratch", "empty_dir": "memory", "size": "16Gi"},
+    ],
+    "checkpoints": {
+        "uri": "s3://bucket/resnet50",
+        "every": "10m",
+        "keep": 3,
+        "best": {"metric": "val_loss", "mode": "min"},
+        "start_from": "none",
+    },
     "data": {"shards": "s3://bucket/imagenet-shards"},
     "spot": {"tolerate": True, "grace": "2m"},
     "code": ["train.py"],
     "environment": {"NCCL_DEBUG": "WARN"},
     "secrets": [{"name": "aws-credentials", "env": True}],
     "pod": {"spec": {"hostNetwork": True}},
-}  # fmt: skip
+}
 
 
 def test_every_field_of_the_vocabulary_is_understood() -> None:
@@ -66,7 +94,11 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"command": "python train.py --lr=0.1"}, "command", "write [python, train.py, --lr=0.1]"),
         ({"command": ["python", None]}, "command[1]", "expected text"),
         ({"policy": {"deadline": "12 parsecs"}}, "policy.deadline", "write 90s, 10m, 12h, 1d or 1h30m"),
-        ({"policy": {"restart": "on-failure"}}, "policy.restart", "known: never, on_failure, always or exit_code"),
+        (
+            {"policy": {"restart": "on-failure"}},
+            "policy.restart",
+            "known: never, on_failure, always or exit_code",
+        ),
         ({"resources": {"memory": "32 Gb"}}, "resources.memory", "not a size"),
         ({"resources": {"cpu": 0}}, "resources.cpu", "0 cores cannot run anything"),
         ({"resources": []}, "resources", "expected fields"),
@@ -81,7 +113,7 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"storage": [{"mount": "/data"}]}, "storage[0]", "either pvc or empty_dir"),
         ({"secrets": [{"name": "x"}]}, "secrets[0]", "is not used"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_named_with_what_is_allowed(change: dict[str, Any], path: str, words: str) -> None:
     found = said({"name": "digits", "command": ["python", "train.py"], **change})
     assert words in found.get(path, f"nothing; said {found}")
@@ -104,7 +136,10 @@ def test_groups_keep_the_rules_of_their_engine(groups: dict[str, Any], path: str
 def test_elastic_limits_must_fit_each_other_and_the_members() -> None:
     assert "above elastic.max" in said(a_job(workers=3, elastic={"min": 4, "max": 2}))["elastic.min"]
     assert "outside" in said(a_job(workers=5, elastic={"min": 2, "max": 4}))["workers"]
-    assert "needs workers" in said(a_job(workers=None, groups={"master": 1}, elastic={"min": 1, "max": 2}))["groups"]
+    assert (
+        "needs workers"
+        in said(a_job(workers=None, groups={"master": 1}, elastic={"min": 1, "max": 2}))["groups"]
+    )
 
 
 def test_an_elastic_job_without_torchrun_is_warned_not_refused() -> None:
@@ -124,7 +159,12 @@ def test_all_problems_come_at_once_errors_first() -> None:
 
 
 def test_adapters_take_numbers_as_templates_make_them() -> None:
-    job = {"name": "digits", "command": ["a"], "workers": "4", "policy": {"backoff_limit": 3.0, "suspend": "False"}}
+    job = {
+        "name": "digits",
+        "command": ["a"],
+        "workers": "4",
+        "policy": {"backoff_limit": 3.0, "suspend": "False"},
+    }
     assert len(check(job)) == 3
     read = checked(job, lenient=True)
     assert read.get("workers") == 4 and read.get("policy") == {"backoff_limit": 3, "suspend": False}

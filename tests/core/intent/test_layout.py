@@ -36,9 +36,11 @@ def test_members_by_the_rules_of_the_contract(fields: dict[str, object], members
 
 def test_a_layout_survives_json() -> None:
     layout = laid(
-        elastic={"min": 1, "max": 2}, resources={"cpu": "500m", "memory": "1Gi", "gpu": 1},
-        checkpoints={"uri": "out", "every": 50, "best": {"metric": "acc", "mode": "max"}}, policy={"clocks": {"image": "1m"}},
-    )  # fmt: skip
+        elastic={"min": 1, "max": 2},
+        resources={"cpu": "500m", "memory": "1Gi", "gpu": 1},
+        checkpoints={"uri": "out", "every": 50, "best": {"metric": "acc", "mode": "max"}},
+        policy={"clocks": {"image": "1m"}},
+    )
     import json
 
     assert Layout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
@@ -47,9 +49,13 @@ def test_a_layout_survives_json() -> None:
 def test_a_group_overrides_the_job() -> None:
     layout = laid(
         workers=None,
-        groups={"master": 1, "worker": {"replicas": 2, "resources": {"gpu": 2}, "environment": {"A": "2"}, "command": ["b"]}},
-        resources={"cpu": 4, "gpu": 1}, environment={"A": "1"},
-    )  # fmt: skip
+        groups={
+            "master": 1,
+            "worker": {"replicas": 2, "resources": {"gpu": 2}, "environment": {"A": "2"}, "command": ["b"]},
+        },
+        resources={"cpu": 4, "gpu": 1},
+        environment={"A": "1"},
+    )
     master, worker = layout.groups
     assert master.needs == Needs(4.0, None, 1) and worker.needs == Needs(4.0, None, 2)
     assert master.environment == {"A": "1"} and worker.environment == {"A": "2"}
@@ -60,10 +66,17 @@ def test_master_and_workers_get_the_operators_variables() -> None:
     layout = laid(workers=3)
     env = environment(layout, layout.members[2], place("digits-1"))
     assert env == {
-        "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "digits-1-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "3", "RANK": "2",
-        "PET_MASTER_ADDR": "digits-1-master-0", "PET_MASTER_PORT": "23456", "PET_NODE_RANK": "2",
-        "PET_NPROC_PER_NODE": "auto", "PET_NNODES": "3",
-    }  # fmt: skip
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": "digits-1-master-0",
+        "MASTER_PORT": "23456",
+        "WORLD_SIZE": "3",
+        "RANK": "2",
+        "PET_MASTER_ADDR": "digits-1-master-0",
+        "PET_MASTER_PORT": "23456",
+        "PET_NODE_RANK": "2",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_NNODES": "3",
+    }
 
 
 def test_world_size_counts_processes_when_their_number_is_given() -> None:
@@ -75,8 +88,10 @@ def test_world_size_counts_processes_when_their_number_is_given() -> None:
 def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
     plain = laid(workers=None, groups={"worker": 2})
     assert environment(plain, plain.members[0], place("x")) == {
-        "PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": "auto", "PET_NNODES": "2",
-    }  # fmt: skip
+        "PYTHONUNBUFFERED": "1",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_NNODES": "2",
+    }
     elastic = laid(workers=3, elastic={"min": 2, "max": 4, "max_restarts": 7})
     env = environment(elastic, elastic.members[0], place("digits-1"))
     assert env["PET_NNODES"] == "2:4" and env["PET_RDZV_ENDPOINT"] == "digits-1-worker-0:23456"
@@ -84,20 +99,28 @@ def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
 
 
 def test_the_master_decides_else_all_workers_else_any_elastic_one() -> None:
-    master, workers, elastic = laid(workers=3), laid(workers=None, groups={"worker": 2}), laid(elastic={"min": 1, "max": 2})
+    master, workers, elastic = (
+        laid(workers=3),
+        laid(workers=None, groups={"worker": 2}),
+        laid(elastic={"min": 1, "max": 2}),
+    )
     done, going = Counts(1, succeeded=1), Counts(1, active=1)
     assert judge(master, {"master": done, "worker": Counts(2, active=2)}).succeeded
     assert not judge(master, {"master": going, "worker": Counts(2, succeeded=2)}).succeeded
     assert not judge(workers, {"worker": Counts(2, active=1, succeeded=1)}).succeeded
     assert judge(workers, {"worker": Counts(2, succeeded=2)}).succeeded
     assert judge(elastic, {"worker": Counts(2, active=1, succeeded=1)}).succeeded
-    assert judge(workers, {"worker": Counts(2, active=1)}).running and not judge(workers, {"worker": Counts(2)}).running
+    assert (
+        judge(workers, {"worker": Counts(2, active=1)}).running
+        and not judge(workers, {"worker": Counts(2)}).running
+    )
 
 
 def test_our_own_variables_say_where_the_state_is() -> None:
     layout = laid(
-        checkpoints={"uri": "/out/", "every": "10m", "keep": 2, "best": {"metric": "acc", "mode": "max"}}, data={"shards": "/s"}
-    )  # fmt: skip
+        checkpoints={"uri": "/out/", "every": "10m", "keep": 2, "best": {"metric": "acc", "mode": "max"}},
+        data={"shards": "/s"},
+    )
     env = our_environment(layout, layout.members[1])
     assert env["ALLABOARD_CHECKPOINTS"] == "/out/digits-1" and env["ALLABOARD_CHECKPOINT_EVERY"] == "600s"
     assert env["ALLABOARD_CHECKPOINT_BEST"] == "acc:max" and env["ALLABOARD_DATA"] == "/s"
@@ -106,5 +129,9 @@ def test_our_own_variables_say_where_the_state_is() -> None:
 
 def test_every_engine_has_all_that_an_engine_has() -> None:
     for engine in ENGINES.values():
-        assert engine.ROLES and engine.KIND and engine.DEFAULT_RESTART in ("never", "on_failure", "always", "exit_code")
+        assert (
+            engine.ROLES
+            and engine.KIND
+            and engine.DEFAULT_RESTART in ("never", "on_failure", "always", "exit_code")
+        )
         assert callable(engine.environment) and callable(engine.judge) and callable(engine.message)

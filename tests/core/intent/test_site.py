@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 
@@ -34,9 +34,11 @@ def test_a_uri_is_resolved(uri: str, where: str) -> None:
 def test_a_job_is_placed_whole() -> None:
     job = a_job(
         command=["python", "train.py", "--data=/data/x", "--out=store://out", "/data", "--lr=0.1"],
-        environment={"DATA": "/data/y", "PLAIN": "x"}, checkpoints={"uri": "store://ck", "start_from": "store://old"},
-        data={"shards": "store://shards"}, storage=[{"mount": "/data", "pvc": "d"}],
-    )  # fmt: skip
+        environment={"DATA": "/data/y", "PLAIN": "x"},
+        checkpoints={"uri": "store://ck", "start_from": "store://old"},
+        data={"shards": "store://shards"},
+        storage=[{"mount": "/data", "pvc": "d"}],
+    )
     placed = place_job(job, SITE)
     assert placed.get("command")[2:] == ["--data=/mnt/d/x", "--out=s3://bucket/ml/out", "/mnt/d", "--lr=0.1"]
     assert placed.get("environment") == {"DATA": "/mnt/d/y", "PLAIN": "x"}
@@ -51,11 +53,13 @@ def test_a_volume_that_nothing_is_mapped_to_is_a_problem() -> None:
 
 
 def test_a_site_from_the_environment_and_its_mistakes() -> None:
-    site = site_of({"ALLABOARD_STORE": "s3://b/", "ALLABOARD_MOUNTS": "/data=./d,/m=/x", "ALLABOARD_FIT": "strict"})
+    site = site_of(
+        {"ALLABOARD_STORE": "s3://b/", "ALLABOARD_MOUNTS": "/data=./d,/m=/x", "ALLABOARD_FIT": "strict"}
+    )
     assert site == Site("s3://b", {"/data": "./d", "/m": "/x"}, "strict")
     assert site_of({"ALLABOARD_HOME": "/h"}).store == "/h/store"
-    assert site_of({}).store == os.path.expanduser("~/.allaboard/store")
-    with pytest.raises(BadInput, match="write /data=./data"):
+    assert site_of({}).store == str(Path("~/.allaboard/store").expanduser())
+    with pytest.raises(BadInput, match=r"write /data=\./data"):
         site_of({"ALLABOARD_MOUNTS": "data"})
     with pytest.raises(BadInput, match="known: shrink, strict"):
         site_of({}, fit="loose")

@@ -1,4 +1,6 @@
-"""A machine of its own for every test: home and pool in temporary folders; nothing of a run is left at the end."""
+"""A machine of its own for every test: home and pool in temporary folders; nothing of a run is left at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,21 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.procs import sweep
 from allaboard.backends.local.records import read
-from allaboard.backends.local.folders import RunFolder
 
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[LocalBackend]:
-    """A local backend in temporary folders. Whatever still lives at the end is killed, and named if it should not."""
-    environ = {**os.environ, "ALLABOARD_HOME": str(tmp_path / "home"), "ALLABOARD_POOL": str(tmp_path / "pool")}
+    """A local backend in temporary folders. Whatever still lives at the end is killed, and named if it should
+    not.
+    """
+    environ = {
+        **os.environ,
+        "ALLABOARD_HOME": str(tmp_path / "home"),
+        "ALLABOARD_POOL": str(tmp_path / "pool"),
+    }
     made = LocalBackend(environ)
     yield made
     for path in made.runs.iterdir():

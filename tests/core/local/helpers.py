@@ -40,7 +40,9 @@ def processes_of(backend: LocalBackend, run: str) -> list[int]:
 def a_plan(folder: Path, script: str, key: str = "k", **fields: Any) -> Plan:
     """A job whose members run ``script``."""
     (folder / "main.py").write_text(script)
-    job = TrainingJob(folder=str(folder), **{"name": "job", "command": ["python", "main.py"], "workers": 2, **fields})
+    job = TrainingJob(
+        folder=str(folder), **{"name": "job", "command": ["python", "main.py"], "workers": 2, **fields}
+    )
     return Plan(checked(job), key)
 
 

@@ -19,9 +19,9 @@ from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.records import read
 from allaboard.errors import Conflict, SpecChanged, UnknownRun
+from allaboard.follow import FollowPolicy
 from allaboard.observation import Owner, State
 from allaboard.running import Follower
-from allaboard.follow import FollowPolicy
 from allaboard.status import state_of, summary
 from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
@@ -44,8 +44,15 @@ def test_a_run_goes_from_created_to_succeeded(backend: LocalBackend, folder: Pat
     handle = backend.launch(a_plan(folder, QUICK), ME)
     seen = ended(backend, handle.run)
     assert state_of(seen) is State.SUCCEEDED and not handle.adopted
-    assert [(c.type, c.status) for c in seen.conditions] == [("Created", "True"), ("Running", "False"), ("Succeeded", "True")]
-    assert [(m.name, m.phase, m.exit_code) for m in seen.members] == [("master-0", "succeeded", 0), ("worker-0", "succeeded", 0)]
+    assert [(c.type, c.status) for c in seen.conditions] == [
+        ("Created", "True"),
+        ("Running", "False"),
+        ("Succeeded", "True"),
+    ]
+    assert [(m.name, m.phase, m.exit_code) for m in seen.members] == [
+        ("master-0", "succeeded", 0),
+        ("worker-0", "succeeded", 0),
+    ]
     assert processes_of(backend, handle.run) == []
 
 
@@ -62,7 +69,8 @@ def test_live_its_client_killed_with_9_is_adopted_by_the_next(backend: LocalBack
     plan = a_plan(folder, SLEEP)
     code = (
         "import allaboard, sys\n"
-        f"allaboard.run(allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r}), key='k')\n"
+        f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
+        "allaboard.run(job, key='k')\n"
     )
     client = subprocess.Popen([sys.executable, "-c", code], env=backend.environ)
     try:
@@ -91,11 +99,15 @@ def test_live_deferred_and_a_new_try_stops_waits_and_resumes(backend: LocalBacke
     old = processes_of(backend, first.run)
     second = backend.launch(plan, YOU)
     assert (second.attempt, second.adopted) == (2, False) and second.uid != first.uid
-    assert not any(Path(f"/proc/{pid}").exists() for pid in old), "the old members are gone before the new ones start"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in old), (
+        "the old members are gone before the new ones start"
+    )
 
 
 @pytest.mark.parametrize("how", ["failed", "stopped", "lost"])
-def test_what_ended_badly_is_tried_again_with_the_changed_spec(backend: LocalBackend, folder: Path, how: str) -> None:
+def test_what_ended_badly_is_tried_again_with_the_changed_spec(
+    backend: LocalBackend, folder: Path, how: str
+) -> None:
     script = "raise SystemExit(3)" if how == "failed" else SLEEP
     handle = backend.launch(a_plan(folder, script, policy={"restart": "never"}), ME)
     if how == "stopped":
@@ -111,8 +123,12 @@ def test_what_ended_badly_is_tried_again_with_the_changed_spec(backend: LocalBac
     assert [(e.attempt, e.state) for e in history] == [(1, how), (2, "succeeded")]
 
 
-def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(backend: LocalBackend, folder: Path) -> None:
-    script = "import os, pathlib\np = pathlib.Path(os.environ['ALLABOARD_CHECKPOINTS'])\np.mkdir(parents=True, exist_ok=True)\nprint(p)\n"
+def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(
+    backend: LocalBackend, folder: Path
+) -> None:
+    script = (
+        "import os, pathlib\np = pathlib.Path(os.environ['ALLABOARD_CHECKPOINTS'])\np.mkdir(exist_ok=True)\n"
+    )
     plan = a_plan(folder, script, workers=1, checkpoints={"uri": "out"})
     first = backend.launch(plan, ME)
     ended(backend, first.run)
@@ -128,28 +144,37 @@ def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(backe
 def test_many_clients_at_once_start_one_run(backend: LocalBackend, folder: Path) -> None:
     plan = a_plan(folder, SLEEP)
     code = (
-        "import allaboard\nfrom allaboard.backends.base import Plan\nfrom allaboard.backends.local.backend import LocalBackend\n"
+        "import allaboard\nfrom allaboard.backends.base import Plan\n"
+        "from allaboard.backends.local.backend import LocalBackend\n"
         "from allaboard.running import me\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
         "print(LocalBackend().launch(Plan(job, 'k'), me('detached')).uid)\n"
     )
-    clients = [subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    clients = [
+        subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
     uids = {client.communicate(timeout=120)[0].strip() for client in clients}
     assert len(uids) == 1 and "" not in uids
     running(backend, plan.run)
     assert len(processes_of(backend, plan.run)) == 2
 
 
-def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(backend: LocalBackend, folder: Path) -> None:
+def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(
+    backend: LocalBackend, folder: Path
+) -> None:
     plan = a_plan(folder, SLEEP, workers=1)
     code = (
-        "import allaboard\nfrom allaboard.backends.base import Plan\nfrom allaboard.backends.local.backend import LocalBackend\n"
+        "import allaboard\nfrom allaboard.backends.base import Plan\n"
+        "from allaboard.backends.local.backend import LocalBackend\n"
         "from allaboard.running import me\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), me('detached'))\nprint('launched', flush=True)\n"
+        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), me('detached'))\n"
     )
     for n in range(24):
-        client = subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True)
+        client = subprocess.Popen(
+            [sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True
+        )
         assert client.stdout is not None and client.stdout.readline() == "go\n"
         time.sleep(n * 0.008)
         client.kill()
@@ -195,7 +220,7 @@ def test_no_member_outlives_those_who_watch_it(backend: LocalBackend, folder: Pa
 def test_a_lost_run_is_taken_up_by_run_and_resumes(backend: LocalBackend, folder: Path) -> None:
     script = (
         "import os, time\nfrom allaboard.inside import report\n"
-        "n = int(os.environ['ALLABOARD_ATTEMPT'])\nreport(step=7 * n, total=14)\nprint('attempt', n, flush=True)\n"
+        "n = int(os.environ['ALLABOARD_ATTEMPT'])\nreport(step=7 * n, total=14)\n"
         "time.sleep(600 if n == 1 else 0)\n"
     )
     plan = a_plan(folder, script, workers=1)
@@ -222,13 +247,17 @@ def test_stop_says_who_and_why_and_leaves_nothing(backend: LocalBackend, folder:
     assert backend.stop(replace(handle, uid="older"), ME, "me", "late") == NotYours("me")
     assert backend.stop(handle, ME, "ann", "wrong data") == Stopped()
     seen = ended(backend, handle.run)
-    assert state_of(seen) is State.STOPPED and seen.stop is not None and (seen.stop.by, seen.stop.reason) == ("ann", "wrong data")
+    assert (
+        state_of(seen) is State.STOPPED
+        and seen.stop is not None
+        and (seen.stop.by, seen.stop.reason) == ("ann", "wrong data")
+    )
     assert {m.phase for m in seen.members} == {"deleted"} and processes_of(backend, handle.run) == []
     assert backend.stop(handle, ME, "ann", "again") == Stopped(already=True)
 
 
 def test_a_member_that_ignores_sigterm_is_killed_after_the_grace(backend: LocalBackend, folder: Path) -> None:
-    script = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)\n"
+    script = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
     handle = backend.launch(a_plan(folder, script, workers=1, spot={"grace": 0.5}), ME)
     wait_for(lambda: "up" in text(backend, handle.run))
     backend.stop(handle, ME, "me", "end")
@@ -245,7 +274,11 @@ def test_suspend_frees_and_resume_starts_again(backend: LocalBackend, folder: Pa
     handle = backend.launch(a_plan(folder, SLEEP, resources={"cpu": 0.1}), ME)
     running(backend, handle.run)
     backend.suspend(handle.run)
-    wait_for(lambda: state_of(backend.observe(handle.run)) is State.SUSPENDED and not processes_of(backend, handle.run))
+    wait_for(
+        lambda: (
+            state_of(backend.observe(handle.run)) is State.SUSPENDED and not processes_of(backend, handle.run)
+        )
+    )
     backend.resume(handle.run)
     running(backend, handle.run)
     assert backend.observe(handle.run).attempt == 1 and backend.observe(handle.run).restarts == 0
@@ -271,7 +304,9 @@ def test_ttl_is_applied_by_the_next_process_and_old_records_go(backend: LocalBac
     backend.housekeep(time.time() + 3000)
     assert backend.find(handle.run).attempts()
     backend.housekeep(time.time() + 3700)
-    assert backend.find(handle.run).attempts() == [] and state_of(backend.observe(handle.run)) is State.SUCCEEDED
+    assert (
+        backend.find(handle.run).attempts() == [] and state_of(backend.observe(handle.run)) is State.SUCCEEDED
+    )
     backend.housekeep(time.time() + 31 * 86400)
     with pytest.raises(UnknownRun):
         backend.find(handle.run)
@@ -317,7 +352,9 @@ def test_it_is_retried_up_to_the_limit_and_every_try_can_be_read(backend: LocalB
 
 
 def test_logs_can_be_followed_without_loss_or_repeats(backend: LocalBackend, folder: Path) -> None:
-    script = "import time\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.02)\nprint('last', end='')\n"
+    script = (
+        "import time\nfor n in range(40):\n    print(n, flush=True); time.sleep(0.02)\nprint('last', end='')"
+    )
     handle = backend.launch(a_plan(folder, script), ME)
     found: dict[str, list[str]] = {"master-0": [], "worker-0": []}
     cursor = None
@@ -368,27 +405,52 @@ def environment(backend: LocalBackend, run: str, member: str) -> dict[str, str]:
 
 
 def test_members_find_the_operators_environment_on_the_loopback(backend: LocalBackend, folder: Path) -> None:
-    backend.environ |= {"AIRFLOW__CORE__FERNET_KEY": "s3cret", "_AIRFLOW_X": "s3cret", "KFP_POD_NAME": "x", "MINE": "kept"}
-    handle = backend.launch(a_plan(folder, SHOW, workers=3, resources={"cpu": 0.2}, environment={"A": "1", "RANK": "9"}), ME)
+    backend.environ |= {
+        "AIRFLOW__CORE__FERNET_KEY": "s3cret",
+        "_AIRFLOW_X": "s3cret",
+        "KFP_POD_NAME": "x",
+        "MINE": "kept",
+    }
+    handle = backend.launch(
+        a_plan(folder, SHOW, workers=3, resources={"cpu": 0.2}, environment={"A": "1", "RANK": "9"}), ME
+    )
     seen = ended(backend, handle.run)
-    master, worker = environment(backend, handle.run, "master-0"), environment(backend, handle.run, "worker-1")
+    master, worker = (
+        environment(backend, handle.run, "master-0"),
+        environment(backend, handle.run, "worker-1"),
+    )
     assert (master["RANK"], worker["RANK"], worker["WORLD_SIZE"]) == ("0", "2", "3")
     assert master["MASTER_ADDR"] == "127.0.0.1" and master["MASTER_PORT"] == worker["MASTER_PORT"] != "23456"
-    assert worker["PET_NNODES"] == "3" and worker["PET_NPROC_PER_NODE"] == "1" and worker["PYTHONUNBUFFERED"] == "1"
-    assert worker["OMP_NUM_THREADS"] == "1" and worker["GLOO_SOCKET_IFNAME"] == "lo" and worker["CUDA_VISIBLE_DEVICES"] == ""
+    assert (
+        worker["PET_NNODES"] == "3"
+        and worker["PET_NPROC_PER_NODE"] == "1"
+        and worker["PYTHONUNBUFFERED"] == "1"
+    )
+    assert (
+        worker["OMP_NUM_THREADS"] == "1"
+        and worker["GLOO_SOCKET_IFNAME"] == "lo"
+        and worker["CUDA_VISIBLE_DEVICES"] == ""
+    )
     assert worker["A"] == "1" and worker["MINE"] == "kept" and worker["ALLABOARD_RUN"] == handle.run
     assert not any(name.startswith(("AIRFLOW__", "_AIRFLOW", "KFP_")) for name in worker)
     assert seen.members[0].log is not None
     files = [p for p in backend.find(handle.run).path.rglob("*") if p.is_file() and p.suffix != ".log"]
-    assert files and not any(b"s3cret" in p.read_bytes() or b"MINE" in p.read_bytes() for p in files), "never written to disk"
+    assert files and not any(b"s3cret" in p.read_bytes() or b"MINE" in p.read_bytes() for p in files), (
+        "never written to disk"
+    )
 
 
 def test_elastic_members_know_who_is_the_host(backend: LocalBackend, folder: Path) -> None:
-    plan = a_plan(folder, SHOW, workers=2, elastic={"min": 1, "max": 3, "rendezvous_conf": {"join_timeout": "9"}})
+    plan = a_plan(
+        folder, SHOW, workers=2, elastic={"min": 1, "max": 3, "rendezvous_conf": {"join_timeout": "9"}}
+    )
     handle = backend.launch(plan, ME)
     ended(backend, handle.run)
     host, other = environment(backend, handle.run, "worker-0"), environment(backend, handle.run, "worker-1")
-    assert host["PET_RDZV_CONF"] == "join_timeout=9,is_host=1" and other["PET_RDZV_CONF"] == "join_timeout=9,is_host=0"
+    assert (
+        host["PET_RDZV_CONF"] == "join_timeout=9,is_host=1"
+        and other["PET_RDZV_CONF"] == "join_timeout=9,is_host=0"
+    )
     assert host["PET_NNODES"] == "1:3" and host["PET_RDZV_ENDPOINT"] == other["PET_RDZV_ENDPOINT"]
 
 
@@ -410,9 +472,12 @@ def test_secrets_come_from_private_files_and_reach_members_alone(backend: LocalB
 
 def test_storage_is_mapped_by_the_site_or_a_problem(backend: LocalBackend, folder: Path) -> None:
     plan = a_plan(
-        folder, "import sys\nprint(sys.argv[1:])\n", workers=1, command=["python", "main.py", "--data=/data/x", "/data2"],
+        folder,
+        "import sys\nprint(sys.argv[1:])\n",
+        workers=1,
+        command=["python", "main.py", "--data=/data/x", "/data2"],
         storage=[{"mount": "/data", "pvc": "datasets"}],
-    )  # fmt: skip
+    )
     with pytest.raises(BadInput, match=r"storage\[0\].mount: /data is mapped to nothing here"):
         backend.launch(plan, ME)
     backend.site = replace(backend.site, mounts={"/data": str(folder / "d")})
@@ -428,7 +493,11 @@ def test_a_gang_too_large_is_shrunk_with_a_word_or_refused(backend: LocalBackend
     plan = a_plan(folder, QUICK, resources={"cpu": 1000, "gpu": 64})
     handle = backend.launch(plan, ME)
     seen = ended(backend, handle.run)
-    assert state_of(seen) is State.SUCCEEDED and "CPU" in " ".join(handle.notes) and "GPU" in " ".join(handle.notes)
+    assert (
+        state_of(seen) is State.SUCCEEDED
+        and "CPU" in " ".join(handle.notes)
+        and "GPU" in " ".join(handle.notes)
+    )
     with pytest.raises(BadInput, match="does not fit this machine"):
         backend.launch(a_plan(folder, QUICK, key="strict", resources={"cpu": 1000}, fit="strict"), ME)
     assert [p.name for p in backend.runs.iterdir()] == [handle.run]
@@ -436,7 +505,9 @@ def test_a_gang_too_large_is_shrunk_with_a_word_or_refused(backend: LocalBackend
 
 def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, QUICK, image="x:1", gang={"queue": "q"}, pod={"spec": {}}), ME)
-    assert [n for n in handle.notes if "no meaning" in n] == ["image, gang, pod: no meaning on one machine, left out"]
+    assert [n for n in handle.notes if "no meaning" in n] == [
+        "image, gang, pod: no meaning on one machine, left out"
+    ]
 
 
 def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder: Path) -> None:
@@ -506,7 +577,11 @@ def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> 
     )
     handle = backend.launch(a_plan(folder, script), ME)
     seen = ended(backend, handle.run)
-    assert seen.phases["rendezvous"] is not None and seen.phases["first_step"] is not None and seen.phases["image"] is None
+    assert (
+        seen.phases["rendezvous"] is not None
+        and seen.phases["first_step"] is not None
+        and seen.phases["image"] is None
+    )
     assert seen.flags == ("nan_loss",) and seen.progress.metrics["loss"] is None and seen.progress.step == 1
     outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
     assert outcome.ok and [d.code for d in outcome.diagnoses] == ["nan_loss"]

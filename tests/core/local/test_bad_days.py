@@ -26,7 +26,8 @@ start = found.step if found else 0
 print("from", start, flush=True)
 for step in range(start + 1, start + 4):
     report(step=step, total=start + 3, loss=1 / step)
-    ckpt.save(step, {"state.bin": os.urandom(int(os.environ.get("BYTES", "1000")))}, metrics={"loss": 1 / step})
+    state = os.urandom(int(os.environ.get("BYTES", "1000")))
+    ckpt.save(step, {"state.bin": state}, metrics={"loss": 1 / step})
 """
 
 
@@ -41,7 +42,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+    )
     if mounted.returncode != 0:
         pytest.skip("this user may not mount a small file system")
     yield place
@@ -58,14 +61,23 @@ def test_a_disk_that_fills_while_saving(backend: LocalBackend, folder: Path, sma
     assert outcome.summary["checkpoints"]["latest"] == newest.uri
 
 
-def test_a_folder_that_becomes_read_only_while_training(backend: LocalBackend, folder: Path, small_disk: Path) -> None:
-    script = SAVES.replace("    report(", "    if step == 3: os.system(f\"mount -o remount,ro {os.environ['DISK']}\")\n    report(")
-    outcome = run(backend, folder, script, checkpoints={"uri": str(small_disk)}, environment={"DISK": str(small_disk)})
+def test_a_folder_that_becomes_read_only_while_training(
+    backend: LocalBackend, folder: Path, small_disk: Path
+) -> None:
+    script = SAVES.replace(
+        "    report(",
+        "    if step == 3: os.system(f\"mount -o remount,ro {os.environ['DISK']}\")\n    report(",
+    )
+    outcome = run(
+        backend, folder, script, checkpoints={"uri": str(small_disk)}, environment={"DISK": str(small_disk)}
+    )
     assert outcome.exit_code == 1 and outcome.diagnoses[0].code == "filesystem_permission_denied"
     assert [c.step for c in list_checkpoints(open_store(small_disk / outcome.run))] == [1, 2]
 
 
-def test_a_corrupted_newest_checkpoint_is_passed_over_with_a_word(backend: LocalBackend, folder: Path) -> None:
+def test_a_corrupted_newest_checkpoint_is_passed_over_with_a_word(
+    backend: LocalBackend, folder: Path
+) -> None:
     fields = {"checkpoints": {"uri": "out"}, "key": "same"}
     first = run(backend, folder, SAVES + "raise SystemExit(1)\n", **fields)
     assert first.state is State.FAILED

@@ -1,4 +1,6 @@
-"""The operator for one machine, driven by hand: restart policies, limits, who decides, clean-up, suspend, elastic."""
+"""The operator for one machine, driven by hand: restart policies, limits, who decides, clean-up, suspend,
+elastic.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,16 @@ class Machine:
         o = self.operator
         return state_of(
             Observation(
-                run="digits-1", alive=True, conditions=o.conditions, members=o.seen({}), stop=o.stop, stopped=o.stopped,
-                suspended=o.suspended, waiting=o.waiting,
+                run="digits-1",
+                alive=True,
+                conditions=o.conditions,
+                members=o.seen({}),
+                stop=o.stop,
+                stopped=o.stopped,
+                suspended=o.suspended,
+                waiting=o.waiting,
             )
-        ).value  # fmt: skip
+        ).value
 
     @property
     def phases(self) -> dict[str, str]:
@@ -108,7 +116,9 @@ def test_the_master_decides_and_workers_get_a_moment_then_sigterm_then_sigkill()
     m.passes(5)
     assert m.signals[-1] == ("worker-1", "KILL")
     m.exits("worker-1", -9)
-    assert m.phases == {"master-0": "succeeded", "worker-0": "succeeded", "worker-1": "deleted"} and m.finished
+    assert (
+        m.phases == {"master-0": "succeeded", "worker-0": "succeeded", "worker-1": "deleted"} and m.finished
+    )
 
 
 @pytest.mark.parametrize("policy", ["on_failure", "always", "exit_code"])
@@ -127,7 +137,6 @@ def test_the_delay_doubles_up_to_its_longest() -> None:
     for _ in range(7):
         m.exits("master-0", 1).passes(30)
     starts = [at for _, _, at in m.spawned]
-    assert [round(later - before - 30 * n, 2) for n, (before, later) in enumerate(zip(starts, starts[1:], strict=False))][0] == 0.5
     ended = [starts[0] + 30 * n for n in range(7)]
     assert [s - e for s, e in zip(starts[1:], ended, strict=False)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
@@ -153,7 +162,9 @@ def test_never_fails_with_the_first_member_and_removes_the_others() -> None:
     assert m.phases == {"master-0": "deleted", "worker-0": "deleted", "worker-1": "failed"} and m.finished
 
 
-@pytest.mark.parametrize(("code", "retried"), [(1, False), (127, False), (128, True), (137, True), (255, True)])
+@pytest.mark.parametrize(
+    ("code", "retried"), [(1, False), (127, False), (128, True), (137, True), (255, True)]
+)
 def test_exit_code_retries_128_and_above(code: int, retried: bool) -> None:
     m = Machine(workers=1, policy={"restart": "exit_code"}).admit().exits("master-0", code)
     assert (m.state == "restarting") is retried and (m.state == "failed") is not retried
@@ -205,8 +216,13 @@ def test_phases_are_seconds_and_null_when_not_seen() -> None:
     m.operator.stepped(m.now)
     m.passes(5).exits("worker-0", 0).exits("master-0", 0).passes(50)
     assert m.operator.phases(m.now) == {
-        "admitted": 3.0, "scheduled": 0.0, "image": None, "rendezvous": 2.0, "first_step": 4.0, "training": 5.0,
-    }  # fmt: skip
+        "admitted": 3.0,
+        "scheduled": 0.0,
+        "image": None,
+        "rendezvous": 2.0,
+        "first_step": 4.0,
+        "training": 5.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -231,7 +247,13 @@ def test_clean_pods_as_the_operator_really_does_it(policy: str, after: dict[str,
 
 
 def test_under_none_what_fails_later_is_restarted_no_more() -> None:
-    m = Machine(workers=2, policy={"clean_pods": "none"}).admit().exits("master-0", 0).exits("worker-0", 1).passes(60)
+    m = (
+        Machine(workers=2, policy={"clean_pods": "none"})
+        .admit()
+        .exits("master-0", 0)
+        .exits("worker-0", 1)
+        .passes(60)
+    )
     assert len(m.spawned) == 2 and m.phases["worker-0"] == "failed" and m.finished
 
 
@@ -248,14 +270,21 @@ def test_suspend_takes_every_member_and_gives_the_slots_back() -> None:
     assert m.state == "suspended" and len(m.signals) == 2 and m.released == 0
     m.exits("master-0", -15).exits("worker-0", -15)
     assert m.released == 1 and not m.finished and set(m.phases.values()) == {"deleted"}
-    assert [(c.type, c.status) for c in m.operator.conditions] == [("Created", "True"), ("Running", "False"), ("Suspended", "True")]
+    assert [(c.type, c.status) for c in m.operator.conditions] == [
+        ("Created", "True"),
+        ("Running", "False"),
+        ("Suspended", "True"),
+    ]
     m.asked = False
     m.passes(100)
     m.does(m.operator.ask_resume(m.now))
     assert m.asked
     m.admit()
     assert m.state == "running" and m.operator.started == m.now and m.operator.restarts == 0
-    assert [(c.type, c.status) for c in m.operator.conditions][-2:] == [("Suspended", "False"), ("Running", "True")]
+    assert [(c.type, c.status) for c in m.operator.conditions][-2:] == [
+        ("Suspended", "False"),
+        ("Running", "True"),
+    ]
 
 
 def test_created_suspended_starts_nothing_until_resumed() -> None:
@@ -311,7 +340,9 @@ def test_stop_when_no_member_lives_is_done_at_once(when: str) -> None:
 
 
 def elastic(**fields: Any) -> Machine:
-    return Machine(**{"workers": 4, "elastic": {"min": 2, "max": 4}, "command": ["torchrun", "t.py"], **fields})
+    return Machine(
+        **{"workers": 4, "elastic": {"min": 2, "max": 4}, "command": ["torchrun", "t.py"], **fields}
+    )
 
 
 def test_a_lost_elastic_member_is_replaced_alone() -> None:
@@ -361,7 +392,7 @@ def test_a_program_that_cannot_start_is_a_start_error() -> None:
         lambda m: m.does(m.operator.ask_stop(a_stop(m), False, m.now)),
         lambda m: m.does(m.operator.ask_suspend(m.now)),
     ],
-)  # fmt: skip
+)
 def test_whatever_happens_last_the_slots_are_given_back_once(act: Callable[[Machine], Any]) -> None:
     m = Machine(workers=2, policy={"restart": "never"}).admit()
     act(m)

@@ -33,7 +33,10 @@ def failed(tail: str, code: int = 1, **fields: object) -> Observation:
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'", "data_not_found"),
         ("botocore.errorfactory.NoSuchBucket: An error occurred (NoSuchBucket)", "data_not_found"),
         ("botocore.exceptions.ClientError: An error occurred (SignatureDoesNotMatch)", "data_access_denied"),
-        ('botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: "http://x"', "data_endpoint_unreachable"),
+        (
+            'botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: "http://x"',
+            "data_endpoint_unreachable",
+        ),
         ("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", "cuda_oom"),
         ("RuntimeError: The server socket has failed to listen: EADDRINUSE", "port_in_use"),
         ("RuntimeError: Error(s) in loading state_dict: size mismatch for fc.weight", "checkpoint_mismatch"),
@@ -45,13 +48,22 @@ def failed(tail: str, code: int = 1, **fields: object) -> Observation:
 def test_the_log_names_the_cause(error: str, code: str) -> None:
     found = diagnose(failed(TRACEBACK.format(error=error)))[0]
     assert found.code == code and found.blame == "master-0"
-    assert any(error.split(":")[0].split(".")[-1] in e.text or e.text in error for e in found.evidence), "evidence quotes"
+    assert any(error.split(":")[0].split(".")[-1] in e.text or e.text in error for e in found.evidence), (
+        "evidence quotes"
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "found"),
-    [(1, "python_exception"), (126, "bad_entrypoint"), (127, "bad_entrypoint"), (137, "killed_externally"), (139, "native_crash"), (134, "native_crash")],
-)  # fmt: skip
+    [
+        (1, "python_exception"),
+        (126, "bad_entrypoint"),
+        (127, "bad_entrypoint"),
+        (137, "killed_externally"),
+        (139, "native_crash"),
+        (134, "native_crash"),
+    ],
+)
 def test_without_words_the_exit_code_speaks(code: int, found: str) -> None:
     assert diagnose(failed("", code))[0].code == found
 
@@ -60,7 +72,9 @@ def test_the_first_to_fail_is_blamed_not_the_loudest() -> None:
     victim = a_member("master-0", "failed", rank=0, exit_code=1, ended=5.0)
     culprit = a_member("worker-1", "failed", rank=2, exit_code=1, ended=5.2)
     tails = {
-        "master-0": TRACEBACK.format(error="RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"),
+        "master-0": TRACEBACK.format(
+            error="RuntimeError: [../gloo/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
+        ),
         "worker-1": TRACEBACK.format(error="ZeroDivisionError: division by zero"),
     }
     found = diagnose(seen("failed", members=(victim, culprit), tails=tails))[0]
@@ -70,14 +84,21 @@ def test_the_first_to_fail_is_blamed_not_the_loudest() -> None:
 def test_a_killed_member_is_blamed_before_those_it_took_along() -> None:
     victim = a_member("master-0", "failed", exit_code=1, ended=5.0)
     killed = a_member("worker-0", "failed", rank=1, exit_code=137, ended=5.0)
-    tails = {"master-0": TRACEBACK.format(error="RuntimeError: Connection reset by peer"), "worker-0": "step 3"}
+    tails = {
+        "master-0": TRACEBACK.format(error="RuntimeError: Connection reset by peer"),
+        "worker-0": "step 3",
+    }
     found = diagnose(seen("failed", members=(victim, killed), tails=tails))[0]
     assert (found.code, found.blame, found.retryable) == ("killed_externally", "worker-0", True)
 
 
 def test_the_limit_is_never_the_top_cause() -> None:
     text = "Job x has failed because it has reached the specified backoff limit"
-    observation = failed(TRACEBACK.format(error="KeyError: 'lr'"), restarts=3, conditions=(a_condition("Failed", message=text),))
+    observation = failed(
+        TRACEBACK.format(error="KeyError: 'lr'"),
+        restarts=3,
+        conditions=(a_condition("Failed", message=text),),
+    )
     assert [d.code for d in diagnose(observation)] == ["python_exception", "backoff_limit_exceeded"]
 
 

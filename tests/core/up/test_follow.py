@@ -49,7 +49,9 @@ def test_a_lost_run_is_launched_again_as_long_as_there_are_attempts() -> None:
 
 
 def test_the_users_fault_is_not_repeated() -> None:
-    failed = seen("failed", members=(a_member(phase="failed", exit_code=1),), tails={"worker-0": "ValueError: no"})
+    failed = seen(
+        "failed", members=(a_member(phase="failed", exit_code=1),), tails={"worker-0": "ValueError: no"}
+    )
     asks, outcome = played([failed, failed], FollowPolicy(attempts=3))
     assert not any(isinstance(ask, Launch) for ask in asks)
     assert "would repeat it" in outcome.message  # type: ignore[attr-defined]

@@ -15,7 +15,15 @@ SPEC = {"name": "digits", "workers": 2}
 OTHER = {"name": "digits", "workers": 3}
 ME, YOU = Owner("me"), Owner("you")
 DEFERRED = Owner("you", phase="deferred", kind="orchestrated")
-LIVE = [State.QUEUED, State.STARTING, State.RUNNING, State.RESTARTING, State.SUSPENDED, State.STOPPING, State.UNKNOWN]
+LIVE = [
+    State.QUEUED,
+    State.STARTING,
+    State.RUNNING,
+    State.RESTARTING,
+    State.SUSPENDED,
+    State.STOPPING,
+    State.UNKNOWN,
+]
 
 
 def record(owner: Owner = YOU, **fields: object) -> RunRecord:

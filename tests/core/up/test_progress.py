@@ -20,7 +20,12 @@ def step(n: int, **more: object) -> str:
 
 def test_the_newest_line_counts() -> None:
     found = fold(step(1, loss=2.0), step(2, loss=1.5, lr=0.1), "not for us")
-    assert (found.step, found.total, dict(found.metrics), found.lost_steps) == (2, 100, {"loss": 1.5, "lr": 0.1}, 0)
+    assert (found.step, found.total, dict(found.metrics), found.lost_steps) == (
+        2,
+        100,
+        {"loss": 1.5, "lr": 0.1},
+        0,
+    )
 
 
 def test_a_resume_says_what_was_lost() -> None:
@@ -34,7 +39,11 @@ def test_a_script_that_says_nothing_is_seen_by_its_steps_going_back() -> None:
 
 
 def test_the_result_and_the_checkpoints_are_kept() -> None:
-    found = fold(encode("checkpoint", step=5, uri="a", best=True), encode("checkpoint", step=9, uri="b"), encode("result", metrics={"acc": 0.9}))
+    found = fold(
+        encode("checkpoint", step=5, uri="a", best=True),
+        encode("checkpoint", step=9, uri="b"),
+        encode("result", metrics={"acc": 0.9}),
+    )
     assert (found.checkpoint, found.best_checkpoint, found.result) == ("b", "a", {"acc": 0.9})
 
 
@@ -42,7 +51,9 @@ def test_a_loss_that_is_not_a_number_is_null_and_flagged() -> None:
     report = decode(step(3, loss=float("nan")))
     assert report is not None and report.fields["loss"] is None and report.nonfinite == ("loss",)
     assert flags_of(report) == {"nan_loss": "step 3: loss is not a finite number"}
-    assert flags_of(Report("flag", {"code": "checkpoint_corrupt", "text": "x"})) == {"checkpoint_corrupt": "x"}
+    assert flags_of(Report("flag", {"code": "checkpoint_corrupt", "text": "x"})) == {
+        "checkpoint_corrupt": "x"
+    }
     assert flags_of(Report("progress", {}, ("grad_norm",))) == {}
 
 

@@ -50,10 +50,28 @@ def test_nothing_seen_is_unknown() -> None:
 def test_the_summary_has_every_key_of_the_contract_and_null_for_the_unknown() -> None:
     found = summary(Observation(run="x"))
     assert list(found) == [
-        "run", "name", "key", "state", "attempt", "restarts", "started", "finished", "phases", "members", "conditions",
-        "checkpoints", "metrics", "progress", "flags", "diagnoses",
-    ]  # fmt: skip
-    assert found["started"] is None and found["phases"]["image"] is None and found["checkpoints"] == {"latest": None, "best": None}
+        "run",
+        "name",
+        "key",
+        "state",
+        "attempt",
+        "restarts",
+        "started",
+        "finished",
+        "phases",
+        "members",
+        "conditions",
+        "checkpoints",
+        "metrics",
+        "progress",
+        "flags",
+        "diagnoses",
+    ]
+    assert (
+        found["started"] is None
+        and found["phases"]["image"] is None
+        and found["checkpoints"] == {"latest": None, "best": None}
+    )
 
 
 def conditions(*changes: tuple[str, str]) -> tuple[Condition, ...]:
@@ -64,15 +82,20 @@ def conditions(*changes: tuple[str, str]) -> tuple[Condition, ...]:
 
 
 def test_running_and_restarting_exclude_each_other() -> None:
-    assert [c.type for c in conditions(("Created", "True"), ("Running", "True"), ("Restarting", "True"))] == ["Created", "Restarting"]
+    assert [c.type for c in conditions(("Created", "True"), ("Running", "True"), ("Restarting", "True"))] == [
+        "Created",
+        "Restarting",
+    ]
     assert [c.type for c in conditions(("Restarting", "True"), ("Running", "True"))] == ["Running"]
 
 
 def test_the_end_turns_running_to_false_where_it_stands() -> None:
     found = conditions(("Created", "True"), ("Running", "True"), ("Succeeded", "True"))
     assert [(c.type, c.status, c.since) for c in found] == [
-        ("Created", "True", 0.0), ("Running", "False", 1.0), ("Succeeded", "True", 2.0),
-    ]  # fmt: skip
+        ("Created", "True", 0.0),
+        ("Running", "False", 1.0),
+        ("Succeeded", "True", 2.0),
+    ]
 
 
 def test_the_first_occurrence_keeps_its_time_and_nothing_follows_failed() -> None:

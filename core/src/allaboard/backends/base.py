@@ -1,7 +1,7 @@
 """The only interface to the world in which runs live (contract, section 2).
 
-`Backend` blocks; an async follower runs its methods in threads or has its own `AsyncBackend` of the same names. Every
-method is safe to call again after its caller died in the middle.
+`Backend` blocks; an async follower runs its methods in threads or has its own `AsyncBackend` of the same
+names. Every method is safe to call again after its caller died in the middle.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One attempt of one run. ``adopted``: it was there already. ``hand_over``: it had succeeded and its result waits.
-    ``notes``: sentences for people about how it came to be (what changed, what it resumes)."""
+    """One attempt of one run. ``adopted``: it was there already. ``hand_over``: it had succeeded and its
+    result waits. ``notes``: sentences for people about how it came to be (what changed, what it resumes).
+    """
 
     run: str
     attempt: int
@@ -79,7 +80,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of one member's try. ``time`` in epoch seconds, as exact as the backend knows it; None when unknown."""
+    """One line of one member's try. ``time`` in epoch seconds, as exact as the backend knows it; None when
+    unknown.
+    """
 
     member: str
     rank: int
@@ -95,8 +98,9 @@ class Changes(Protocol):
     """Wakes when something may have changed."""
 
     def wait(self, seconds: float) -> bool:
-        """True when woken, False after ``seconds``. May wake for nothing; must not sleep through a change for longer than
-        the time given."""
+        """True when woken, False after ``seconds``. May wake for nothing; must not sleep through a change for
+        longer than the time given.
+        """
 
 
 class Backend(Protocol):
@@ -107,22 +111,32 @@ class Backend(Protocol):
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """Make the run of this key be what the table of contract section 1 says, and return its attempt.
 
-        Raises BadInput (nothing was started; `SpecChanged` when it runs with another spec) or BackendUnreachable."""
+        Raises BadInput (nothing was started; `SpecChanged` when it runs with another spec) or
+        BackendUnreachable.
+        """
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         """Change the owner, if it is ``old`` and the attempt is still the handle's. Raises Conflict."""
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
-        """What is seen now. ``evidence``: events and log tails too. Raises UnknownRun or BackendUnreachable."""
+        """What is seen now. ``evidence``: events and log tails too. Raises UnknownRun or
+        BackendUnreachable.
+        """
 
     def changes(self, run: str) -> AbstractContextManager[Changes]:
         """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
 
-    def logs(self, run: str, selection: Selection, cursor: Cursor | None = None) -> Iterator[LogLine | Cursor]:
+    def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> Iterator[LogLine | Cursor]:
         """Lines after the cursor; the last item is the new cursor."""
 
-    def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped | NotYours:
-        """Stop the attempt if it is still the handle's and the owner is still ``owner``. ``kill``: without grace."""
+    def stop(
+        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
+    ) -> Stopped | NotYours:
+        """Stop the attempt if it is still the handle's and the owner is still ``owner``. ``kill``: without
+        grace.
+        """
 
     def suspend(self, run: str) -> None: ...
 

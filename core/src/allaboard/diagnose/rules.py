@@ -1,7 +1,8 @@
 """Rules for what one machine can show: exit codes, log tails, the supervisor's own words.
 
-The first failing member decides, in time, not the loudest: its specific text first, then its exit code. Text that only
-says that a peer went away is secondary and never the top cause (torchrun's banner can name the wrong rank).
+The first failing member decides, in time, not the loudest: its specific text first, then its exit code. Text
+that only says that a peer went away is secondary and never the top cause (torchrun's banner can name the
+wrong rank).
 """
 
 from __future__ import annotations
@@ -56,34 +57,114 @@ def _p(code: str, pattern: str, summary: str, fix: str, retryable: bool = False)
 
 # Specific before generic: the first pattern that a log tail shows wins, and python_exception is the last.
 _LOG = (
-    _p("shm_too_small", r"insufficient shared memory|/dev/shm/\S+.*No space left|No space left.*/dev/shm",
-       "shared memory is full", "give /dev/shm more room, or use fewer data loader workers"),
-    _p("disk_full", r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed writing",
-       "the disk is full", "free space or prune checkpoints; the newest complete checkpoint is kept"),
-    _p("checkpoint_corrupt", r"failed finding central directory|invalid header or archive is corrupted|Ran out of input|invalid load key|does not match its manifest",
-       "a checkpoint cannot be read", "resume from the one before: `allaboard checkpoints verify` names the torn one"),
-    _p("checkpoint_mismatch", r"(Missing|Unexpected) key\(s\) in state_dict|size mismatch for|Weights only load failed",
-       "the checkpoint does not fit the model", "load it with the model that wrote it, or start from scratch"),
-    _p("data_access_denied", r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate credentials|StorageDenied.*s3://",
-       "the store refused the credentials", "give the job credentials that may read and write there"),
-    _p("data_not_found", r"NoSuchKey|NoSuchBucket|StorageMissing|FileNotFoundError",
-       "a file or object that the script reads is not there", "check the path; `allaboard shards verify` checks a data set"),
-    _p("data_endpoint_unreachable", r"Could not connect to the endpoint URL|StorageUnreachable|ConnectTimeout|EndpointConnectionError",
-       "the store does not answer", "check the endpoint and the network, then start again: the run resumes", True),
-    _p("filesystem_permission_denied", r"PermissionError|Read-only file system|StorageDenied",
-       "a folder may not be written", "give this user the right to write there, or another folder"),
-    _p("port_in_use", r"EADDRINUSE|Address already in use", "the rendezvous port is taken",
-       "leave MASTER_PORT to allaboard, which reserves a free one", True),
-    _p("cuda_oom", r"CUDA out of memory|OutOfMemoryError", "a GPU ran out of memory", "use a smaller batch, or more members"),
-    _p("device_side_assert", r"device-side assert triggered", "a CUDA kernel's check failed", "check labels and indices against the model's sizes"),
-    _p("rendezvous_timeout", r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|client socket has timed out",
-       "the members did not all meet", "every member must call init_process_group; look for one that did not start", True),
-    _p("world_size_mismatch", r"rank .{0,20}>= world_size|invalid rank", "the script's world size is not the gang's", "take RANK and WORLD_SIZE from the environment"),
-    _p("missing_dependency", r"ModuleNotFoundError|ImportError|cannot open shared object", "a module is not installed", "install it where the members run"),
-    _p("bad_entrypoint", r"can't open file|command not found", "the program is not there", "check the command and the folder it starts in"),
-    _p("nan_loss", r"loss is nan|FloatingPointError", "the loss is not a number", "lower the learning rate, or skip the batch"),
-    _p("python_exception", r"^Traceback \(most recent call last\)|^\w*(Error|Exception)\b", "the training script raised an error", "fix the script; its log shows the traceback"),
-)  # fmt: skip
+    _p(
+        "shm_too_small",
+        r"insufficient shared memory|/dev/shm/\S+.*No space left|No space left.*/dev/shm",
+        "shared memory is full",
+        "give /dev/shm more room, or use fewer data loader workers",
+    ),
+    _p(
+        "disk_full",
+        r"No space left on device|Disk quota exceeded|storage_full|StorageFull|"
+        r"PytorchStreamWriter failed writing",
+        "the disk is full",
+        "free space or prune checkpoints; the newest complete checkpoint is kept",
+    ),
+    _p(
+        "checkpoint_corrupt",
+        r"failed finding central directory|invalid header or archive is corrupted|Ran out of input|"
+        r"invalid load key|does not match its manifest",
+        "a checkpoint cannot be read",
+        "resume from the one before: `allaboard checkpoints verify` names the torn one",
+    ),
+    _p(
+        "checkpoint_mismatch",
+        r"(Missing|Unexpected) key\(s\) in state_dict|size mismatch for|Weights only load failed",
+        "the checkpoint does not fit the model",
+        "load it with the model that wrote it, or start from scratch",
+    ),
+    _p(
+        "data_access_denied",
+        r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate credentials|StorageDenied.*s3://",
+        "the store refused the credentials",
+        "give the job credentials that may read and write there",
+    ),
+    _p(
+        "data_not_found",
+        r"NoSuchKey|NoSuchBucket|StorageMissing|FileNotFoundError",
+        "a file or object that the script reads is not there",
+        "check the path; `allaboard shards verify` checks a data set",
+    ),
+    _p(
+        "data_endpoint_unreachable",
+        r"Could not connect to the endpoint URL|StorageUnreachable|ConnectTimeout|EndpointConnectionError",
+        "the store does not answer",
+        "check the endpoint and the network, then start again: the run resumes",
+        True,
+    ),
+    _p(
+        "filesystem_permission_denied",
+        r"PermissionError|Read-only file system|StorageDenied",
+        "a folder may not be written",
+        "give this user the right to write there, or another folder",
+    ),
+    _p(
+        "port_in_use",
+        r"EADDRINUSE|Address already in use",
+        "the rendezvous port is taken",
+        "leave MASTER_PORT to allaboard, which reserves a free one",
+        True,
+    ),
+    _p(
+        "cuda_oom",
+        r"CUDA out of memory|OutOfMemoryError",
+        "a GPU ran out of memory",
+        "use a smaller batch, or more members",
+    ),
+    _p(
+        "device_side_assert",
+        r"device-side assert triggered",
+        "a CUDA kernel's check failed",
+        "check labels and indices against the model's sizes",
+    ),
+    _p(
+        "rendezvous_timeout",
+        r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|client socket has timed out",
+        "the members did not all meet",
+        "every member must call init_process_group; look for one that did not start",
+        True,
+    ),
+    _p(
+        "world_size_mismatch",
+        r"rank .{0,20}>= world_size|invalid rank",
+        "the script's world size is not the gang's",
+        "take RANK and WORLD_SIZE from the environment",
+    ),
+    _p(
+        "missing_dependency",
+        r"ModuleNotFoundError|ImportError|cannot open shared object",
+        "a module is not installed",
+        "install it where the members run",
+    ),
+    _p(
+        "bad_entrypoint",
+        r"can't open file|command not found",
+        "the program is not there",
+        "check the command and the folder it starts in",
+    ),
+    _p(
+        "nan_loss",
+        r"loss is nan|FloatingPointError",
+        "the loss is not a number",
+        "lower the learning rate, or skip the batch",
+    ),
+    _p(
+        "python_exception",
+        r"^Traceback \(most recent call last\)|^\w*(Error|Exception)\b",
+        "the training script raised an error",
+        "fix the script; its log shows the traceback",
+    ),
+)
 
 _SECONDARY = re.compile(
     r"Connection closed by (remote )?peer|Connection reset by peer|Broken pipe|remote process exited|"
@@ -157,7 +238,9 @@ def _first_failure(seen: Observation) -> Diagnosis:
     if not failing:
         failed = seen.condition("Failed")
         text = failed.message if failed else "the run failed"
-        return Diagnosis("unknown", text, (), None, False, "`allaboard logs` and `allaboard events` show what was seen")
+        return Diagnosis(
+            "unknown", text, (), None, False, "`allaboard logs` and `allaboard events` show what was seen"
+        )
     member = failing[0]
     return _by_reason(seen, member) or _by_log(seen, member) or _by_exit(seen, member)
 
@@ -173,16 +256,22 @@ def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     if member.reason == "StartError":
         text = next((e.message for e in seen.events if e.object == member.name and e.reason == "Failed"), "")
         return Diagnosis(
-            "bad_entrypoint", f"{member.name} could not be started: {text}",
-            (Evidence(f"member/{member.name}", "start", text),), member.name, False,
+            "bad_entrypoint",
+            f"{member.name} could not be started: {text}",
+            (Evidence(f"member/{member.name}", "start", text),),
+            member.name,
+            False,
             "check the command and the folder it starts in",
-        )  # fmt: skip
+        )
     if member.reason == "OOMKilled":
         return Diagnosis(
-            "oom_killed", f"{member.name} used more memory than there is",
-            (Evidence(f"member/{member.name}", "reason", "OOMKilled"),), member.name, False,
+            "oom_killed",
+            f"{member.name} used more memory than there is",
+            (Evidence(f"member/{member.name}", "reason", "OOMKilled"),),
+            member.name,
+            False,
             "raise resources.memory, or use fewer data loader workers",
-        )  # fmt: skip
+        )
     return None
 
 
@@ -205,7 +294,11 @@ def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
 
 def _last_error(lines: list[str]) -> str:
     """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
-    found = [ln.strip() for ln in lines if re.match(r"(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b", ln)]
+    found = [
+        ln.strip()
+        for ln in lines
+        if re.match(r"(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b", ln)
+    ]
     found = [ln for ln in found if not _SECONDARY.search(ln)] or found
     return found[-1] if found else "Traceback (most recent call last)"
 
@@ -215,16 +308,40 @@ def _by_exit(seen: Observation, member: MemberSeen) -> Diagnosis:
     evidence = (_exit_evidence(member),)
     signal = _SIGNALS.get(code - 128)
     if code in (126, 127):
-        return Diagnosis("bad_entrypoint", f"{member.name} exited with {code}: a program in its command is not there or may not run",
-                         evidence, member.name, False, "check the command")  # fmt: skip
+        return Diagnosis(
+            "bad_entrypoint",
+            f"{member.name} exited with {code}: a program in its command is not there or may not run",
+            evidence,
+            member.name,
+            False,
+            "check the command",
+        )
     if signal in ("SIGKILL", "SIGTERM"):
-        return Diagnosis("killed_externally", f"{member.name} was killed from outside ({signal})", evidence, member.name, True,
-                         "find out who killed it (out of memory? an administrator?), then start again: it resumes")  # fmt: skip
+        return Diagnosis(
+            "killed_externally",
+            f"{member.name} was killed from outside ({signal})",
+            evidence,
+            member.name,
+            True,
+            "find out who killed it (out of memory? an administrator?), then start again: it resumes",
+        )
     if signal:
-        return Diagnosis("native_crash", f"{member.name} crashed ({signal})", evidence, member.name, False,
-                         "run it with PYTHONFAULTHANDLER=1 to see where")  # fmt: skip
-    return Diagnosis("python_exception", f"{member.name} exited with {code}", evidence, member.name, False,
-                     f"its log says why: allaboard logs {seen.run} {member.name}")  # fmt: skip
+        return Diagnosis(
+            "native_crash",
+            f"{member.name} crashed ({signal})",
+            evidence,
+            member.name,
+            False,
+            "run it with PYTHONFAULTHANDLER=1 to see where",
+        )
+    return Diagnosis(
+        "python_exception",
+        f"{member.name} exited with {code}",
+        evidence,
+        member.name,
+        False,
+        f"its log says why: allaboard logs {seen.run} {member.name}",
+    )
 
 
 def _exit_evidence(member: MemberSeen) -> Evidence:
@@ -237,12 +354,15 @@ def _short(text: str) -> str:
 
 _FLAGS = {
     "nan_loss": ("the loss is not a finite number", "lower the learning rate, or skip the batch"),
-    "checkpoint_corrupt": ("the newest checkpoint could not be read; the one before was used", "`allaboard checkpoints verify` names the torn one"),
+    "checkpoint_corrupt": (
+        "the newest checkpoint could not be read; the one before was used",
+        "`allaboard checkpoints verify` names the torn one",
+    ),
     "rendezvous_never_happened": (
         "several members ran, but none ever listened at the rendezvous: each trained alone",
         "call torch.distributed.init_process_group in the script, or use one member",
     ),
-}  # fmt: skip
+}
 
 
 def _warnings(seen: Observation) -> Iterator[Diagnosis]:

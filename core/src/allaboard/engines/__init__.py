@@ -1,7 +1,8 @@
-"""Engines: the controllers that run a job, one file each. Values in, values out; no client is ever imported here.
+"""Engines: the controllers that run a job, one file each. Values in, values out; no client is ever imported
+here.
 
-An engine is a module of this package with the names of `Engine`; it is found by being there, so adding one touches no
-other file.
+An engine is a module of this package with the names of `Engine`; it is found by being there, so adding one
+touches no other file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What every engine speaks of: where members meet, how many of them are where, and what that means for the job."""
+"""What every engine speaks of: where members meet, how many of them are where, and what that means for the
+job.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The condition algebra of the Training Operator, v1 (pkg/util/status.go, release 1.9.4). Values in, values out.
+"""The condition algebra of the Training Operator, v1 (pkg/util/status.go, release 1.9.4). Values in, values
+out.
 
 1. Nothing is set once Failed is True. 2. Same type, status and reason: the first occurrence stays as it is.
-3. Otherwise the old one of that type goes and the new one is appended. 4. Running removes Restarting and the reverse.
-5. Succeeded and Failed turn an existing Running to False where it stands, keeping its reason, message and times.
+3. Otherwise the old one of that type goes and the new one is appended. 4. Running removes Restarting and the
+reverse. 5. Succeeded and Failed turn an existing Running to False where it stands, keeping its reason,
+message and times.
 """
 
 from __future__ import annotations

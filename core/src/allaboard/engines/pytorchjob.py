@@ -1,7 +1,7 @@
 """PyTorchJob, kubeflow.org/v1: what its operator injects, who decides, what its conditions say.
 
-Read from the Training Operator, release 1.9.4: pkg/controller.v1/pytorch (envvar.go, elastic.go, pytorchjob_controller.go),
-pkg/util/status.go. The local backend uses this module to be the operator.
+Read from the Training Operator, release 1.9.4: pkg/controller.v1/pytorch (envvar.go, elastic.go,
+pytorchjob_controller.go), pkg/util/status.go. The local backend uses this module to be the operator.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def place(name: str) -> Place:
 def environment(layout: Layout, member: Member, place: Place) -> dict[str, str]:
     """The variables that the operator appends to a member's own; they win over the user's.
 
-    MASTER_*, WORLD_SIZE, RANK and PET_NODE_RANK exist only with a master: a masterless job that is not elastic gets no
-    rendezvous at all. RANK is a node rank. WORLD_SIZE counts processes when their number per member is a number.
+    MASTER_*, WORLD_SIZE, RANK and PET_NODE_RANK exist only with a master: a masterless job that is not
+    elastic gets no rendezvous at all. RANK is a node rank. WORLD_SIZE counts processes when their number per
+    member is a number.
     """
     per_member = layout.processes_per_member
     env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_member or "auto"}

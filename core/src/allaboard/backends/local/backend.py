@@ -1,7 +1,8 @@
 """The local backend: runs as real processes of this machine, one supervisor each.
 
-All state is files below ``<home>/local/<machine>``; a client may die at any instruction. A launch holds the record's lock from
-the decision until the supervisor has taken the attempt's own lock, so whoever looks in between waits and then sees the run.
+All state is files below ``<home>/local/<machine>``; a client may die at any instruction. A launch holds the
+record's lock from the decision until the supervisor has taken the attempt's own lock, so whoever looks in
+between waits and then sees the run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from allaboard import ledger
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
@@ -27,18 +27,18 @@ from allaboard.backends.local.procs import spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
 from allaboard.errors import AllaboardError, BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
+from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
 from allaboard.observation import Event, Observation, Owner, Progress, State, Stop
-from allaboard.job import TrainingJob
 from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 
 ATTACHED_SECONDS = 600.0
 _TAIL_LINES = 200
 _POLL = 0.02
-_MEANINGLESS = ("image", "gang", "spot", "pod")
+_MEANINGLESS = ("image", "gang", "pod")
 _MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
 
 
@@ -65,14 +65,18 @@ class LocalBackend:
             if handle is not None:
                 self._touch(folder, handle)
                 return handle
-            # A live run that a person asked for anew: it has been told to stop, and is waited for without the lock.
+            # A live run that a person asked for anew: it has been told to stop, and is waited for without the
+            # lock.
             self._wait_gone(folder)
 
     def _try_launch(self, folder: RunFolder, plan: Plan, owner: Owner) -> Handle | None:
         with records.changing(folder) as transaction:
             record = transaction.record
             if record is not None and record.key != plan.key:
-                raise BadInput(f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key")
+                raise BadInput(
+                    f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; "
+                    "use another key"
+                )
             state = State.UNKNOWN if record is None else self._state(folder, record, locked=True)
             if record is not None and state.is_final:
                 record = transaction.write(record.ended(state, time.time()))
@@ -91,7 +95,9 @@ class LocalBackend:
                 case ledger.StopFirst():
                     assert record is not None
                     stop = Stop(owner.id, "started anew", time.time())
-                    self._request_stop(folder, transaction.write(replace(record, stop=record.stop or stop)), stop, False)
+                    self._request_stop(
+                        folder, transaction.write(replace(record, stop=record.stop or stop)), stop, False
+                    )
                     return None
             return self._start(transaction, decision, plan, owner)
 
@@ -104,10 +110,12 @@ class LocalBackend:
         notes: list[str] = []
         if isinstance(decision, ledger.NewAttempt) and old is not None:
             record = old.next_attempt(uid, owner, spec, digest)
-            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {old.outcome.state if old.outcome else 'ended'}")
+            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_how(old)}")
         elif isinstance(decision, ledger.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
-            notes.append(f"{plan.run} succeeded before and its result was taken; it trains again from scratch")
+            notes.append(
+                f"{plan.run} succeeded before and its result was taken; it trains again from scratch"
+            )
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
         if isinstance(decision, (ledger.NewAttempt, ledger.NewGeneration)) and decision.changes:
@@ -137,15 +145,19 @@ class LocalBackend:
         return replace(_handle(record), notes=tuple(notes))
 
     def _carried(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
-        """A new attempt goes on counting lost steps where the one before stopped; a new generation does not."""
+        """A new attempt goes on counting lost steps where the one before stopped; a new generation does
+        not.
+        """
         if old is None or old.generation != record.generation:
             return Progress()
         seen = self._seen(folder.attempt(old.generation, old.attempt))
         return replace(seen.progress, result=None, heartbeat=None) if seen is not None else Progress()
 
-    def _prepare(self, plan: Plan, record: RunRecord, attempt: AttemptFolder) -> tuple[Layout, str, list[str]]:
+    def _prepare(
+        self, plan: Plan, record: RunRecord, attempt: AttemptFolder
+    ) -> tuple[Layout, str, list[str]]:
         """The layout for this machine, the folder its members start in, and what people should know."""
-        where = plan.job.folder or os.getcwd()
+        where = plan.job.folder or str(Path.cwd())
         mounts = dict(self.site.mounts)
         for n, volume in enumerate(plan.job.get("storage", ())):
             if "empty_dir" in volume:
@@ -168,7 +180,9 @@ class LocalBackend:
         return layout, where, notes + ([ignored] if ignored else [])
 
     def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, list[str]]:
-        """``start_from: champion`` made the uri of the checkpoint that ``store://<job>`` has promoted last."""
+        """``start_from: champion`` made the uri of the checkpoint that ``store://<job>`` has promoted
+        last.
+        """
         saving = job.get("checkpoints") or {}
         if saving.get("start_from") != "champion":
             return job, []
@@ -179,7 +193,9 @@ class LocalBackend:
         found = champion(open_store(where, environ=self.environ))
         start = "none" if found is None else found.checkpoint
         words = f"there is no champion in {where} yet" if found is None else f"the champion, {start}"
-        return job.with_(checkpoints={**saving, "start_from": start}), [f"starts from {words}" if found else f"starts from scratch: {words}"]
+        return job.with_(checkpoints={**saving, "start_from": start}), [
+            f"starts from {words}" if found else f"starts from scratch: {words}"
+        ]
 
     def _fit(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
         """Shrink the gang to the machine, or leave it to be refused."""
@@ -187,7 +203,9 @@ class LocalBackend:
         if not stated:
             return layout, []
         room = capacity(self.environ, with_gpus=any(g.needs.gpu for g in stated))
-        needs = [Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)]
+        needs = [
+            Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)
+        ]
         minimum = layout.elastic.min if layout.elastic else None
         smaller, words = shrink(needs, room, minimum)
         if words and fit == "strict":
@@ -199,7 +217,9 @@ class LocalBackend:
         return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
 
     def _storage_problems(self, layout: Layout) -> list[Problem]:
-        """What is wrong with the places that the job reads and writes, found before a start rather than at the first save."""
+        """What is wrong with the places that the job reads and writes, found before a start rather than at
+        the first save.
+        """
         from allaboard.backends.local.preflight import storage_problems
 
         return storage_problems(layout, self.environ)
@@ -239,7 +259,10 @@ class LocalBackend:
         if len(begun) == 1:
             return begun[0]
         if begun:
-            raise UnknownRun(f"{run!r} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; write more of it")
+            raise UnknownRun(
+                f"{run!r} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
+                "write more of it"
+            )
         near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
         raise UnknownRun(f"there is no run {run!r} here; {hint}")
@@ -247,7 +270,9 @@ class LocalBackend:
     def _record(self, folder: RunFolder) -> RunRecord:
         record = records.read(folder)
         if record is None:
-            raise UnknownRun(f"there is no run {folder.name!r} here; `allaboard list` shows the runs of this machine")
+            raise UnknownRun(
+                f"there is no run {folder.name!r} here; `allaboard list` shows the runs of this machine"
+            )
         return record
 
     def _seen(self, attempt: AttemptFolder) -> Observation | None:
@@ -256,8 +281,9 @@ class LocalBackend:
         return None if body is None else Observation.from_dict(body["seen"])
 
     def _observed(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> Observation:
-        """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no final word is lost;
-        while a launch is under way its lock is waited for first."""
+        """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no
+        final word is lost; while a launch is under way its lock is waited for first.
+        """
         seen = self._merged(folder, record)
         if state_of(replace(seen, alive=True)).is_final or seen.alive:
             return seen
@@ -311,7 +337,9 @@ class LocalBackend:
         return state_of(self._observed(folder, record, locked))
 
     def _settled(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
-        """After the final word members may still be ending for a moment: an exit code says more than "running"."""
+        """After the final word members may still be ending for a moment: an exit code says more than
+        "running".
+        """
         if not state_of(seen).is_final:
             return seen
         deadline = time.monotonic() + 1.5
@@ -319,7 +347,11 @@ class LocalBackend:
         plan = read_json(attempt.plan) or {}
         if plan and Layout.from_dict(plan["layout"]).policy.clean_pods == "none":
             return seen
-        while any(m.phase == "running" for m in seen.members) and attempt.is_live() and time.monotonic() < deadline:
+        while (
+            any(m.phase == "running" for m in seen.members)
+            and attempt.is_live()
+            and time.monotonic() < deadline
+        ):
             time.sleep(_POLL)
             seen = self._merged(folder, record)
         return seen
@@ -331,7 +363,9 @@ class LocalBackend:
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
-        """The newest and the best checkpoint that are really there, by listing; what was reported when the store is silent."""
+        """The newest and the best checkpoint that are really there, by listing; what was reported when the
+        store is silent.
+        """
         plan = read_json(attempt.plan)
         saving = Layout.from_dict(plan["layout"]).saving if plan else None
         if saving is None:
@@ -343,7 +377,9 @@ class LocalBackend:
             store = open_store(saving.uri, environ=self.environ)
             newest = latest(store)
             top = best(store, saving.metric, saving.mode) if saving.metric else None
-            return replace(progress, checkpoint=newest and newest.uri, best_checkpoint=top and top.uri)
+            return replace(
+                progress, checkpoint=newest.uri if newest else None, best_checkpoint=top.uri if top else None
+            )
         return progress
 
     def events(self, run: str) -> list[Event]:
@@ -351,12 +387,17 @@ class LocalBackend:
         return [event for attempt in self.find(run).attempts() for event in read_events(attempt)]
 
     def saving(self, run: str) -> str | None:
-        """Where the run keeps its checkpoints: its own folder. None when its job says nothing of checkpoints."""
+        """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
+        checkpoints.
+        """
         folder = self.find(run)
         record = self._record(folder)
         plan = read_json(folder.attempt(record.generation, record.attempt).plan)
         if plan is None:
-            raise BadInput(f"run {folder.name} was deleted, and with it where its checkpoints are; name their folder instead")
+            raise BadInput(
+                f"run {folder.name} was deleted, and with it where its checkpoints are; "
+                "name their folder instead"
+            )
         saving = Layout.from_dict(plan["layout"]).saving
         return None if saving is None else saving.uri
 
@@ -365,12 +406,16 @@ class LocalBackend:
         folder = self.find(run)
         yield _Changes(self, folder)
 
-    def logs(self, run: str, selection: Selection, cursor: Cursor | None = None) -> Iterator[LogLine | Cursor]:
+    def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> Iterator[LogLine | Cursor]:
         folder = self.find(run)
         record = self._record(folder)
         attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
         if not attempt.path.is_dir():
-            raise BadInput(f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}")
+            raise BadInput(
+                f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}"
+            )
         seen = self._seen(attempt)
         return logs.read(attempt, seen.members if seen else (), selection, cursor)
 
@@ -387,7 +432,9 @@ class LocalBackend:
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         def swap(record: RunRecord) -> RunRecord:
             if record.uid != handle.uid:
-                raise Conflict(f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}")
+                raise Conflict(
+                    f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}"
+                )
             if record.owner != old:
                 raise Conflict(f"run {handle.run} belongs to {record.owner.id} now")
             return replace(record, owner=new)
@@ -432,13 +479,18 @@ class LocalBackend:
         record = self._record(folder)
         state = self._state(folder, record)
         if state.is_final:
-            raise BadInput(f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}")
+            raise BadInput(
+                f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}"
+            )
         folder.attempt(record.generation, record.attempt).ask(f"{what}-{random.token_hex(4)}", {"do": what})
 
     def delete(self, run: str) -> None:
         folder = self.find(run)
         record = self._record(folder)
-        if not self._state(folder, record).is_final or folder.attempt(record.generation, record.attempt).is_live():
+        if (
+            not self._state(folder, record).is_final
+            or folder.attempt(record.generation, record.attempt).is_live()
+        ):
             self.stop(_handle(record), record.owner, "delete", "the run is deleted")
             self._wait_gone(folder)
         self._remove(folder, record.uid)
@@ -463,7 +515,9 @@ class LocalBackend:
         records.change(self.find(handle.run), taken)
 
     def housekeep(self, now: float | None = None) -> None:
-        """What nobody else does: overdue ttls, records past their age, members that outlived both their keepers."""
+        """What nobody else does: overdue ttls, records past their age, members that outlived both their
+        keepers.
+        """
         now = time.time() if now is None else now
         for path in self.runs.iterdir():
             folder = RunFolder(path)
@@ -503,7 +557,9 @@ class LocalBackend:
             os.utime(folder.attempt(handle.generation, handle.attempt).client)
 
     def fingerprint(self, run: str) -> dict[str, str | int]:
-        """What a process must see alike to be able to follow this run: machine, pid namespace and this very folder."""
+        """What a process must see alike to be able to follow this run: machine, pid namespace and this very
+        folder.
+        """
         return fingerprint(str(self.find(run).path))
 
 
@@ -566,6 +622,10 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
     return found
 
 
+def _how(record: RunRecord) -> str:
+    return record.outcome.state if record.outcome else "ended"
+
+
 def _handle(record: RunRecord, adopted: bool = False) -> Handle:
     return Handle(record.run, record.attempt, record.generation, record.uid, adopted=adopted)
 
@@ -576,7 +636,8 @@ def _final(seen: Observation) -> bool:
 
 def _changed(run: str, changes: tuple[str, ...]) -> str:
     lines = "\n".join(f"  {line}" for line in changes)
-    return f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:\n{lines}"
+    advice = f"stop it first (allaboard stop {run}), or use another key"
+    return f"run {run} is live with another job; {advice}:\n{lines}"
 
 
 def _last_word(attempt: AttemptFolder) -> str:
@@ -610,7 +671,7 @@ def _missing_files(plan: Plan, where: str) -> list[Problem]:
 def _ignored(plan: Plan) -> str | None:
     """One line that names the fields which mean nothing on one machine."""
     job = plan.job
-    found = [name for name in _MEANINGLESS if job.get(name) is not None and not (name == "spot")]
+    found = [name for name in _MEANINGLESS if job.get(name) is not None]
     found += [f"resources.{name}" for name in _MEANINGLESS_RESOURCES if name in job.get("resources", {})]
     return f"{', '.join(found)}: no meaning on one machine, left out" if found else None
 
@@ -620,7 +681,9 @@ def _room(room: Capacity) -> str:
 
 
 def _import_path() -> dict[str, str]:
-    """The supervisor must import the very allaboard that launches it, also when that came by sys.path alone."""
+    """The supervisor must import the very allaboard that launches it, also when that came by sys.path
+    alone.
+    """
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)

@@ -2,17 +2,25 @@
 
 Names and rules are the engine's; these values must differ (contract, section 5):
 
-| variable | on a cluster | here | why |
-|---|---|---|---|
-| MASTER_ADDR, PET_MASTER_ADDR, the host of PET_RDZV_ENDPOINT | a Service | 127.0.0.1 | there is no DNS for members |
-| MASTER_PORT, PET_MASTER_PORT, the port of PET_RDZV_ENDPOINT | 23456 | a port reserved for the run | runs share the loopback |
-| PET_RDZV_CONF | absent | is_host=1 for worker 0, is_host=0 for the rest | on loopback every agent takes itself for the host |
-| PET_LOCAL_ADDR | absent | 127.0.0.1 | the machine's own name may resolve to nothing |
-| PET_NPROC_PER_NODE=auto | GPUs, else every CPU of the node | the member's GPUs, else 1 | members share the CPUs |
-| GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME | absent | the loopback interface | the default route may be firewalled or absent |
-| OMP_NUM_THREADS | absent | the member's share of the CPUs | N members would start N times all threads |
-| CUDA_VISIBLE_DEVICES | by the device plugin | the member's slots, or empty | what is not asked for is not there |
+MASTER_ADDR, PET_MASTER_ADDR, host of PET_RDZV_ENDPOINT
+    a Service -> 127.0.0.1: there is no DNS for members
+MASTER_PORT, PET_MASTER_PORT, port of PET_RDZV_ENDPOINT
+    23456 -> a port reserved for the run: runs share the loopback
+PET_RDZV_CONF
+    absent -> is_host=1 for worker 0, else is_host=0: on loopback every agent takes itself for the host
+PET_LOCAL_ADDR
+    absent -> 127.0.0.1: the machine's own name may resolve to nothing
+PET_NPROC_PER_NODE=auto
+    GPUs, else every CPU of the node -> the member's GPUs, else 1: members share the CPUs
+GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME
+    absent -> the loopback interface: the default route may be firewalled or absent
+OMP_NUM_THREADS
+    absent -> the member's share of the CPUs: N members would start N times all threads
+CUDA_VISIBLE_DEVICES
+    by the device plugin -> the member's slots, or empty: what is not asked for is not there
 """
+
+# ruff: noqa: PTH110, PTH112, PTH118, PTH120  (words of commands and PATH are text)
 
 from __future__ import annotations
 
@@ -43,7 +51,9 @@ def member_environment(
     cpus: float,
     secrets: Mapping[str, str],
 ) -> dict[str, str]:
-    """Everything a member finds in its environment. The engine's variables win over the job's, as on a cluster."""
+    """Everything a member finds in its environment. The engine's variables win over the job's, as on a
+    cluster.
+    """
     group = layout.group(member.group)
     assert group is not None
     place = Place("127.0.0.1", port, "127.0.0.1", port)
@@ -64,7 +74,9 @@ def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, st
     """What the job's own environment may override."""
     share = stated if stated is not None else cpus / max(1, layout.total)
     interface = "lo0" if sys.platform == "darwin" else "lo"
+    elastic = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if layout.elastic is not None else {}
     return {
+        **elastic,
         "OMP_NUM_THREADS": str(max(1, int(share))),
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
@@ -72,7 +84,9 @@ def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, st
     }
 
 
-def _local(layout: Layout, member: Member, injected: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
+def _local(
+    layout: Layout, member: Member, injected: Mapping[str, str], gpus: Sequence[str]
+) -> dict[str, str]:
     values = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     if injected.get("PET_NPROC_PER_NODE") in ("auto", "gpu", "cpu"):
         values["PET_NPROC_PER_NODE"] = str(max(1, len(gpus)))
@@ -85,7 +99,9 @@ def _local(layout: Layout, member: Member, injected: Mapping[str, str], gpus: Se
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """PATH with the folder of this interpreter first, so that `torchrun` and scripts of its environment are found."""
+    """PATH with the folder of this interpreter first, so that `torchrun` and scripts of its environment are
+    found.
+    """
     own = os.path.dirname(sys.executable)
     rest = environ.get("PATH", os.defpath)
     return rest if own in rest.split(os.pathsep) else f"{own}{os.pathsep}{rest}"
@@ -101,11 +117,19 @@ def local_command(command: Sequence[str]) -> list[str]:
     return [first, *rest]
 
 
-def why_not_startable(command: Sequence[str], folder: str, environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """(index of the word, what is wrong with it) for a command that could never start; None when it looks right."""
+def why_not_startable(
+    command: Sequence[str], folder: str, environ: Mapping[str, str]
+) -> tuple[int, str] | None:
+    """(index of the word, what is wrong with it) for a command that could never start; None when it looks
+    right.
+    """
     words = local_command(command)
     program = words[0]
-    found = os.path.join(folder, program) if os.sep in program else shutil.which(program, path=search_path(environ))
+    found = (
+        os.path.join(folder, program)
+        if os.sep in program
+        else shutil.which(program, path=search_path(environ))
+    )
     if found is None or not os.path.exists(found):
         return 0, f"{program!r} is not found; give a program on the PATH, or a path from {folder}"
     if not os.access(found, os.X_OK) or os.path.isdir(found):

@@ -1,17 +1,18 @@
-"""Where a run keeps its state on this machine, and how files there change: atomically, so that a reader never sees half.
+"""Where a run keeps its state on this machine, and how files there change: atomically, so that a reader never
+sees half.
 
-    <home>/local/<machine>/format                     the version of all below
-    <home>/local/<machine>/runs/<run>/record.json     the run record; record.lock guards its changes
-                               .../<g>-<n>/           generation g, attempt n
-                                    plan.json         what the supervisor runs (no environment, no secret)
-                                    state.json        what is seen, rewritten as a whole
-                                    events.jsonl      events, appended
-                                    live.lock         held while supervisor or keeper live
-                                    wake              a pipe: a byte wakes the supervisor
-                                    requests/         what people ask for, one file each
-                                    client            touched by followers
-                                    logs/<member>.<try>.log   output, as written
-                                    logs/<member>.<try>.times  offset and time, now and then
+<home>/local/<machine>/format                     the version of all below
+<home>/local/<machine>/runs/<run>/record.json     the run record; record.lock guards its changes
+                           .../<g>-<n>/           generation g, attempt n
+                                plan.json         what the supervisor runs (no environment, no secret)
+                                state.json        what is seen, rewritten as a whole
+                                events.jsonl      events, appended
+                                live.lock         held while supervisor or keeper live
+                                wake              a pipe: a byte wakes the supervisor
+                                requests/         what people ask for, one file each
+                                client            touched by followers
+                                logs/<member>.<try>.log   output, as written
+                                logs/<member>.<try>.times  offset and time, now and then
 """
 
 from __future__ import annotations
@@ -150,9 +151,11 @@ class RunFolder:
 
 
 def runs_folder(home: str) -> Path:
-    """The runs of this machine below a home, made if it is not there. A home on a shared disk serves many machines.
+    """The runs of this machine below a home, made if it is not there. A home on a shared disk serves many
+    machines.
 
-    Raises SiteError when a newer allaboard wrote it, or when it may not be written."""
+    Raises SiteError when a newer allaboard wrote it, or when it may not be written.
+    """
     base = Path(home) / "local" / machine_id()[:12]
     marker = base / "format"
     try:
@@ -163,7 +166,8 @@ def runs_folder(home: str) -> Path:
             version = FORMAT
     except OSError as error:
         raise SiteError(
-            f"{base} cannot be used for runs: {error.strerror}; set ALLABOARD_HOME to a folder that this user may write"
+            f"{base} cannot be used for runs: {error.strerror}; "
+            "set ALLABOARD_HOME to a folder that this user may write"
         ) from error
     if version != FORMAT:
         raise SiteError(
@@ -197,12 +201,16 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise SiteError(f"{path} is damaged ({error}); delete the run's folder {path.parent} if it is not needed") from error
+        raise SiteError(
+            f"{path} is damaged ({error}); delete the run's folder {path.parent} if it is not needed"
+        ) from error
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold a file's lock. It goes with the process, however that ends. The file may be removed by who holds it."""
+    """Hold a file's lock. It goes with the process, however that ends. The file may be removed by who holds
+    it.
+    """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -221,6 +229,6 @@ def locked(path: Path) -> Iterator[int]:
 
 def _is_still(path: Path, fd: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
+        return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
         return False

@@ -1,4 +1,6 @@
-"""Reading the members' logs: every try is a file of its own; times come from the supervisor's notes beside it."""
+"""Reading the members' logs: every try is a file of its own; times come from the supervisor's notes beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,11 @@ def tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[Try]:
 def read(
     attempt: AttemptFolder, members: Sequence[MemberSeen], selection: Selection, cursor: Cursor | None
 ) -> Iterator[LogLine | Cursor]:
-    """The lines selected, after the cursor, merged by time; the last item is the new cursor (log id -> offset).
+    """The lines selected, after the cursor, merged by time; the last item is the new cursor (log id ->
+    offset).
 
-    Raises BadInput for a member or rank that the run does not have."""
+    Raises BadInput for a member or rank that the run does not have.
+    """
     chosen = _chosen(tries(attempt, members), members, selection)
     positions: dict[str, int] = dict(cursor or {})
     return _merged(chosen, positions, selection, first=cursor is None)
@@ -55,7 +59,10 @@ def _chosen(found: list[Try], members: Sequence[MemberSeen], selection: Selectio
     for name in selection.members or ():
         if name not in names:
             near = nearest(name, names)
-            raise BadInput(f"there is no member {name!r}; " + (f"did you mean {near!r}?" if near else f"there are {', '.join(names)}"))
+            raise BadInput(
+                f"there is no member {name!r}; "
+                + (f"did you mean {near!r}?" if near else f"there are {', '.join(names)}")
+            )
     known = {m.rank for m in members}
     for rank in selection.ranks or ():
         if known and rank not in known:
@@ -69,7 +76,9 @@ def _chosen(found: list[Try], members: Sequence[MemberSeen], selection: Selectio
     ]
 
 
-def _merged(chosen: list[Try], positions: dict[str, int], selection: Selection, first: bool) -> Iterator[LogLine | Cursor]:
+def _merged(
+    chosen: list[Try], positions: dict[str, int], selection: Selection, first: bool
+) -> Iterator[LogLine | Cursor]:
     lines = [line for one in chosen for line in _lines(one, positions)]
     if len({line.member for line in lines}) > 1:
         # Stable: lines of one member keep their order, and lines of one moment stay together by rank.
@@ -83,7 +92,9 @@ def _merged(chosen: list[Try], positions: dict[str, int], selection: Selection, 
 
 
 def _lines(one: Try, positions: dict[str, int]) -> list[LogLine]:
-    """Whole lines after the position, which moves on. A last line without its end is left for later unless the try ended."""
+    """Whole lines after the position, which moves on. A last line without its end is left for later unless
+    the try ended.
+    """
     start = positions.get(one.id, 0)
     notes = _notes(one.path.with_suffix(".times"))
     offsets = [offset for offset, _ in notes]

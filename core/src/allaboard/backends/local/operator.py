@@ -1,20 +1,22 @@
 """The operator for one machine: what a PyTorchJob's controller and the kubelet would do, as a state machine.
 
-Nothing here touches a process or a clock: whoever drives it says what happened and when, and carries out the actions it
-answers with. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides, clean-up, suspend, deadline)
-and the kubelet's in-place restarts.
+Nothing here touches a process or a clock: whoever drives it says what happened and when, and carries out the
+actions it answers with. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides,
+clean-up, suspend, deadline) and the kubelet's in-place restarts.
 
 Where this differs from the operator, on purpose:
 
-| what | the operator | here | why |
-|---|---|---|---|
-| backoffLimit N | the N-th restart fails the job, so N-1 survive; blind to recreated pods | exactly N restarts, every kind counted, then it fails | what its documentation promises |
-| backoffLimit absent | no limit | 3, written out in every manifest | a script with a typo would crash for ever |
-| deadline | noticed at the next event or the 10 h resync | a timer | the same |
-| clean-up default | None: members run on and hold GPUs | running | the contract, section 5 |
-| elastic, worker 0 lost | every survivor fails and is restarted, each counted | the whole gang starts again from its checkpoint, one restart counted | one failure is one failure |
-| restart delay | 10 s doubling to 5 min | 0.5 s doubling to 10 s | there is no image to pull |
-| members still ending when the job succeeded | deleted at once | 1 s to end by themselves, then deleted | an exit code of its own says more than 143 |
+- backoffLimit N: the operator fails the job at the N-th restart, so N-1 survive, and is blind to recreated
+  pods. Here exactly N restarts, of every kind, then it fails: what its documentation promises.
+- backoffLimit absent: no limit. Here 3 (written out in every manifest): a script with a typo would crash for
+  ever.
+- Deadline: noticed at the next event or the 10 h resync. Here a timer, as documented.
+- Clean-up default: None, so members run on and hold GPUs. Here running (contract, section 5).
+- Elastic, worker 0 lost: every survivor fails and is restarted, each counted. Here the whole gang starts
+  again from its checkpoint and one restart is counted: one failure is one failure.
+- Restart delay: 10 s doubling to 5 min. Here 0.5 s doubling to 10 s: there is no image to pull.
+- Members still ending when the job succeeded: deleted at once. Here they have 1 s to end by themselves: an
+  exit code of its own says more than 143.
 """
 
 from __future__ import annotations
@@ -159,7 +161,9 @@ class Operator:
     @property
     def stopped(self) -> bool:
         """Stopped by somebody, and nothing of it runs any more."""
-        return self.stop is not None and not self._final() and not any(one.busy for one in self.members.values())
+        return (
+            self.stop is not None and not self._final() and not any(one.busy for one in self.members.values())
+        )
 
     def _holds(self, kind: str) -> bool:
         return any(c.type == kind and c.status == "True" for c in self.conditions)
@@ -243,7 +247,13 @@ class Operator:
     def _failed(self, one: _One, now: float) -> list[Action]:
         policy, code = self.layout.policy, one.exit_code or 0
         if policy.restart == "exit_code":
-            self._event("Normal", "ExitedWithCode", one.member.name, f"Pod: {self._object(one)} exited with code {code}", now)
+            self._event(
+                "Normal",
+                "ExitedWithCode",
+                one.member.name,
+                f"Pod: {self._object(one)} exited with code {code}",
+                now,
+            )
         if policy.restart == "never" or (policy.restart == "exit_code" and code < 128):
             one.phase = "failed"
             return self._fail("Failed", now, role=one.member.group)
@@ -257,7 +267,9 @@ class Operator:
         else:
             # The kubelet restarts in place: the pod stays Running and no condition of the job changes.
             one.phase, one.reason = "running", "CrashLoopBackOff"
-        self._event("Warning", "BackOff", one.member.name, f"exited with code {code}; restart {self.restarts}", now)
+        self._event(
+            "Warning", "BackOff", one.member.name, f"exited with code {code}; restart {self.restarts}", now
+        )
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (one.restarts - 1))
         if self._is_host(one):
             return self._restart_gang(one, now + delay, now)
@@ -272,7 +284,13 @@ class Operator:
         return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
 
     def _restart_gang(self, host: _One, due: float, now: float) -> list[Action]:
-        self._event("Warning", "GangRestart", host.member.name, "the rendezvous host is gone; the whole gang starts again", now)
+        self._event(
+            "Warning",
+            "GangRestart",
+            host.member.name,
+            "the rendezvous host is gone; the whole gang starts again",
+            now,
+        )
         self.gang_due = due
         others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
         for one in (host, *others):
@@ -317,7 +335,9 @@ class Operator:
         self.settle_until = now + SETTLE
         return self._clean(now)
 
-    def _fail(self, how: str, now: float, role: str = "", reason: str | None = None, text: str | None = None) -> list[Action]:
+    def _fail(
+        self, how: str, now: float, role: str = "", reason: str | None = None, text: str | None = None
+    ) -> list[Action]:
         self._condition("Failed", now, role=role.capitalize(), count=1, how=how, reason=reason, text=text)
         self.finished = self.marks.finished = now
         return self._clean(now)
@@ -399,7 +419,9 @@ class Operator:
         return [Kill(member) for member in living] if kill and living else actions
 
     def ask_suspend(self, now: float) -> list[Action]:
-        """Every member goes, whatever its state; the slots are given back. Suspending a job that ended does nothing."""
+        """Every member goes, whatever its state; the slots are given back. Suspending a job that ended does
+        nothing.
+        """
         if self.ended or self.suspended:
             return []
         return self._suspended(now)
@@ -458,17 +480,25 @@ class Operator:
         phase = self.phase()
         limit, spent = policy.clocks.get(phase), self.phases(now).get(phase)
         if limit is not None and spent is not None and spent >= limit:
-            text = f"Job {self.layout.run} has failed because its phase {phase} took longer than its clock of {limit:g} s"
+            late = f"its phase {phase} took longer than its clock of {limit:g} s"
+            text = f"Job {self.layout.run} has failed because {late}"
             return self._fail("Deadline", now, reason="ClockExceeded", text=text)
         return []
 
     def _ttl_due(self, now: float) -> bool:
         ttl = self.layout.policy.ttl
-        return ttl is not None and self.finished is not None and not self.removed and now - self.finished >= ttl
+        return (
+            ttl is not None and self.finished is not None and not self.removed and now - self.finished >= ttl
+        )
 
     def due(self) -> float | None:
         """When `tick` has something to do next, as far as it is known."""
-        times = [t for o in self.members.values() for t in (o.due if not o.alive else None, o.kill_at) if t is not None]
+        times = [
+            t
+            for o in self.members.values()
+            for t in (o.due if not o.alive else None, o.kill_at)
+            if t is not None
+        ]
         if self.settle_until is not None:
             times.append(self.settle_until)
         policy = self.layout.policy
@@ -485,7 +515,9 @@ class Operator:
     # What is seen.
 
     def phase(self) -> str:
-        """The phase that is on: the first whose end has not been seen, past those that cannot be seen here."""
+        """The phase that is on: the first whose end has not been seen, past those that cannot be seen
+        here.
+        """
         marks = self.marks
         if marks.admitted is None:
             return "admitted"
@@ -508,7 +540,9 @@ class Operator:
         }[self.phase()]
 
     def phases(self, now: float) -> dict[str, float | None]:
-        """Seconds in each phase, the one that is on included; None: not seen. Images mean nothing on one machine."""
+        """Seconds in each phase, the one that is on included; None: not seen. Images mean nothing on one
+        machine.
+        """
         marks = self.marks
         end = marks.finished if marks.finished is not None else now
         seconds: dict[str, float | None] = dict.fromkeys(PHASES)
@@ -555,17 +589,28 @@ class Operator:
         return self.engine.message(what, self.layout.name, master=master, role=role, count=count)
 
     def _condition(
-        self, kind: str, now: float, *, role: str = "", count: int = 0,
-        how: str | None = None, reason: str | None = None, text: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        now: float,
+        *,
+        role: str = "",
+        count: int = 0,
+        how: str | None = None,
+        reason: str | None = None,
+        text: str | None = None,
+    ) -> None:
         reason = reason or f"{self.engine.KIND}{kind}"
         text = text or self._text(how or kind, role, count)
         before = self.conditions
         self.conditions = with_condition(before, Condition(kind, "True", reason, text, now))
         if self.conditions != before:
-            self._event("Warning" if kind in ("Failed", "Restarting") else "Normal", reason, self.layout.run, text, now)
+            self._event(
+                "Warning" if kind in ("Failed", "Restarting") else "Normal",
+                reason,
+                self.layout.run,
+                text,
+                now,
+            )
 
     def _event(self, kind: str, reason: str, about: str, text: str, now: float) -> None:
         self.events.append(Event(now, kind, reason, about, text))
-
-

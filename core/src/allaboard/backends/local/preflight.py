@@ -1,5 +1,6 @@
-"""What is wrong with the places a job reads and writes, found before a start: a missing data set, a folder that may not be
-written, a store that does not answer."""
+"""What is wrong with the places a job reads and writes, found before a start: a missing data set, a folder
+that may not be written, a store that does not answer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     except AllaboardError as error:
         return [Problem("data.shards", str(error))]
     if index.samples == 0:
-        return [Problem("data.shards", f"{uri} holds no samples; prepare it with `allaboard shards prepare SOURCE {uri}`")]
+        return [
+            Problem(
+                "data.shards",
+                f"{uri} holds no samples; prepare it with `allaboard shards prepare SOURCE {uri}`",
+            )
+        ]
     return []
 
 

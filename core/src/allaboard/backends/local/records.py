@@ -20,7 +20,9 @@ def read(folder: RunFolder) -> RunRecord | None:
     try:
         return RunRecord.from_dict(data)
     except (KeyError, TypeError, AttributeError) as error:
-        raise SiteError(f"{folder.record} is no run record ({error}); delete {folder.path} if it is not needed") from error
+        raise SiteError(
+            f"{folder.record} is no run record ({error}); delete {folder.path} if it is not needed"
+        ) from error
 
 
 @dataclass
@@ -38,7 +40,9 @@ class Transaction:
 
 @contextmanager
 def changing(folder: RunFolder) -> Iterator[Transaction]:
-    """Nobody else changes the record meanwhile. Where this ends without a record, nothing of the run is left behind."""
+    """Nobody else changes the record meanwhile. Where this ends without a record, nothing of the run is left
+    behind.
+    """
     with locked(folder.lock):
         try:
             yield Transaction(folder, read(folder))

@@ -1,4 +1,5 @@
-"""Secrets on one machine: a folder per secret below ``<home>/secrets``, a file per key, readable by their owner alone.
+"""Secrets on one machine: a folder per secret below ``<home>/secrets``, a file per key, readable by their
+owner alone.
 
 Values are read when a member starts and go nowhere else: not into the record, the plan, a log or a message.
 """

@@ -1,8 +1,9 @@
 """The supervisor: the process that owns one attempt of a run, from admission to the last member's end.
 
-It carries out what `operator` decides: asks the pool for slots, has the keeper start and end members, reads what they
-write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe that wakes it. It
-imports all that it needs before its first member starts, so that an upgrade under its feet changes nothing.
+It carries out what `operator` decides: asks the pool for slots, has the keeper start and end members, reads
+what they write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe
+that wakes it. It imports all that it needs before its first member starts, so that an upgrade under its feet
+changes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,7 +33,7 @@ from allaboard.backends.local.watching import LogWatch, listening
 from allaboard.errors import AllaboardError
 from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
-from allaboard.observation import Observation, Progress, State, Stop
+from allaboard.observation import Event, Observation, Progress, State, Stop
 from allaboard.progress import after, flags_of
 from allaboard.status import state_of
 
@@ -102,7 +104,11 @@ class Supervisor:
         if self.ticket is not None:
             waiting.append(self.ticket.fileno())
         now = time.time()
-        pause = _FAST if self.operator.marks.stepped is None and self.operator.marks.scheduled is not None else _SLOW
+        pause = (
+            _FAST
+            if self.operator.marks.stepped is None and self.operator.marks.scheduled is not None
+            else _SLOW
+        )
         due = self.operator.due()
         if due is not None:
             pause = min(pause, max(0.0, due - now))
@@ -147,7 +153,9 @@ class Supervisor:
     def _ask(self) -> None:
         needs = [self._need(m) for m in self.layout.members]
         elastic = self.layout.elastic
-        request = Request(self.plan["mark"], tuple(needs), elastic.min if elastic else None, run=self.layout.run)
+        request = Request(
+            self.plan["mark"], tuple(needs), elastic.min if elastic else None, run=self.layout.run
+        )
         self.ticket = self.pool.ask(request)
         self._admission()
 
@@ -157,21 +165,31 @@ class Supervisor:
         return Need(group.needs.cpu, group.needs.memory, group.needs.gpu)
 
     def _admission(self) -> None:
-        assert self.keeper is not None
         if self.ticket is not None:
-            grant = self.pool.try_admit(self.ticket)
-            if grant is None:
-                self.operator.waiting = self.pool.why_waiting(self.ticket)
-                return
-            self.ticket, self.grant = None, grant
-            self.keeper.hold(grant.owner_fds)
-            self.port = self.pool.port(grant)
-            self._do(self.operator.admitted([self.order[i] for i in grant.admitted], time.time()))
+            self._ask_again(self.ticket)
         elif self.grant is not None and self.layout.elastic is not None and not self.operator.ended:
-            if len(self.grant.admitted) < self.layout.total:
-                more = self.pool.grow(self.grant)
-                if more:
-                    self._do(self.operator.admitted([self.order[i] for i in more], time.time()))
+            self._grow(self.grant)
+
+    def _ask_again(self, ticket: Ticket) -> None:
+        assert self.keeper is not None
+        grant = self.pool.try_admit(ticket)
+        if grant is None:
+            self.operator.waiting = self.pool.why_waiting(ticket)
+            return
+        self.ticket, self.grant = None, grant
+        self.keeper.hold(grant.owner_fds)
+        self.port = self.pool.port(grant)
+        self._admitted(grant.admitted)
+
+    def _grow(self, grant: Grant) -> None:
+        """An elastic gang that started at its least takes in further members when there is room."""
+        if len(grant.admitted) < self.layout.total:
+            self._admitted(self.pool.grow(grant))
+
+    def _admitted(self, indices: Iterable[int]) -> None:
+        names = [self.order[i] for i in indices]
+        if names:
+            self._do(self.operator.admitted(names, time.time()))
 
     def _release(self) -> None:
         if self.ticket is not None:
@@ -241,7 +259,9 @@ class Supervisor:
         self.keeper.on_keeper_death()
         now = time.time()
         self.operator.events.append(
-            op.Event(now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it")
+            Event(
+                now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
+            )
         )
         living = [name for name, one in self.operator.members.items() if one.alive]
         self.keeper = self._new_keeper()
@@ -273,7 +293,7 @@ class Supervisor:
         record = records.read(self.run)
         kind = record.owner.kind if record is not None else "detached"
         with suppress(OSError):
-            touched = os.stat(self.folder.client).st_mtime
+            touched = self.folder.client.stat().st_mtime
             if touched != self.client_seen[0]:
                 self.client_seen = (touched, time.monotonic())
         # The monotonic clock stands still while the machine sleeps: a closed laptop stops nothing.
@@ -323,7 +343,7 @@ class Supervisor:
     def _flag(self, code: str, text: str, now: float) -> None:
         if code not in self.flags:
             self.flags[code] = text
-            self.operator.events.append(op.Event(now, "Warning", code, self.layout.run, text))
+            self.operator.events.append(Event(now, "Warning", code, self.layout.run, text))
 
     def _observation(self, now: float) -> Observation:
         operator = self.operator
@@ -352,7 +372,9 @@ class Supervisor:
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
         now = time.time()
-        if not (force or (self.dirty and (now - self.wrote >= _STATE_EVERY or self.operator.ended or self.over))):
+        if not (
+            force or (self.dirty and (now - self.wrote >= _STATE_EVERY or self.operator.ended or self.over))
+        ):
             return
         if self.operator.ended:
             self._listen(now)
@@ -408,8 +430,13 @@ def main() -> int:
 
 
 def _on_term(folder: AttemptFolder) -> None:
-    """The machine shuts down, or somebody terminates us: end the members with their grace, by the ordinary way."""
-    folder.ask("stop-sigterm", {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()})
+    """The machine shuts down, or somebody terminates us: end the members with their grace, by the ordinary
+    way.
+    """
+    folder.ask(
+        "stop-sigterm",
+        {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()},
+    )
 
 
 if __name__ == "__main__":

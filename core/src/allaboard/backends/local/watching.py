@@ -19,8 +19,8 @@ _NEEDLE = PREFIX.encode()
 class LogWatch:
     """Reads one log as it grows: gives its report lines, and notes now and then which byte was there when.
 
-    The notes (``<log>.times``: "offset epoch") are what `allaboard logs --since` and the merging of members go by; they are
-    exact to half a second while the supervisor lives.
+    The notes (``<log>.times``: "offset epoch") are what `allaboard logs --since` and the merging of members
+    go by; they are exact to half a second while the supervisor lives.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class LogWatch:
     def reports(self, now: float) -> Iterator[Report]:
         """Reports in what was written since the last call."""
         try:
-            size = os.stat(self.path).st_size
+            size = self.path.stat().st_size
         except OSError:
             return
         if size <= self.offset:
@@ -73,7 +73,7 @@ def listening(port: int) -> Listening | None:
     heard, connected, readable = False, 0, False
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
-            with open(table, "rb") as file:
+            with Path(table).open("rb") as file:
                 lines = file.read().splitlines()[1:]
         except OSError:
             continue
@@ -96,5 +96,3 @@ def tail(path: Path, lines: int, most: int = 1 << 16) -> str:
     except OSError:
         return ""
     return "\n".join(data.decode("utf-8", "replace").splitlines()[-lines:])
-
-
