@@ -50,7 +50,8 @@ class Leaving:
         if sys.excepthook != self._on_exception:
             self._hook_before, sys.excepthook = sys.excepthook, self._on_exception
         if not self._watching_forks and hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.unwatch)
+            # Blocked meanwhile: a signal that comes between the fork and `unwatch` would reach nobody.
+            os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._in_child)
             self._watching_forks = True
 
     def unwatch(self) -> None:
@@ -60,6 +61,10 @@ class Leaving:
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
         self.asked = False
+
+    def _in_child(self) -> None:
+        self.unwatch()
+        _unblock()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
@@ -81,6 +86,14 @@ class Leaving:
             file=sys.stderr,
         )
         leave_at_once()
+
+
+def _block() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def leave_at_once() -> None:
