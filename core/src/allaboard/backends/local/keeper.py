@@ -52,6 +52,10 @@ _ABANDONED_LIMIT = 30.0
 """Seconds for which a keeper without a supervisor keeps trying."""
 
 
+_POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Whoever sends one of these to the keeper means the supervisor, which knows about grace."""
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """The member's program runs (exec succeeded). ``at`` is epoch seconds, here and below."""
@@ -201,10 +205,15 @@ class Keeper:
         procs.set_subreaper()
         ours, theirs = socket.socketpair()
         keep = [theirs.fileno(), *keep_fds]
-        pid = os.fork()
-        if pid == 0:
-            _keeper_process(theirs, mark, keep)
-        theirs.close()
+        # Until it ignores them, a signal would end the keeper, or run the supervisor's handler in it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _keeper_process(theirs, mark, keep)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
         return cls(pid, ours, mark)
 
     @property
@@ -381,8 +390,7 @@ class _Keeping:
         self.wake, waker = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(waker, False)
-        # Whoever ends us politely means the supervisor, which knows about grace.
-        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        for sig in _POLITE:
             signal.signal(sig, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)

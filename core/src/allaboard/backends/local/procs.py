@@ -14,7 +14,7 @@ read: a child that leaves its group *and* loses its parent may then survive. ``A
 prctl off on Linux too.
 """
 
-# ruff: noqa: PTH116, PTH123, PTH208  (descriptors and /proc; and pathlib is slow to import)
+# ruff: noqa: PTH112, PTH116, PTH123, PTH208  (descriptors and /proc; and pathlib is slow to import)
 
 from __future__ import annotations
 
@@ -112,13 +112,16 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
 
 
 def output_of(*command: str, path: str | None = None) -> str:
-    """What a short command prints; its complaints are dropped. Raises OSError when it cannot be started."""
+    """What a command found in ``path`` (default: ours) prints, without its complaints. OSError: cannot start."""
     reading, writing = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (writing, 1), (null, 2))]
-    environment = {**os.environ, "LC_ALL": "C", **({"PATH": path} if path else {})}
+    path = os.environ.get("PATH", os.defpath) if path is None else path
+    program = next(
+        filter(_is_program, (f"{folder}/{command[0]}" for folder in path.split(os.pathsep))), command[0]
+    )
     try:
-        pid = os.posix_spawnp(command[0], command, environment, file_actions=actions)
+        pid = os.posix_spawn(program, command, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
     except OSError:
         os.close(reading)
         raise
@@ -129,6 +132,10 @@ def output_of(*command: str, path: str | None = None) -> str:
         text = file.read()
     _wait(pid)
     return text.decode(errors="replace")
+
+
+def _is_program(path: str) -> bool:
+    return os.access(path, os.X_OK) and not os.path.isdir(path)
 
 
 def identity(pid: int) -> Identity | None:

@@ -1,0 +1,417 @@
+"""A process is named for ever, a tree is found and killed whole, and a daemon leaves its caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allaboard.backends.local import procs
+from allaboard.backends.local.procs import Identity
+from allaboard.errors import SiteError
+from tests.core.local.processes import Family, environment, fresh_mark, python, sleeper, until
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
+NOBODY = 65534
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    one = fresh_mark()
+    yield one
+    procs.sweep(one)
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[Family]:
+    one = Family(tmp_path / "pids")
+    yield one
+    one.kill()
+
+
+def run_here(code: str, *arguments: str) -> str:
+    """Run a program that uses procs, and give back what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- looking ----------------------------------------------------------------------------------------------------
+
+
+def test_an_identity_ends_with_its_process() -> None:
+    child = sleeper()
+    try:
+        who = procs.identity(child.pid)
+        assert who is not None
+        assert who.start == procs.start_time(child.pid)
+        assert procs.alive(who)
+        assert not procs.alive(Identity(who.pid, who.start + 1)), "another process with the same pid"
+        child.kill()
+        until(lambda: not procs.alive(who), "the zombie counts as dead")
+        assert procs.start_time(child.pid) == who.start, "though it is still in the table"
+    finally:
+        child.kill()
+        child.wait()
+    assert procs.identity(child.pid) is None
+    assert procs.look(child.pid) is None
+
+
+def test_a_signal_never_reaches_a_later_process_with_the_same_pid() -> None:
+    child = sleeper()
+    try:
+        who = procs.identity(child.pid)
+        assert who
+        assert not procs.send(Identity(who.pid, who.start - 1), signal.SIGKILL)
+        assert child.poll() is None
+        assert procs.send(who, signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        assert not procs.send(who, signal.SIGKILL)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@linux
+def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> None:
+    odd = tmp_path / "a) S 1 (b"
+    odd.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(odd), "600"]) as child:
+        try:
+            until(lambda: b"a) S 1" in Path(f"/proc/{child.pid}/stat").read_bytes(), "exec")
+            seen = procs.look(child.pid)
+            assert seen
+            assert (seen.parent, seen.dead) == (os.getpid(), False)
+        finally:
+            child.kill()
+
+
+def test_descendants_are_found_at_every_depth(family: Family) -> None:
+    with subprocess.Popen(family.command("child", "grandchild")) as main:
+        born = family.born("child", "grandchild")
+        found = procs.descendants(main.pid)
+        assert {born["child"], born["grandchild"]} <= set(found)
+        assert born["main"] not in found
+        assert {main.pid} <= set(procs.children(os.getpid()))
+        procs.kill_tree([main.pid])
+
+
+@linux
+def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of systems without /proc, tried where both are there."""
+    child = sleeper(start_new_session=True)
+    try:
+        by_proc = procs.look(child.pid)
+        monkeypatch.setattr(procs, "_LINUX", False)
+        by_ps = procs.look(child.pid)
+        assert by_proc and by_ps
+        assert by_ps[:4] == by_proc[:4]
+        assert abs(by_ps.start - time.time()) < 3600
+        assert procs.identity(child.pid) == by_ps.identity
+        assert child.pid in procs.children(os.getpid())
+        assert child.pid in [who.pid for who in procs.descendants(os.getpid())]
+        assert procs.user_of(child.pid) == os.getuid()
+        assert procs.find_marked("anything") == []
+        assert procs.kill_tree([child.pid]) == ()
+        assert child.wait() == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait()
+
+
+@linux
+def test_marked_processes_are_found_by_run_and_by_member(mark: str) -> None:
+    env = environment(**{procs.MARK: mark, procs.MEMBER: "worker-1"})
+    child = subprocess.Popen(["sleep", "600"], env=env)
+    try:
+        (who,) = until(lambda: procs.find_marked(mark), "exec")
+        assert who.pid == child.pid
+        assert procs.find_marked(mark, "worker-1") == [who]
+        assert procs.find_marked(mark, "worker-10") == []
+        assert procs.find_marked(mark[:-1]) == []
+        assert procs.environment(child.pid)[procs.MEMBER] == "worker-1"
+    finally:
+        child.kill()
+        child.wait()
+    assert procs.find_marked(mark) == []
+
+
+@linux
+def test_holders_of_a_file_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as file, subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()]) as child:
+        found = path.stat()
+        assert set(procs.holders(found.st_dev, found.st_ino)) == {os.getpid(), child.pid}
+        child.kill()
+
+
+# --- killing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_is_killed_whole_and_what_is_kept_lives(family: Family) -> None:
+    with subprocess.Popen(family.command("child", "grandchild")) as main, sleeper() as other:
+        try:
+            born = family.born("child", "grandchild")
+            assert procs.kill_tree([main.pid], keep=[born["grandchild"].pid]) == ()
+            assert [name for name, who in born.items() if procs.alive(who)] == ["grandchild"]
+            assert procs.kill_tree([born["grandchild"].pid]) == ()
+            assert not procs.alive(born["grandchild"])
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+KILL_AS_SUBREAPER = """
+import subprocess, sys, time, os
+from allaboard.backends.local import procs
+procs.set_subreaper()
+folder, relative, *command = sys.argv[1:]
+main = subprocess.Popen(command)
+while not os.path.exists(os.path.join(folder, relative)): time.sleep(0.001)
+print(procs.kill_tree([main.pid], within=10), procs.descendants(os.getpid()))
+"""
+
+
+@linux
+@pytest.mark.parametrize("relative", ["rabbit", "breeder"])
+def test_a_subreaper_kills_those_who_fork_meanwhile(relative: str, family: Family) -> None:
+    printed = run_here(KILL_AS_SUBREAPER, str(family.folder), relative, *family.command(relative))
+    assert printed == "() []\n"
+
+
+@linux
+@root
+def test_a_process_of_another_user_survives_and_is_reported() -> None:
+    child = sleeper()
+    code = """
+import os, sys
+from allaboard.backends.local import procs
+os.setuid(65534)
+print(procs.kill_tree([int(sys.argv[1])], within=0.1))
+"""
+    try:
+        who = procs.identity(child.pid)
+        assert run_here(code, str(child.pid)) == f"({who!r},)\n"
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+@linux
+def test_a_sweep_takes_the_marked_the_recorded_and_their_trees(mark: str, tmp_path: Path) -> None:
+    marked, recorded = Family(tmp_path / "marked"), Family(tmp_path / "recorded")
+    bystander = sleeper(fresh_mark())
+    first = subprocess.Popen(marked.command("daemon", "grandchild"), env=environment(**{procs.MARK: mark}))
+    second = subprocess.Popen(recorded.command("grandchild"), env=environment())
+    try:
+        born = {**marked.born("daemon", "grandchild")}
+        others = recorded.born("grandchild")
+        stale = Identity(bystander.pid, 1)
+        assert procs.sweep(mark, [others["main"], stale]) == ()
+        assert not any(procs.alive(who) for who in (*born.values(), *others.values()))
+        assert bystander.poll() is None
+    finally:
+        for child in (first, second, bystander):
+            child.kill()
+            child.wait()
+        marked.kill()
+        recorded.kill()
+
+
+@linux
+def test_a_sweep_spares_itself_and_those_above_it(mark: str) -> None:
+    """A run may be started by a member of another run, and bear its mark."""
+    code = "import sys; from allaboard.backends.local import procs; print(procs.sweep(sys.argv[1]))"
+    shell = ["sh", "-c", '"$@"; exit 0', "sh", sys.executable, "-c", code, mark]
+    done = subprocess.run(
+        shell, env=environment(**{procs.MARK: mark}), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "()\n")
+
+
+@linux
+@root
+def test_a_sweep_for_one_user_touches_nobody_else(mark: str) -> None:
+    mine, his = sleeper(mark), sleeper(mark, user=NOBODY)
+    try:
+        until(lambda: len(procs.find_marked(mark)) == 2, "exec")
+        identity = procs.identity(mine.pid)
+        assert identity
+        assert procs.sweep(mark, [identity], uid=NOBODY) == ()
+        assert his.wait() == -signal.SIGKILL
+        assert mine.poll() is None
+    finally:
+        for child in (mine, his):
+            child.kill()
+            child.wait()
+
+
+def test_children_that_ended_are_collected_with_code_and_memory() -> None:
+    code = """
+import os, subprocess, time
+from allaboard.backends.local import procs
+a = subprocess.Popen(["sh", "-c", "exit 3"]); b = subprocess.Popen(["sh", "-c", "kill -9 $$"]); c = subprocess.Popen(["sleep", "600"])
+found = []
+while len(found) < 2: found += procs.reap(); time.sleep(0.001)
+print({a.pid: "a", b.pid: "b"}[found[0].pid] + {a.pid: "a", b.pid: "b"}[found[1].pid] in ("ab", "ba"), sorted(r.code for r in found), all(r.maxrss > 100_000 for r in found), procs.reap())
+c.kill()
+"""
+    assert run_here(code) == "True [-9, 3] True []\n"
+
+
+def test_prctl_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLABOARD_NO_PRCTL", "1")
+    assert not procs.has_prctl()
+    assert not procs.set_subreaper()
+    assert not procs.set_pdeathsig(signal.SIGKILL)
+
+
+# --- daemons ----------------------------------------------------------------------------------------------------
+
+DAEMON = """
+import os, sys, time
+from allaboard.backends.local import procs
+procs.detach()
+import json, signal
+status = dict(line.split(":", 1) for line in open("/proc/self/status")) if os.path.exists("/proc/self/status") else {}
+facts = {
+    "pid": os.getpid(), "leads": os.getsid(0) == os.getpid(), "env": "ALLABOARD_DETACH_FD" in os.environ,
+    "fds": sorted(int(fd) for fd in os.listdir("/dev/fd") if os.path.exists(f"/dev/fd/{fd}")),
+    "blocked": int(status.get("SigBlk", "0"), 16), "sigint": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+}
+print("hello", flush=True)
+with open(sys.argv[1] + ".part", "w") as file: json.dump(facts, file)
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def _spawn(tmp_path: Path, code: str = DAEMON) -> int:
+    argv = [sys.executable, "-c", code, str(tmp_path / "facts")]
+    return procs.spawn_supervisor(argv, environment(), str(tmp_path / "log"))
+
+
+def _facts(tmp_path: Path) -> dict:
+    import json
+
+    return dict(
+        json.loads(until(lambda: (tmp_path / "facts").exists() and (tmp_path / "facts").read_text(), "facts"))
+    )
+
+
+def test_a_daemon_is_no_child_of_ours_and_inherits_nothing(tmp_path: Path) -> None:
+    left, right = os.pipe()
+    os.set_inheritable(right, True)  # as a C library might leave a socket
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    pid = 0
+    try:
+        pid = _spawn(tmp_path)
+        facts = _facts(tmp_path)
+        assert facts["pid"] == pid
+        assert facts["leads"]
+        assert not facts["env"]
+        assert facts["blocked"] == 0
+        assert facts["sigint"]
+        assert facts["fds"][:3] == [0, 1, 2]
+        os.close(right)
+        assert os.read(left, 1) == b"", "nobody else holds the other end"
+        assert pid not in [who.pid for who in procs.descendants(os.getpid())]
+        assert (tmp_path / "log").read_text() == "hello\n"
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(left)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_daemons_are_spawned_from_threads(tmp_path: Path) -> None:
+    folders = [tmp_path / str(i) for i in range(8)]
+    pids: list[int] = []
+
+    def spawn(folder: Path) -> None:
+        folder.mkdir()
+        pids.append(_spawn(folder))
+
+    threads = [threading.Thread(target=spawn, args=[folder]) for folder in folders]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(pids) == sorted(_facts(folder)["pid"] for folder in folders)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_daemon_outlives_its_killed_client(tmp_path: Path) -> None:
+    code = f"""
+import sys, os, signal
+from allaboard.backends.local import procs
+pid = procs.spawn_supervisor([sys.executable, "-c", {DAEMON!r}, sys.argv[1]], dict(os.environ), sys.argv[2])
+print(pid, flush=True)
+os.killpg(0, signal.SIGKILL)
+"""
+    argv = [sys.executable, "-c", code, str(tmp_path / "facts"), str(tmp_path / "log")]
+    client = subprocess.run(
+        argv, env=environment(), stdout=subprocess.PIPE, start_new_session=True, timeout=60
+    )
+    assert client.returncode == -signal.SIGKILL
+    pid = int(client.stdout)
+    try:
+        assert _facts(tmp_path)["pid"] == pid
+        assert procs.identity(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_daemon_is_spawned_with_standard_streams_closed(tmp_path: Path) -> None:
+    code = f"""
+import sys, os
+from allaboard.backends.local import procs
+for fd in (0, 1, 2): os.close(fd)
+pid = procs.spawn_supervisor([sys.executable, "-c", {DAEMON!r}, sys.argv[1]], dict(os.environ), sys.argv[2])
+"""
+    argv = [sys.executable, "-c", code, str(tmp_path / "facts"), str(tmp_path / "log")]
+    assert subprocess.run(argv, env=environment(), timeout=60).returncode == 0
+    pid = _facts(tmp_path)["pid"]
+    try:
+        assert (tmp_path / "log").read_text() == "hello\n"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_what_cannot_be_spawned_says_why(tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    with pytest.raises(SiteError, match=r"/no/such/python: No such file"):
+        procs.spawn_supervisor(["/no/such/python"], environment(), log)
+    with pytest.raises(SiteError, match=r"gone/log: No such file"):
+        procs.spawn_supervisor(["true"], environment(), str(tmp_path / "gone" / "log"))
+    with pytest.raises(SiteError, match=r"ended at once \(exit code 1\).*cannot import this"):
+        procs.spawn_supervisor(python("raise SystemExit('cannot import this')"), environment(), log)
+    assert procs.children(os.getpid()) == []
+
+
+def test_run_in_the_foreground_detach_does_nothing() -> None:
+    before = os.getpid()
+    procs.detach()
+    assert os.getpid() == before
