@@ -6,7 +6,9 @@ import io
 import os
 import random
 import tarfile
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from allaboard.shards import Index
@@ -65,3 +67,33 @@ def contents(store: Store, index: Index) -> dict[str, bytes]:
 
 def keys_of(store: Store) -> set[str]:
     return {entry.key for entry in store.entries()}
+
+
+def as_nobody(do: Callable[[], object]) -> str:
+    """What `do` raises, as text, when somebody does it who may not do everything (root may)."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(65534, 65534, 65534)
+                os.setresuid(65534, 65534, 65534)
+            do()
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@contextmanager
+def a_place_for_all() -> Iterator[Path]:
+    """A folder that every user may enter and write to."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
