@@ -1,0 +1,142 @@
+"""The command line: a table of verbs, and one module for each, imported when it runs.
+
+Exit codes (contract, section 4):
+
+| code | run, follow, evaluate | every other verb |
+|---|---|---|
+| 0 | succeeded, or left running (--detach, SIGHUP) | it could answer |
+| 1 | failed or lost | it could not: a store said no, something is damaged |
+| 2 | bad input or unknown run; nothing was started | the same; what was checked has problems |
+| 3 | stopped or deleted | |
+| 4 | a deadline or clock ran out | |
+| 5 | the backend did not answer; the run is untouched | the same, or a store that did not answer |
+| 130 | a person stopped watching (follow, logs -f) | the same |
+
+With ``--json`` stdout holds one object and nothing else (``logs`` and ``follow``: one per line), errors
+included."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+
+class Verb(NamedTuple):
+    """Where a verb is, under which heading of the help, and its line there."""
+
+    at: str
+    heading: str
+    line: str
+
+
+VERBS = {
+    "run": Verb("run:run", "Run", "start a job and follow it to its end"),
+    "stop": Verb("stop:stop", "Run", "stop a run and wait until its processes are gone"),
+    "suspend": Verb("suspend:suspend", "Run", "end a run's members and give its slots back, for now"),
+    "resume": Verb("suspend:resume", "Run", "start the members of a suspended run again"),
+    "delete": Verb("delete:delete", "Run", "remove a run and its logs"),
+    "list": Verb("listing:list_runs", "Watch", "the runs of this machine, and who holds its slots"),
+    "status": Verb("status:status", "Watch", "how a run stands, and why"),
+    "follow": Verb("follow:follow", "Watch", "watch a run to its end, without owning it"),
+    "logs": Verb("logs:logs", "Watch", "what the members wrote, every try of it"),
+    "events": Verb("events:events", "Watch", "what happened to a run, in order"),
+    "checkpoints": Verb("checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect, prune"),
+    "shards": Verb("shards:shards", "Checkpoints and data", "prepare, list, verify data sets"),
+    "evaluate": Verb("evaluate:evaluate", "Checkpoints and data", "run an evaluation on a checkpoint"),
+    "promote": Verb(
+        "promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
+    ),
+    "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
+    "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
+}
+HEADINGS = ("Run", "Watch", "Checkpoints and data", "Tools")
+EPILOG = """\b
+Examples:
+  allaboard run dags_examples/digits/job.yaml
+  allaboard run job.yaml --key nightly --detach
+  allaboard logs digits worker-0 -f
+
+RUN is a run's id, the beginning of one, or a job's name (its newest run). `allaboard VERB --help` says more.
+"""
+
+
+class Verbs(click.Group):
+    """The group of all verbs. Its help is written from the table; a verb's module is imported when it is
+    called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*VERBS]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        from importlib import import_module
+
+        module, _, attribute = VERBS[name].at.partition(":")
+        command: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from allaboard.names import nearest
+
+            near = nearest(args[0], VERBS)
+            hint = f"did you mean {near!r}?" if near else "`allaboard --help` lists them"
+            raise click.UsageError(f"there is no verb {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, VERBS)) + 2
+        for heading in HEADINGS:
+            rows = [
+                (f"{name:<{width}}", verb.line) for name, verb in VERBS.items() if verb.heading == heading
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_spacing=0)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from allaboard import __version__
+
+        click.echo(f"allaboard {__version__}")
+        ctx.exit()
+
+
+@click.command(
+    cls=Verbs,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    subcommand_metavar="VERB ...",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
+def app() -> None:
+    """All aboard! Schedule distributed training: all of a gang starts or nothing, followed, explained, and
+    its checkpoints handed back."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command line and return its exit code. The console script ``allaboard``, and ``python -m
+    allaboard``."""
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    # Names and logs may hold what the terminal's encoding does not: they are shown as escapes rather than not
+    # at all.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    try:
+        found: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
+        sys.stdout.flush()
+        return found if isinstance(found, int) else 0
+    except Exception as error:
+        from allaboard.cli.failing import exit_code
+
+        return exit_code(error, words)

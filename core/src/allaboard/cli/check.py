@@ -1,0 +1,46 @@
+"""``allaboard check``: every problem of a job file at once. It reads the file and nothing else: no store is
+asked, no program looked for (``run`` does that before it starts anything)."""
+
+from __future__ import annotations
+
+import click
+
+from allaboard.cli.place import json_option
+from allaboard.cli.saying import say, show
+
+EPILOG = """\b
+Example:
+  allaboard check job.yaml --json
+
+Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("job", metavar="JOB")
+@json_option
+def check(job: str, as_json: bool) -> int:
+    """Say everything that is wrong with a job file (YAML or JSON), each with its path and the nearest right
+    word."""
+    from pathlib import Path
+
+    from allaboard.checking import check as problems_of
+    from allaboard.jobfile import parse, read_text
+
+    fields = parse(read_text(Path(job).expanduser()), job)
+    problems = problems_of(fields)
+    errors = [p for p in problems if p.severity == "error"]
+    if as_json:
+        show({"problems": [p.to_dict() for p in problems]})
+    else:
+        for problem in problems:
+            say(f"{'warning: ' if problem.severity != 'error' else ''}{problem}")
+        say(_verdict(job, len(errors), len(problems) - len(errors)))
+    return 2 if errors else 0
+
+
+def _verdict(job: str, errors: int, warnings: int) -> str:
+    if errors:
+        return f"{job} has {errors} problem{'s' if errors > 1 else ''}"
+    more = f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
+    return f"{job} is good{more}"

@@ -1,0 +1,239 @@
+"""``allaboard checkpoints``: what a run has saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from allaboard.cli.place import is_place, json_option, local, resolved, store_option
+from allaboard.cli.saying import bar, say, show
+from allaboard.errors import BadInput
+from allaboard.units import show_bytes
+
+if TYPE_CHECKING:
+    from allaboard.checkpoints import Checkpoint, Torn
+    from allaboard.storage.base import Store
+
+WHERE = (
+    "WHERE is a run, or the place itself: a run's folder, or one checkpoint in it (path, s3:// or store://)."
+)
+LIST_EPILOG = """\b
+Examples:
+  allaboard checkpoints list digits
+  allaboard checkpoints list s3://bucket/digits/digits-1f0c9a77 --json
+"""
+VERIFY_EPILOG = """\b
+Examples:
+  allaboard checkpoints verify digits
+  allaboard checkpoints verify store://digits/checkpoints/digits-1f0c9a77 --step 400
+
+Exit code 0 when every byte is as its manifest says, 2 when something is damaged.
+"""
+COLLECT_EPILOG = """\b
+Examples:
+  allaboard checkpoints collect digits store://models --best val_loss:min
+  allaboard checkpoints collect digits ./models --step 400
+
+A copy is verified, and its manifest comes last; copying again goes on where it stopped.
+"""
+PRUNE_EPILOG = """\b
+Example:
+  allaboard checkpoints prune digits --keep 3 --best val_loss:min
+
+The newest complete one, the best, and those that somebody reads are never let go. Files go an hour later.
+"""
+
+
+@click.group(no_args_is_help=True)
+def checkpoints() -> None:
+    """List, verify, collect and prune what a run has saved."""
+
+
+@checkpoints.command(
+    name="list", epilog=LIST_EPILOG, help=f"Show the checkpoints of a run, oldest first. {WHERE}"
+)
+@click.argument("where")
+@store_option
+@json_option
+def list_(where: str, store: str | None, as_json: bool) -> None:
+    from allaboard.checkpoints import Torn
+
+    uri, step = _place(where, store)
+    found = [item for item in _scan(uri) if step in (None, item.step)]
+    complete = [item for item in found if not isinstance(item, Torn)]
+    if as_json:
+        show({"checkpoints": [_body(item) for item in complete]})
+        return
+    from allaboard.cli import words
+
+    if not complete:
+        say(f"no complete checkpoint in {uri}")
+    else:
+        head = ("step", "saved", "size", "metrics", "where")
+        rows = (
+            (str(c.step), _saved(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
+            for c in complete
+        )
+        for line in words.table(head, rows):
+            say(line)
+    for torn in found:
+        if isinstance(torn, Torn):
+            say(f"step {torn.step} is torn and not used: {'; '.join(torn.problems)}", to_stderr=True)
+
+
+def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
+    """What is in a run's folder; in a folder of many runs' folders, what is in each."""
+    from allaboard.checkpoints import scan, step_of
+    from allaboard.storage import open_store
+
+    store = open_store(uri)
+    folders = store.folders()
+    if not folders or any(step_of(name) is not None for name in folders):
+        yield from scan(store)
+        return
+    for name in folders:
+        yield from scan(store.below(name))
+
+
+def _body(found: Checkpoint) -> dict[str, Any]:
+    manifest = found.manifest
+    return {
+        "uri": found.uri,
+        "step": found.step,
+        "run": manifest.run,
+        "attempt": manifest.attempt,
+        "world_size": manifest.world_size,
+        "created": manifest.created,
+        "bytes": found.bytes,
+        "metrics": dict(manifest.metrics),
+        "parent": manifest.parent,
+    }
+
+
+def _saved(found: Checkpoint) -> str:
+    from allaboard.cli import words
+    from allaboard.units import from_rfc3339
+
+    try:
+        return words.moment(from_rfc3339(found.manifest.created), time.time())
+    except ValueError:
+        return "-"
+
+
+@checkpoints.command(epilog=VERIFY_EPILOG, help=f"Read every byte and compare it with the manifest. {WHERE}")
+@click.argument("where")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="This step alone.")
+@store_option
+@json_option
+def verify(where: str, step: int | None, store: str | None, as_json: bool) -> int:
+    from allaboard import checkpoints as of
+
+    uri, named = _place(where, store)
+    place = _store(uri)
+    wanted = step if step is not None else named
+    steps = [item.step for item in of.scan(place)] if wanted is None else [wanted]
+    if not steps:
+        raise BadInput(f"no checkpoint in {uri}; the folder of a run holds step-000000000120 and the like")
+    found = {number: of.verify(place, number) for number in steps}
+    if as_json:
+        show(
+            {
+                "checkpoints": [
+                    {"step": number, "ok": not problems, "problems": problems}
+                    for number, problems in found.items()
+                ]
+            }
+        )
+    for number, problems in () if as_json else found.items():
+        say(f"step {number}: {'; '.join(problems) or 'whole'}")
+    return 2 if any(found.values()) else 0
+
+
+@checkpoints.command(
+    epilog=COLLECT_EPILOG, help=f"Copy one checkpoint elsewhere, verified at both ends. {WHERE}"
+)
+@click.argument("where")
+@click.argument("into")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="This step; the newest whole one if not said."
+)
+@click.option("--best", metavar="METRIC:MODE", help="The best one: val_loss:min or accuracy:max.")
+@store_option
+@json_option
+def collect(
+    where: str, into: str, step: int | None, best: str | None, store: str | None, as_json: bool
+) -> None:
+    from allaboard import checkpoints as of
+
+    if step is not None and best is not None:
+        raise BadInput("give either --step or --best, not both")
+    uri, named = _place(where, store)
+    chosen = step if step is not None else named
+    which: str | int = f"best:{best}" if best is not None else "latest" if chosen is None else chosen
+    if best is not None:
+        of.parse_best(best)
+    with bar("collecting", show_bytes, aside=as_json) as moved:
+        found = of.collect(uri, resolved(into, store), which, progress=moved)
+    if as_json:
+        show(found.to_dict())
+        return
+    for note in found.notes:
+        say(note, to_stderr=True)
+    again = (
+        f" ({show_bytes(found.bytes - found.copied)} were there already)"
+        if found.copied < found.bytes
+        else ""
+    )
+    say(f"step {found.step}, {show_bytes(found.bytes)}{again}: {found.uri}")
+
+
+@checkpoints.command(epilog=PRUNE_EPILOG, help=f"Let go of old checkpoints. {WHERE}")
+@click.argument("where")
+@click.option(
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
+)
+@click.option("--best", metavar="METRIC:MODE", help="The best one stays too: val_loss:min or accuracy:max.")
+@store_option
+@json_option
+def prune(where: str, keep: int, best: str | None, store: str | None, as_json: bool) -> None:
+    from allaboard import checkpoints as of
+
+    uri, step = _place(where, store)
+    if step is not None:
+        raise BadInput(f"{uri} is in one checkpoint; name the run's folder")
+    found = of.prune(_store(uri), keep, None if best is None else of.parse_best(best), time.time())
+    if as_json:
+        show(found.to_dict())
+        return
+    say(f"kept {_steps(found.kept)}; let go of {_steps(found.retired)}")
+    if found.held:
+        say(f"somebody reads {_steps(found.held)}: kept for now")
+    if found.removed:
+        say(f"removed the files of {_steps(found.removed)}: {show_bytes(found.bytes)}")
+    if found.waiting:
+        say(f"the files of {_steps(found.waiting)} go within the hour, at the next prune or save")
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}" if steps else "none"
+
+
+def _store(uri: str) -> Store:
+    from allaboard.storage import open_store
+
+    return open_store(uri)
+
+
+def _place(where: str, store: str | None) -> tuple[str, int | None]:
+    """The folder of a run that these words name, and the step when they name one checkpoint."""
+    from allaboard.checkpoints import locate
+
+    if is_place(where):
+        return locate(resolved(where, store))
+    saved = local().saving(where)
+    if saved is None:
+        raise BadInput(f"the job of run {where!r} says nothing of checkpoints; name their folder instead")
+    return saved, None

@@ -1,0 +1,35 @@
+"""``allaboard delete``: the job goes, logs included; its record and its checkpoints stay."""
+
+from __future__ import annotations
+
+import click
+
+from allaboard.cli.place import json_option, local
+from allaboard.cli.saying import say, show
+from allaboard.status import state_of
+
+EPILOG = """\b
+Example:
+  allaboard delete digits-1f0c9a77
+
+A run that lives is stopped first. The record stays for 30 days, so that its key is still known; checkpoints
+are never touched (`allaboard checkpoints prune` does that).
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN")
+@json_option
+def delete(run: str, as_json: bool) -> None:
+    """Remove a run and its logs, stopping it first if it lives."""
+    backend = local()
+    seen = backend.observe(run)
+    lived = not state_of(seen).is_final
+    if lived and not as_json:
+        say(f"{seen.run} is {state_of(seen)}: stopping it first")
+    backend.delete(seen.run)
+    if as_json:
+        show({"run": seen.run, "deleted": True})
+    else:
+        how = "stopped and deleted" if lived else "deleted"
+        say(f"{seen.run} is {how}; its record and checkpoints stay")

@@ -1,0 +1,107 @@
+"""The last words of a followed run: how it ended, where everything is, what to try next; for a failure the
+reason with its evidence quoted, what to do, and the last lines of the member that failed first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from allaboard.cli import words
+from allaboard.cli.saying import Ink, colours
+from allaboard.diagnose import Diagnosis
+from allaboard.follow import Outcome
+from allaboard.observation import State
+
+LINES = 20
+_MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}
+
+
+def ending(outcome: Outcome, again: str | None = None, *, stderr: bool = False) -> Iterator[str]:
+    """The lines. ``again``: the command line that would go on with this run, if there is one."""
+    ink = Ink(colours(stderr))
+    colour = words.COLOURS[outcome.state]
+    headline, _, rest = outcome.message.partition("\n")
+    yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
+    yield from (f"  {line}" for line in rest.splitlines())
+    if outcome.ok:
+        yield from _result(outcome)
+    else:
+        yield from _reason(outcome, ink)
+    for diagnosis in outcome.diagnoses if outcome.ok else ():
+        yield from _warning(diagnosis, ink)
+    yield from _where(outcome)
+    yield from _next(outcome, again)
+
+
+def _result(outcome: Outcome) -> Iterator[str]:
+    progress, metrics = outcome.seen.progress, words.metrics(outcome.metrics)
+    if metrics:
+        yield _row("metrics", metrics)
+    if progress.lost_steps:
+        yield _row("lost", f"{progress.lost_steps} steps were done again after restarts")
+
+
+def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
+    if not outcome.diagnoses:
+        return
+    first, *others = outcome.diagnoses
+    label = "because"
+    for evidence in first.evidence:
+        yield _row(label, f"{evidence.object} {evidence.field}: {ink(evidence.text, 'yellow')}")
+        label = ""
+    yield _row("do", first.fix)
+    for other in others:
+        yield _row("also", other.summary)
+    member = words.first_failing(outcome)
+    lines = words.tail(outcome, member, LINES) if member is not None else []
+    if member is not None and lines:
+        what = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
+        yield _row("log", f"{what} of {member.name}{_try_of(member.restarts)}:")
+        yield from (f"    {ink('│', 'red')} {line}" for line in lines)
+
+
+def _try_of(restarts: int) -> str:
+    return f", restart {restarts}" if restarts else ""
+
+
+def _warning(diagnosis: Diagnosis, ink: Ink) -> Iterator[str]:
+    quoted = "; ".join(e.text for e in diagnosis.evidence)
+    yield _row(
+        "warning", ink(f"{diagnosis.summary}: {quoted}" if quoted != diagnosis.summary else quoted, "yellow")
+    )
+    yield _row("", diagnosis.fix)
+
+
+def _where(outcome: Outcome) -> Iterator[str]:
+    progress = outcome.seen.progress
+    if progress.checkpoint:
+        yield _row("checkpoint", progress.checkpoint)
+    if progress.best_checkpoint and progress.best_checkpoint != progress.checkpoint:
+        yield _row("best", progress.best_checkpoint)
+    folder = words.log_folder(outcome.seen)
+    if folder:
+        yield _row("logs", folder)
+
+
+def _next(outcome: Outcome, again: str | None) -> Iterator[str]:
+    run, commands = outcome.run, []
+    if outcome.ok and outcome.seen.progress.checkpoint:
+        commands.append(f"allaboard checkpoints list {run}")
+    member = None if outcome.ok else words.first_failing(outcome)
+    commands.append(f"allaboard logs {run}" + (f" {member.name}" if member is not None else ""))
+    if not outcome.ok:
+        commands.append(f"allaboard events {run}")
+    if again is not None and not outcome.ok:
+        resumes = "resumes from its newest checkpoint" if outcome.seen.progress.checkpoint else "tries again"
+        commands.append(f"{again}   ({resumes})")
+    for label, command in zip(["next", *[""] * len(commands)], commands, strict=False):
+        yield _row(label, command)
+
+
+def command_again(verb: str, words: list[str], key: str) -> str:
+    """The command line that goes on with the run of this key."""
+    return shlex.join(["allaboard", verb, *words, "--key", key])
+
+
+def _row(label: str, text: str) -> str:
+    return f"  {label:<12}{text}"

@@ -1,0 +1,49 @@
+"""``allaboard evaluate``: run the user's evaluation on one checkpoint, as a job of its own."""
+
+from __future__ import annotations
+
+import click
+
+from allaboard.cli.place import json_option, local, resolved, site, site_options
+
+EPILOG = """\b
+Examples:
+  allaboard evaluate evaluate.yaml --checkpoint store://models/digits-1f0c9a77/step-000000000400
+  allaboard evaluate evaluate.yaml --checkpoint ./models/digits --json > evaluation.json
+
+The job finds the checkpoint's uri in ALLABOARD_CHECKPOINT (allaboard.inside.context().checkpoint) and says
+its metrics with allaboard.inside.result(...). Exit codes are those of `allaboard run`. """
+
+
+@click.command(epilog=EPILOG)
+@click.argument("job", metavar="JOB")
+@click.option(
+    "--checkpoint", required=True, metavar="URI", help="One checkpoint, or a run's folder: its newest one."
+)
+@click.option(
+    "--key", metavar="K", help="The identity of the evaluation; without one, every call evaluates anew."
+)
+@site_options
+@json_option
+def evaluate(
+    job: str,
+    checkpoint: str,
+    key: str | None,
+    store: str | None,
+    mounts: tuple[str, ...],
+    fit: str | None,
+    as_json: bool,
+) -> int:
+    """Run an evaluation on a checkpoint and print its metrics."""
+    from allaboard.backends.base import Plan
+    from allaboard.checkpoints import checkpoint_at
+    from allaboard.cli.ending import command_again
+    from allaboard.cli.run import attended, said
+    from allaboard.identity import fresh_key
+    from allaboard.running import evaluation_job
+
+    _, found = checkpoint_at(resolved(checkpoint, store))
+    plan = Plan(evaluation_job(job, found.uri), key or fresh_key())
+    backend = local(site(store, mounts, fit))
+    again = command_again("evaluate", [job, "--checkpoint", found.uri, *said(store, mounts, fit)], plan.key)
+    return attended(backend, plan, again=again, as_json=as_json)

@@ -1,0 +1,44 @@
+"""``allaboard events``: what happened to a run, over all its attempts, oldest first."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from allaboard.cli import words
+from allaboard.cli.place import json_option, local
+from allaboard.cli.saying import colours, say, show
+from allaboard.units import rfc3339
+
+EPILOG = """\b
+Example:
+  allaboard events digits
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN")
+@json_option
+def events(run: str, as_json: bool) -> None:
+    """Say what happened to a run, in order."""
+    found = local().events(run)
+    if as_json:
+        body = [
+            {
+                "time": rfc3339(e.time),
+                "type": e.type,
+                "reason": e.reason,
+                "object": e.object,
+                "message": e.message,
+            }
+            for e in found
+        ]
+        show({"events": body})
+        return
+    now = time.time()
+    rows = ((words.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in found)
+    head, *lines = words.table(("time", "type", "object", "reason", "message"), rows)
+    say(click.style(head, dim=True) if colours() else head)
+    for event, line in zip(found, lines, strict=True):
+        say(click.style(line, fg="yellow") if colours() and event.type == "Warning" else line)

@@ -1,0 +1,127 @@
+"""How a verb fails: one sentence for people on stderr, or one object on stdout with ``--json``, and the exit
+code.
+
+A traceback is never shown. What is none of our errors is a bug in allaboard: that is said, with the place of
+the details."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from allaboard.cli.saying import as_json_line, say, silence
+from allaboard.errors import (
+    AllaboardError,
+    BackendUnreachable,
+    BadInput,
+    SiteError,
+    StorageMissing,
+    StorageUnreachable,
+)
+
+INTERRUPTED = 130
+
+
+class BeforeStart(AllaboardError):
+    """Something about this machine or a store is wrong, found before anything was started."""
+
+    def __init__(self, error: SiteError) -> None:
+        super().__init__(str(error), code=error.code)
+
+
+def code_of(error: AllaboardError) -> int:
+    """The exit code of an error of ours (contract, section 4)."""
+    if isinstance(error, (BackendUnreachable, StorageUnreachable)):
+        return 5
+    # Who names a bucket or a folder that is not there has given bad input, wherever that was noticed.
+    if isinstance(error, (BadInput, StorageMissing, BeforeStart)):
+        return 2
+    return 1
+
+
+def exit_code(error: Exception, words: Sequence[str]) -> int:
+    """Say what went wrong, as ``words`` (the command line) want it said, and return the exit code."""
+    as_json = wants_json(words)
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _usage(error, as_json)
+    if isinstance(error, AllaboardError):
+        return _ours(error, as_json)
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        silence()  # `allaboard logs RUN | head`: the reader has seen enough
+        return 0
+    return _bug(error, as_json)
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether ``--json`` stands on the command line; also asked when the command line itself is wrong."""
+    before = words[: words.index("--")] if "--" in words else words
+    return "--json" in before
+
+
+def _usage(error: click.ClickException, as_json: bool) -> int:
+    message = error.format_message()
+    message = message[:1].lower() + message[1:]
+    ctx = getattr(error, "ctx", None)
+    if as_json:
+        _object("usage", message)
+    elif ctx is not None:
+        say(f"{message}\nTry `{ctx.command_path} --help`.", error=True)
+    else:
+        say(message, error=True)
+    return 2
+
+
+def _ours(error: AllaboardError, as_json: bool) -> int:
+    if as_json:
+        headline = error.headline if isinstance(error, BadInput) else str(error)
+        _object(error.code, headline, [problem.to_dict() for problem in error.problems])
+    else:
+        say(str(error), error=True)
+    return code_of(error)
+
+
+def _bug(error: Exception, as_json: bool) -> int:
+    words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
+    kept = _kept("".join(traceback.format_exception(error)))
+    words += f"\nThe details are in {kept}; please send them with the report." if kept else ""
+    words += "\nA run that was started is not touched: `allaboard list` shows it."
+    if as_json:
+        _object("bug", words)
+    else:
+        say(words, error=True)
+    return 1
+
+
+def _kept(details: str) -> Path | None:
+    """Write the details where they can be found, in the home or, if that is what is broken, in a temporary
+    file."""
+    import tempfile
+    import time
+
+    from allaboard.site import home
+
+    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for folder in (Path(home(os.environ)) / "bugs", Path(tempfile.gettempdir()) / "allaboard-bugs"):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(
+                f"{sys.argv}\n{sys.version}\n\n{details}", encoding="utf-8", errors="backslashreplace"
+            )
+            return folder / name
+    return None
+
+
+def _object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
+    say(as_json_line({"error": {"code": code, "message": message, "problems": list(problems)}}))

@@ -1,0 +1,77 @@
+"""``allaboard follow``: watch a run to its end. It is not owned: Ctrl-C stops the watching and leaves the run
+alone."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from allaboard.cli.failing import INTERRUPTED
+from allaboard.cli.place import handle_of, json_option, local
+from allaboard.cli.run import view_of
+from allaboard.cli.saying import say, show_line
+from allaboard.diagnose import diagnose
+from allaboard.follow import FollowPolicy
+from allaboard.observation import Observation
+from allaboard.running import Follower
+from allaboard.status import state_of, summary
+
+EPILOG = """\b
+Examples:
+  allaboard follow digits
+  allaboard follow digits-1f0c --json      one status object per line, whenever something changed
+
+The exit code is the run's: 0 succeeded, 1 failed or lost, 3 stopped, 4 out of time.
+Ctrl-C stops the watching (exit code 130); the run goes on.
+"""
+EVERY = 1.0
+"""Seconds between two lines of ``--json`` when nothing but the progress changes."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN")
+@json_option
+def follow(run: str, as_json: bool) -> int:
+    """Watch a run to its end."""
+    backend = local()
+    seen = backend.observe(run)
+    policy = FollowPolicy()
+    if as_json:
+        lines = Lines()
+        try:
+            outcome = Follower(backend, seen.run, on_seen=lines.seen).to_the_end(policy)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        show_line(outcome.summary)
+        return outcome.exit_code
+    view = view_of(backend, seen.run, None, False)
+    try:
+        view.launched(handle_of(seen))
+        outcome = Follower(backend, seen.run, on_seen=view.seen).to_the_end(policy)
+        view.ended(outcome)
+        return outcome.exit_code
+    except KeyboardInterrupt:
+        view.close()
+        say(f"{seen.run} goes on; watch it again with: allaboard follow {seen.run}", to_stderr=True)
+        return INTERRUPTED
+    finally:
+        view.close()
+
+
+class Lines:
+    """A status object per line: at every change of state or members, and at most once a second for the rest.
+    The last line is the outcome's, with its diagnoses."""
+
+    def __init__(self) -> None:
+        self.before: Observation | None = None
+        self.at = float("-inf")
+
+    def seen(self, seen: Observation) -> None:
+        before, now = self.before, time.monotonic()
+        if state_of(seen).is_final:
+            return
+        turned = before is None or (state_of(before), before.members) != (state_of(seen), seen.members)
+        if turned or (before != seen and now - self.at >= EVERY):
+            self.before, self.at = seen, now
+            show_line(summary(seen, diagnose(seen)))

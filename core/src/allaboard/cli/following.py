@@ -1,0 +1,220 @@
+"""Following a run from a terminal: signals are noted by handlers and obeyed between two looks.
+
+First Ctrl-C or SIGTERM: stop it, and wait until its members have saved and ended. Second: kill it. Third:
+leave at once. SIGHUP: leave it running as a detached run. A handler never acts itself: it could interrupt a
+look that holds a lock."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from allaboard.backends.base import Backend, Handle, NotYours, Plan
+from allaboard.cli.failing import BeforeStart
+from allaboard.cli.place import handle_of, person
+from allaboard.errors import AllaboardError, Conflict, SiteError
+from allaboard.follow import Answer, Ask, FollowPolicy, Outcome, Wait
+from allaboard.observation import Event, Observation, Owner
+from allaboard.running import ATTEMPTS, Follower, me
+from allaboard.status import state_of
+
+SLICE = 0.1
+"""Seconds after which a noted signal is obeyed at the latest."""
+
+
+class View(Protocol):
+    """What a person sees of a run that is followed."""
+
+    def launched(self, handle: Handle) -> None:
+        """An attempt was started, or found."""
+
+    def seen(self, seen: Observation) -> None:
+        """A look at the run."""
+
+    def say(self, text: str) -> None:
+        """A sentence beside the view, about what a signal did."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """How it ended. Called once, last."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was. Always called."""
+
+
+class Left(Exception):
+    """The follower leaves, and the run goes on. ``code`` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+
+class Signals:
+    """Notes the signals that arrive while it is entered. Whoever started us with SIGHUP ignored (nohup) wants
+    it so."""
+
+    def __init__(self) -> None:
+        self.interrupts: list[str] = []
+        self.hung_up = False
+        self.launching = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._interrupt)
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+            self._before[hangup] = signal.signal(hangup, self._hang_up)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _interrupt(self, number: int, _: FrameType | None) -> None:
+        self.interrupts.append("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        if self.launching and len(self.interrupts) > 1:
+            raise KeyboardInterrupt
+
+    def _hang_up(self, *_: Any) -> None:
+        self.hung_up = True
+
+
+class Attended(Follower):
+    """Follows a run that is ours, obeying signals while it waits. ``open_view`` is called once the run is
+    launched: what a view needs to import delays no start."""
+
+    def __init__(
+        self, backend: Backend, plan: Plan, owner: Owner, open_view: Callable[[], View], signals: Signals
+    ) -> None:
+        super().__init__(
+            backend, plan.run, plan=plan, owner=owner, on_seen=self._seen, on_launch=self._launched
+        )
+        self.open_view, self.signals = open_view, signals
+        self.view: View | None = None
+        self.obeyed = 0
+
+    def begin(self) -> None:
+        """Launch. Whoever is impatient meanwhile ends it, and nothing is left behind."""
+        assert self.plan is not None and self.owner is not None
+        self.signals.launching = True
+        try:
+            self.handle = self.backend.launch(self.plan, self.owner)
+        except KeyboardInterrupt:
+            self._abandon()
+            raise Left(3) from None
+        except SiteError as error:
+            raise BeforeStart(error) from error
+        finally:
+            self.signals.launching = False
+        self.view = self.open_view()
+        self._launched(self.handle)
+
+    def say(self, text: str) -> None:
+        if self.view is not None:
+            self.view.say(text)
+
+    def _launched(self, handle: Handle) -> None:
+        if self.view is not None:
+            self.view.launched(handle)
+
+    def _seen(self, seen: Observation) -> None:
+        if self.view is not None:
+            self.view.seen(seen)
+
+    def _answer(self, ask: Ask) -> Answer:
+        if not isinstance(ask, Wait):
+            return super()._answer(ask)
+        assert self._changes is not None
+        end = time.monotonic() + ask.seconds
+        while True:
+            self._obey()
+            rest = end - time.monotonic()
+            if rest <= 0 or self._changes.wait(min(SLICE, rest)):
+                return None
+
+    def _obey(self) -> None:
+        signals = self.signals
+        if signals.hung_up:
+            self._let_go()
+        if len(signals.interrupts) > self.obeyed:
+            self.obeyed += 1
+            self._stop(signals.interrupts[self.obeyed - 1])
+
+    def _stop(self, why: str) -> None:
+        assert self.handle is not None and self.owner is not None
+        if self.obeyed > 2:
+            self.say(f"leaving; {self.run} is being killed: allaboard status {self.run}")
+            raise Left(3)
+        kill = self.obeyed == 2
+        answer = self.backend.stop(self.handle, self.owner, person(), why, kill=kill)
+        if isinstance(answer, NotYours):
+            self.say(
+                f"{self.run} belongs to {answer.owner} now and goes on; to stop it: allaboard stop {self.run}"
+            )
+            raise Left(5)
+        gently = f"{why}: stopping; its members may save and end (once more kills them)"
+        self.say("killing it" if kill else gently)
+
+    def _let_go(self) -> None:
+        assert self.handle is not None and self.owner is not None
+        with suppress(Conflict):  # somebody else has taken it over: it is in good hands
+            self.backend.adopt(self.handle, self.owner, me("detached"))
+        self.say(f"{self.run} goes on without this terminal; watch it with: allaboard follow {self.run}")
+        raise Left(0)
+
+    def _abandon(self) -> None:
+        """What a launch that was cut short has started, if anything, is killed."""
+        assert self.owner is not None
+        with suppress(AllaboardError):
+            seen = self.backend.observe(self.run)
+            if seen.owner == self.owner and not state_of(seen).is_final:
+                self.backend.stop(
+                    handle_of(seen), self.owner, person(), self.signals.interrupts[-1], kill=True
+                )
+
+
+def to_the_end(
+    backend: Backend,
+    plan: Plan,
+    open_view: Callable[[], View],
+    *,
+    attempts: int | None = None,
+    finish: Callable[[Outcome], None] = lambda outcome: None,
+) -> int:
+    """Launch and follow until the end; returns the exit code. ``finish`` is told the outcome after the view;
+    the result counts as handed over once it is done."""
+    limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
+    with Signals() as signals:
+        follower = Attended(backend, plan, me(), open_view, signals)
+        try:
+            follower.begin()
+            outcome = follower.to_the_end(FollowPolicy(attempts=limit))
+            if follower.view is not None:
+                follower.view.ended(outcome)
+            finish(outcome)
+            if outcome.ok and follower.handle is not None:
+                backend.hand_over(follower.handle)
+            return outcome.exit_code
+        except Left as left:
+            return left.code
+        finally:
+            if follower.view is not None:
+                follower.view.close()
+
+
+def news(backend: Any, run: str) -> Callable[[], Sequence[Event]]:
+    """What happened to a run so far, for a view to ask when it sees a change."""
+
+    def events() -> Sequence[Event]:
+        with suppress(AllaboardError):
+            return list(backend.events(run))
+        return []
+
+    return events

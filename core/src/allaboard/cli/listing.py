@@ -1,0 +1,109 @@
+"""``allaboard list``: the runs of this machine, newest first, and below them who holds slots and who waits
+for some."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from allaboard.cli import words
+from allaboard.cli.place import json_option, local
+from allaboard.cli.saying import colours, say, show
+from allaboard.errors import SiteError
+from allaboard.observation import Observation
+from allaboard.status import state_of, summary
+from allaboard.units import show_bytes, show_seconds
+
+EPILOG = """\b
+Example:
+  allaboard list
+"""
+_HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
+
+
+@click.command(name="list", epilog=EPILOG)
+@json_option
+def list_runs(as_json: bool) -> None:
+    """Show the runs of this machine, newest first, and who holds or waits for its slots."""
+    backend = local()
+    runs = backend.list()
+    if as_json:
+        show({"runs": [summary(seen) for seen in runs]})
+        return
+    now = time.time()
+    if runs:
+        head, *lines = words.table(_HEAD, (_row(seen, now) for seen in runs))
+        say(click.style(head, dim=True) if colours() else head)
+        for seen, line in zip(runs, lines, strict=True):
+            state = str(state_of(seen))
+            say(
+                line.replace(state, click.style(state, fg=words.COLOURS[state_of(seen)]), 1)
+                if colours()
+                else line
+            )
+    else:
+        say("no runs on this machine yet; start one: allaboard run job.yaml")
+    for line in _slots(now):
+        say(line)
+
+
+def _row(seen: Observation, now: float) -> tuple[str, ...]:
+    owner = seen.owner
+    final = state_of(seen).is_final
+    who = "-" if owner is None or final else "nobody (detached)" if owner.kind == "detached" else owner.id
+    return (
+        seen.run,
+        str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),
+        words.moment(seen.created, now),
+        "-" if seen.started is None else show_seconds(words.took(seen, now)),
+        words.gang(seen.members) or "-",
+        str(seen.restarts),
+        words.step(seen).removeprefix("step ") or "-",
+        who,
+    )
+
+
+def _slots(now: float) -> Iterator[str]:
+    """One line for who holds slots, and one for each that waits; nothing while nobody states resources."""
+    from allaboard.backends.local.machine import capacity
+    from allaboard.backends.local.pool import Pool, default_path
+
+    with suppress(SiteError):
+        pool = Pool(default_path(os.environ), capacity(os.environ, with_gpus=True))
+        try:
+            described = pool.describe()
+        finally:
+            pool.close()
+        holders = [g for g in described["gangs"] if g["cpu"] or g["memory"] or g["gpus"]]
+        if not holders and not described["queue"]:
+            return
+        free = described["free"]
+        room = f"{free['cpu']:g} of {described['capacity']['cpu']:g} CPUs free"
+        if described["capacity"]["gpus"]:
+            room += f", {len(free['gpus'])} of {len(described['capacity']['gpus'])} GPUs free"
+        yield ""
+        yield f"slots: {room}" + "".join(f"; {_holds(g)}" for g in holders)
+        for place, waiting in enumerate(described["queue"], 1):
+            who, since = f"{waiting['run']} ({waiting['user']})", max(0.0, now - waiting["since"])
+            yield f"waits ({place}): {who} for {_amount(waiting)}, {show_seconds(since)} so far"
+
+
+def _holds(gang: Mapping[str, Any]) -> str:
+    left = ", left behind by a dead supervisor" if gang["leftover"] else ""
+    return f"{gang['run']} ({gang['user']}) holds {_amount(gang)}{left}"
+
+
+def _amount(entry: Mapping[str, Any]) -> str:
+    gpus = entry["gpus"]
+    count = gpus if isinstance(gpus, int) else len(gpus)
+    parts = [
+        f"{entry['cpu']:g} CPUs" if entry["cpu"] else "",
+        show_bytes(entry["memory"]) if entry["memory"] else "",
+    ]
+    names = "" if isinstance(gpus, int) or not gpus else f" ({', '.join(gpus)})"
+    return ", ".join(p for p in [*parts, f"{count} GPUs{names}" if count else ""] if p) or "no slots"

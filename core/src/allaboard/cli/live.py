@@ -1,0 +1,269 @@
+"""The view on a terminal: one frame that is drawn again and again, and stays as it was when the run ends.
+
+    ⠹ digits-1f0c9a77  running  for 42 s                                      attempt 1 · 0 restarts
+      Created 12:00:01 → Running 12:00:02
+
+      admitted 0.0 s   scheduled 0.1 s   rendezvous 2.1 s   first step 0.3 s   training 39 s
+
+      member     rank  phase      exit  restarts
+      master-0      0  running       -         0
+      worker-0      1  running       -         0
+
+      ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━  312/500   62%   22 s left
+      loss 0.0312   8.4 steps/s   checkpoint at step 300
+
+      12:00:02  worker-0  Started  started try 0
+
+rich is imported here, and this module only where there is a terminal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import click
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from allaboard.backends.base import Handle
+from allaboard.cli import words
+from allaboard.cli.ending import ending
+from allaboard.cli.plain import introduction
+from allaboard.follow import Outcome
+from allaboard.observation import Event, MemberSeen, Observation, State
+from allaboard.status import state_of
+from allaboard.units import show_seconds
+
+EVENTS = 5
+_FRAMES_PER_SECOND = 8
+
+
+class LiveView:
+    """``events`` is asked at every look; ``again``: the command that goes on with the run."""
+
+    def __init__(
+        self,
+        events: Callable[[], Sequence[Event]],
+        *,
+        again: str | None = None,
+        console: Console | None = None,
+    ) -> None:
+        self.events, self.again = events, again
+        self.console = console or Console(highlight=False, soft_wrap=False)
+        self.frame = Frame()
+        self.live = Live(
+            self.frame, console=self.console, refresh_per_second=_FRAMES_PER_SECOND, redirect_stdout=False
+        )
+
+    def launched(self, handle: Handle) -> None:
+        # Notes stand above the frame: they are said once and stay.
+        for line in (
+            introduction(handle)[1:] if not handle.adopted and not handle.hand_over else introduction(handle)
+        ):
+            self.console.print(Text(line, style="dim"))
+            self.frame.told.add(line)
+        if not self.live.is_started:
+            self.live.start()
+
+    def seen(self, seen: Observation) -> None:
+        for note in seen.notes:
+            if note not in self.frame.told:
+                self.frame.told.add(note)
+                self.console.print(Text(note, style="dim"))
+        self.frame.show(seen, self.events())
+        self.live.refresh()
+
+    def say(self, text: str) -> None:
+        self.frame.sentence = text
+        self.live.refresh()
+
+    def ended(self, outcome: Outcome) -> None:
+        self.frame.show(outcome.seen, outcome.seen.events or self.events())
+        self.close()
+        click.echo()
+        # The frame says how it ended already; only a reason is worth a headline of its own.
+        lines = ending(outcome, self.again)
+        for line in itertools.islice(lines, 1, None) if outcome.ok else lines:
+            click.echo(line)
+
+    def close(self) -> None:
+        """The terminal gets its cursor back; the last frame stays."""
+        if self.live.is_started:
+            self.frame.over = True
+            self.live.stop()
+        sys.stdout.flush()
+
+
+class Frame:
+    """The picture of one observation. Drawn by the display's own thread, so that the clocks run between two
+    looks."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.seen: Observation | None = None
+        self.at = clock()
+        self.happened: Sequence[Event] = ()
+        self.sentence = ""
+        self.over = False
+        self.told: set[str] = set()
+        self.spinner = Spinner("dots")
+
+    def show(self, seen: Observation, events: Sequence[Event]) -> None:
+        # The seconds of a phase are those of the observation: from a new one on they are counted anew.
+        if self.seen is None or self.seen.phases != seen.phases:
+            self.at = self.clock()
+        self.seen, self.happened = seen, events
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        seen = self.seen
+        if seen is None:
+            yield Text("starting", style="dim")
+            return
+        room = options.size.height
+        parts = [p for p in self._parts(seen, options.max_width, room) if p is not None]
+        yield Group(*parts)
+
+    def _parts(self, seen: Observation, width: int, room: int) -> Iterator[RenderableType | None]:
+        yield self._headline(seen)
+        yield Padding(_march(seen), (0, 0, 0, 2))
+        yield self._phases(seen)
+        yield Padding(_members(seen, max(3, room - 18)), (1, 0, 0, 2))
+        yield self._progress(seen, width)
+        yield self._events(room)
+        if self.sentence:
+            yield Padding(Text(self.sentence, style="bold magenta"), (1, 0, 0, 2))
+        elif not self.over:
+            yield Padding(Text(f"its output: allaboard logs {seen.run} -f", style="dim"), (1, 0, 0, 2))
+
+    def _headline(self, seen: Observation) -> RenderableType:
+        state = state_of(seen)
+        words_of_state = Text.assemble(
+            (seen.run, "bold"), "  ", (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
+            (words.lasting(seen, self.clock()), "dim"),
+        )  # fmt: skip
+        if state is State.QUEUED and seen.waiting:
+            words_of_state.append(f"  {seen.waiting}", style="yellow")
+        row = Table.grid(expand=True)
+        row.add_column(width=2)
+        row.add_column(ratio=1)
+        row.add_column(justify="right")
+        restarts = f"{seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
+        mark: RenderableType = (
+            Text(_mark(state), style=words.COLOURS[state]) if state.is_final or self.over else self.spinner
+        )
+        row.add_row(mark, words_of_state, Text(f"attempt {seen.attempt} · {restarts}", style="dim"))
+        return row
+
+    def _phases(self, seen: Observation) -> RenderableType | None:
+        found = words.phases(seen, 0.0 if self.over else self.clock() - self.at)
+        if not found:
+            return None
+        line = Text()
+        for name, seconds, on in found:
+            line.append(name, style="bold" if on else "dim").append(
+                f" {seconds}   ", style="cyan" if on else "dim"
+            )
+        return Padding(line, (0, 0, 0, 2))
+
+    def _progress(self, seen: Observation, width: int) -> RenderableType | None:
+        if seen.progress.step is None:
+            return None
+        share, rest = words.done(seen), words.left(seen)
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            ProgressBar(
+                total=1.0,
+                completed=share or 0.0,
+                width=max(10, min(48, width - 40)),
+                finished_style="green",
+                pulse=share is None,
+            ),
+            words.step(seen),
+            f"{share:.0%}" if share is not None else "",
+            "" if not rest or state_of(seen).is_final else f"{show_seconds(rest)} left",
+        )
+        return Padding(Group(bar, Text(_figures(seen), style="default")), (1, 0, 0, 2))
+
+    def _events(self, room: int) -> RenderableType | None:
+        last = words.notable(self.happened)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
+        if not last:
+            return None
+        rows = Table.grid(padding=(0, 2))
+        for column in ("dim", "default", "default", "dim"):
+            rows.add_column(style=column, no_wrap=True, overflow="ellipsis")
+        for event in last:
+            warning = "yellow" if event.type == "Warning" else ""
+            at, about, reason, message = words.event_row(event)
+            rows.add_row(at, about, Text(reason, style=warning), message)
+        return Padding(rows, (1, 0, 0, 2))
+
+
+def _mark(state: State) -> str:
+    return {State.SUCCEEDED: "✓", State.STOPPED: "■"}.get(state, "✗" if state.is_final else "·")
+
+
+def _march(seen: Observation) -> Text:
+    line = Text()
+    for condition in words.march(seen.conditions):
+        if line:
+            line.append(" → ", style="dim")
+        style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")
+        line.append(condition.type, style=style).append(f" {words.clock(condition.since)}", style="dim")
+    return line
+
+
+def _members(seen: Observation, most: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_row(*(Text(title, style="dim") for title in ("member", "rank", "phase", "exit", "restarts")))
+    shown = _worth_showing(seen.members, most)
+    for member in shown:
+        name, rank, phase, code, restarts = words.member_row(member)
+        colour = "yellow" if phase.startswith("waits") else words.MEMBER_COLOURS.get(member.phase, "default")
+        table.add_row(
+            name,
+            rank,
+            Text(phase, style=colour),
+            code,
+            restarts if member.restarts else Text("0", style="dim"),
+        )
+    hidden = len(seen.members) - len(shown)
+    if hidden:
+        table.add_row(Text(f"and {hidden} more", style="dim"))
+    return table
+
+
+def _worth_showing(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]:
+    """All of them if there is room; else those that something happened to, and the first."""
+    if len(members) <= most:
+        return list(members)
+    ranked = sorted(members, key=lambda m: (m.phase == "running" and not m.restarts, m.rank))
+    return sorted(ranked[: most - 1], key=lambda m: m.rank)
+
+
+def _figures(seen: Observation) -> str:
+    parts = [
+        f"{name} {words.number(value)}"
+        for name, value in seen.progress.metrics.items()
+        if name != words.SPEED
+    ]
+    pace = words.speed(seen)
+    if pace is not None:
+        parts.append(f"{pace:.3g} steps/s")
+    if seen.progress.checkpoint:
+        parts.append(f"checkpoint {seen.progress.checkpoint.rpartition('/')[2]}")
+    if seen.progress.lost_steps:
+        parts.append(f"{seen.progress.lost_steps} steps lost")
+    return "   ".join(parts)

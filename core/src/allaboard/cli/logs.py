@@ -1,0 +1,153 @@
+"""``allaboard logs``: what the members wrote, every try of every member, merged by time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import click
+
+from allaboard.backends.base import Cursor, LogLine, Selection
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.cli.failing import INTERRUPTED
+from allaboard.cli.place import json_option, local
+from allaboard.cli.saying import colours, say, show_line
+from allaboard.errors import BadInput
+from allaboard.observation import Observation
+from allaboard.status import state_of
+from allaboard.units import rfc3339, seconds
+
+EPILOG = """\b
+Examples:
+  allaboard logs digits                        every member of the newest run, merged by time
+  allaboard logs digits worker-0 -f            one member, as it grows
+  allaboard logs digits worker-0 --restart 1   its second try
+  allaboard logs digits --rank 0 --tail 50
+"""
+_EVERY = 0.3
+_PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN")
+@click.argument("member", metavar="[MEMBER]", required=False)
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="The member of this node rank.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=1),
+    metavar="A",
+    help="This attempt of the run; the newest if not said.",
+)
+@click.option(
+    "--restart", type=click.IntRange(min=0), metavar="R", help="This try of each member; 0 is the first."
+)
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
+@click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@json_option
+def logs(
+    run: str,
+    member: str | None,
+    rank: int | None,
+    follow: bool,
+    attempt: int | None,
+    restart: int | None,
+    tail: int | None,
+    since: str | None,
+    as_json: bool,
+) -> int:
+    """Print what the members of a run wrote."""
+    if member is not None and rank is not None:
+        raise BadInput(f"give either the member {member!r} or --rank {rank}, not both")
+    selection = Selection(
+        members=None if member is None else (member,),
+        ranks=None if rank is None else (rank,),
+        attempt=attempt,
+        restart=restart,
+        tail=tail,
+        since=None if since is None else time.time() - _ago(since),
+    )
+    backend = local()
+    seen = backend.observe(run)
+    if seen.deleted:
+        raise BadInput(f"run {seen.run} was deleted, and its logs with it")
+    printer = _Printer(
+        seen, single=member is not None or rank is not None or len(seen.members) == 1, as_json=as_json
+    )
+    try:
+        lines = _followed(backend, seen, selection) if follow else _once(backend, seen, selection, None)[0]
+        for line in lines:
+            printer.line(line)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _ago(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise BadInput(f"--since: {error}") from None
+
+
+def _once(
+    backend: LocalBackend, seen: Observation, selection: Selection, cursor: Cursor | None
+) -> tuple[Iterator[tuple[int, LogLine]], Cursor]:
+    """The lines after the cursor, each with its attempt, and the new cursor."""
+    *lines, new = backend.logs(seen.run, selection, cursor)
+    assert isinstance(new, dict)
+    attempt = selection.attempt or seen.attempt
+    return ((attempt, line) for line in lines if isinstance(line, LogLine)), new
+
+
+def _followed(
+    backend: LocalBackend, seen: Observation, selection: Selection
+) -> Iterator[tuple[int, LogLine]]:
+    """Lines as they come, over all further attempts, until the run has ended and everything was read."""
+    cursor: Cursor | None = None
+    with backend.changes(seen.run) as changes:
+        while True:
+            # Whether it has ended first, its logs second: nothing that was written before the end is missed.
+            now = backend.observe(seen.run)
+            if now.attempt != seen.attempt and selection.attempt is None:
+                yield from _once(backend, seen, selection, cursor)[0]
+                cursor = None
+            seen = now
+            lines, cursor = _once(backend, seen, selection, cursor)
+            yield from lines
+            over = state_of(seen).is_final and not any(m.phase == "running" for m in seen.members)
+            if over or (selection.attempt is not None and selection.attempt < seen.attempt):
+                return
+            changes.wait(_EVERY)
+            time.sleep(0.05)
+
+
+class _Printer:
+    """Lines with their member in front when there are several, and a word (on stderr) where another try
+    begins."""
+
+    def __init__(self, seen: Observation, *, single: bool, as_json: bool) -> None:
+        self.single, self.as_json = single, as_json
+        self.width = max((len(m.name) for m in seen.members), default=0)
+        self.told: tuple[int, int] | None = None
+
+    def line(self, found: tuple[int, LogLine]) -> None:
+        attempt, line = found
+        if self.as_json:
+            body = {"attempt": attempt, "member": line.member, "rank": line.rank, "restart": line.restart}
+            show_line({**body, "time": rfc3339(line.time), "text": line.text})
+        elif self.single:
+            if self.told not in (None, (attempt, line.restart)) or (
+                self.told is None and (line.restart or attempt > 1)
+            ):
+                where = f"attempt {attempt}, " if attempt > 1 else ""
+                say(f"--- {line.member}, {where}restart {line.restart} ---", to_stderr=True)
+            self.told = (attempt, line.restart)
+            click.echo(line.text)
+        else:
+            click.echo(f"{self._prefix(line)} {line.text}")
+
+    def _prefix(self, line: LogLine) -> str:
+        name = f"[{line.member}{f' restart {line.restart}' if line.restart else ''}]"
+        padded = f"{name:<{self.width + 2}}"
+        return click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)]) if colours() else padded

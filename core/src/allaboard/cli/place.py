@@ -1,0 +1,95 @@
+"""The machine that a command line works on, and the options that say more about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from allaboard.errors import SiteError
+
+if TYPE_CHECKING:
+    from allaboard.backends.base import Handle
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard.observation import Observation
+    from allaboard.site import Site
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."
+)
+store_option = click.option(
+    "--store", metavar="URI", help="What store:// stands for: a folder or s3://bucket/prefix."
+)
+
+
+def site_options(verb: Verb) -> Verb:
+    """``--store``, ``--mount`` and ``--fit``: what this machine gives to a job."""
+    for option in (
+        click.option(
+            "--fit", type=click.Choice(["shrink", "strict"]), help="A gang too large: shrink it, or refuse."
+        ),
+        click.option(
+            "--mount",
+            "mounts",
+            multiple=True,
+            metavar="/data=./data",
+            help="The folder here behind a mount of the job.",
+        ),
+        store_option,
+    ):
+        verb = option(verb)
+    return verb
+
+
+def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
+    """What the options say, over what the environment says."""
+    from allaboard.site import parse_mounts, site_of
+
+    given = parse_mounts(mounts) if mounts else {}
+    base = site_of(os.environ, store=store, fit=fit)
+    return site_of(os.environ, store=store, mounts={**base.mounts, **given}, fit=fit)
+
+
+def local(at: Site | None = None) -> LocalBackend:
+    """The backend of this machine."""
+    if sys.platform == "win32":
+        raise SiteError("runs on this machine need Linux or macOS; on Windows use WSL, or a cluster")
+    from allaboard.backends.local.backend import LocalBackend
+
+    return LocalBackend(site=at)
+
+
+def resolved(uri: str, store: str | None = None) -> str:
+    """A place as a person names it: ``store://x`` hangs off the store, a relative path starts here."""
+    from allaboard.site import resolve_uri
+
+    return resolve_uri(uri, site(store), str(Path.cwd()))
+
+
+def is_place(text: str) -> bool:
+    """Whether this names a place (a uri, a path) rather than a run."""
+    return "://" in text or "/" in text or text in (".", "..") or text.startswith("~") or Path(text).exists()
+
+
+def handle_of(seen: Observation) -> Handle:
+    from allaboard.backends.base import Handle
+
+    return Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")
+
+
+def person() -> str:
+    """Who acts: ``user@host``."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user without a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,122 @@
+"""The view without a terminal: calm lines, one for each thing that changed, and one for progress every few
+seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from allaboard.backends.base import Handle
+from allaboard.cli import words
+from allaboard.cli.ending import ending
+from allaboard.cli.saying import say
+from allaboard.follow import Outcome
+from allaboard.observation import Event, Observation, State
+from allaboard.status import state_of
+
+PROGRESS_EVERY = 5.0
+
+
+class PlainView:
+    """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that goes on
+    with the run."""
+
+    def __init__(
+        self,
+        events: Callable[[], Sequence[Event]],
+        *,
+        aside: bool = False,
+        again: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.events, self.aside, self.again, self.clock = events, aside, again, clock
+        self.before: Observation | None = None
+        self.reported: int | None = None
+        self.reported_at = float("-inf")
+        self.told = 0
+        self.notes: set[str] = set()
+
+    def launched(self, handle: Handle) -> None:
+        for line in introduction(handle):
+            self._line(line)
+        self.notes.update(handle.notes)
+        self.told = len(self.events()) if handle.adopted or handle.hand_over else 0
+
+    def seen(self, seen: Observation) -> None:
+        before, self.before = self.before, seen
+        for note in seen.notes:
+            if note not in self.notes:
+                self.notes.add(note)
+                self._line(note)
+        if before is None or _signature(before) != _signature(seen):
+            self._warnings()
+            if before is None or (state_of(before), before.waiting) != (state_of(seen), seen.waiting):
+                self._state(seen)
+        self._progress(seen)
+
+    def say(self, text: str) -> None:
+        self._line(text)
+
+    def ended(self, outcome: Outcome) -> None:
+        aside = self.aside or not outcome.ok
+        for line in ending(outcome, self.again, stderr=aside):
+            say(line, to_stderr=aside)
+
+    def close(self) -> None:
+        return
+
+    def _line(self, text: str) -> None:
+        say(text, to_stderr=self.aside)
+
+    def _state(self, seen: Observation) -> None:
+        state = state_of(seen)
+        if state.is_final:  # the last words say it
+            return
+        more = {
+            State.QUEUED: seen.waiting or "",
+            State.STARTING: words.gang(seen.members),
+            State.RUNNING: words.gang(seen.members),
+            State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
+        }.get(state, "")
+        self._line(f"{words.clock(time.time())}  {state}{': ' if more else ''}{more}")
+
+    def _warnings(self) -> None:
+        events = self.events()
+        for event in events[self.told :]:
+            if event.type == "Warning":
+                self._line("  ".join((words.clock(event.time), f"{event.object}: {event.message}")))
+        self.told = max(self.told, len(events))
+
+    def _progress(self, seen: Observation) -> None:
+        now, step = self.clock(), seen.progress.step
+        last = step is not None and step == seen.progress.total
+        if step is None or step == self.reported:
+            return
+        if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
+            self.reported, self.reported_at = step, now
+            self._line(f"{words.clock(time.time())}  {words.progress(seen)}")
+
+
+def introduction(handle: Handle) -> list[str]:
+    """What is said first: which run this is, and how it came to be."""
+    if handle.hand_over:
+        how = "succeeded before; here is its result, nothing is run"
+    elif handle.adopted:
+        how = "runs already; following it"
+    else:
+        how = f"attempt {handle.attempt}" if handle.attempt > 1 else "is on its way"
+    return [f"{handle.run} {how}; its output: allaboard logs {handle.run} -f", *handle.notes]
+
+
+def _signature(seen: Observation) -> tuple[object, ...]:
+    """What must change for a look at the events to be worth it."""
+    return (
+        seen.conditions,
+        seen.members,
+        seen.restarts,
+        seen.flags,
+        seen.attempt,
+        seen.waiting,
+        seen.stop,
+        state_of(seen),
+    )

@@ -1,0 +1,186 @@
+"""``allaboard promote``: the gate, the champion, its history, and the way back."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from allaboard.cli import place
+from allaboard.cli.place import json_option, resolved, store_option
+from allaboard.cli.saying import say, show
+from allaboard.errors import BadInput
+
+if TYPE_CHECKING:
+    from allaboard.promotion import Decision, History, Promotion
+
+EPILOG = """\b
+Examples:
+  allaboard promote store://models/digits-1f0c9a77/step-000000000400 --into store://digits \\
+      --metric accuracy --mode max --better-by 0.002 --threshold "accuracy>=0.97"
+  allaboard promote CHECKPOINT --into store://digits --metrics evaluation.json --metric accuracy
+  allaboard promote --into store://digits --history
+  allaboard promote --into store://digits --rollback
+
+`allaboard evaluate JOB --checkpoint CHECKPOINT --json > evaluation.json` writes the file for --metrics;
+without one, the metrics of the checkpoint's manifest count. A rollback is a new promotion of the one before,
+or of --to N.
+
+Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("checkpoint", required=False)
+@click.option(
+    "--into", required=True, metavar="URI", help="Where the champions are kept: a folder, s3:// or store://."
+)
+@click.option("--metrics", metavar="FILE", help="JSON with the evaluation's metrics ('-': stdin).")
+@click.option("--metric", metavar="NAME", help="Compare with the champion by this metric.")
+@click.option(
+    "--mode", type=click.Choice(["min", "max"]), default="max", show_default=True, help="Which end is better."
+)
+@click.option("--better-by", default="0", metavar="X", help="By how much it must be better, at least.")
+@click.option(
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    metavar="M>=X",
+    help="What it must reach: accuracy>=0.97, loss<=0.2.",
+)
+@click.option("--rollback", is_flag=True, help="Promote the champion before the present one again.")
+@click.option("--to", type=click.IntRange(min=1), metavar="N", help="With --rollback: this promotion.")
+@click.option("--history", is_flag=True, help="Show all promotions, newest first.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record.")
+@click.option(
+    "--single-writer",
+    is_flag=True,
+    help="Nobody else promotes there; needed for servers without conditional writes.",
+)
+@store_option
+@json_option
+def promote(
+    checkpoint: str | None,
+    into: str,
+    metrics: str | None,
+    metric: str | None,
+    mode: str,
+    better_by: str,
+    thresholds: tuple[str, ...],
+    rollback: bool,
+    to: int | None,
+    history: bool,
+    reason: str,
+    single_writer: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Make a checkpoint the champion, if it is good enough and better than the present one."""
+    from allaboard import promotion
+    from allaboard.evaluation import Gate
+    from allaboard.storage import open_store
+
+    _one_thing(checkpoint, rollback, history, to)
+    champions = open_store(resolved(into, store))
+    if history:
+        past = promotion.history(champions)
+        show(past.to_dict()) if as_json else _say_history(past, champions.uri)
+        return
+    common: dict[str, Any] = {
+        "now": time.time(),
+        "by": place.person(),
+        "reason": reason,
+        "single_writer": single_writer,
+    }
+    if rollback:
+        decision = promotion.rollback(champions, to, **common)
+    else:
+        assert checkpoint is not None
+        gate = Gate.parse(metric, mode, better_by, thresholds)
+        given = None if metrics is None else read_metrics(metrics)
+        decision = promotion.promote(champions, resolved(checkpoint, store), given, gate, **common)
+    if as_json:
+        show(decision.to_dict())
+    else:
+        _say(decision)
+
+
+def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
+    asked = [
+        what
+        for what, wanted in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
+        if wanted
+    ]
+    if len(asked) != 1:
+        said = f"{' and '.join(asked)} are given" if asked else "none is given"
+        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {said}")
+    if to is not None and not rollback:
+        raise BadInput("--to says where --rollback goes; it means nothing without it")
+
+
+def read_metrics(name: str) -> dict[str, Any]:
+    """The metrics in a JSON file: an object of them, or what ``allaboard evaluate --json`` printed. Raises
+    BadInput."""
+    import sys
+
+    from allaboard.jobfile import read_text
+
+    text = sys.stdin.read() if name == "-" else read_text(Path(name).expanduser())
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"--metrics {name} is not JSON: {error}") from None
+    if isinstance(body, dict) and isinstance(body.get("metrics"), dict):
+        state = body.get("state")
+        if state not in (None, "succeeded"):
+            raise BadInput(f"--metrics {name}: the evaluation {state}; evaluate again before promoting")
+        body = body["metrics"]
+    if not isinstance(body, dict):
+        raise BadInput(f'--metrics {name}: expected an object of metrics, like {{"accuracy": 0.98}}')
+    return body
+
+
+def _say(decision: Decision) -> None:
+    for check in decision.verdict.checks:
+        say(f"  {'✓' if check.passed else '✗'} {check.reason}")
+    champion = decision.champion
+    if decision.promotion is not None:
+        restored = f", which was number {decision.promotion.restores}" if decision.promotion.restores else ""
+        say(f"promoted as number {decision.promotion.number}{restored}: {decision.promotion.checkpoint}")
+    elif champion is not None:
+        say(f"not promoted; the champion stays number {champion.number}: {champion.checkpoint}")
+    else:
+        say("not promoted; there is no champion")
+    for problem in decision.problems:
+        say(problem, to_stderr=True)
+
+
+def _say_history(past: History, uri: str) -> None:
+    from allaboard.cli import words
+
+    if not past.promotions:
+        say(f"nothing was promoted in {uri} yet")
+    else:
+        for line in words.table(
+            ("number", "at", "by", "metrics", "checkpoint", "reason"), map(_row, past.promotions)
+        ):
+            say(line)
+    for problem in past.problems:
+        say(problem, to_stderr=True)
+
+
+def _row(found: Promotion) -> tuple[str, ...]:
+    from allaboard.cli import words
+
+    why = found.reason or (f"restores {found.restores}" if found.restores else "-")
+    return (
+        str(found.number),
+        found.at or "-",
+        found.by or "-",
+        words.metrics(found.metrics) or "-",
+        found.checkpoint,
+        why,
+    )

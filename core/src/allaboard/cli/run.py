@@ -1,0 +1,127 @@
+"""``allaboard run``: start a job and follow it; attached unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from allaboard.backends.base import Backend, Plan
+from allaboard.cli.ending import command_again
+from allaboard.cli.failing import BeforeStart
+from allaboard.cli.following import View, news, to_the_end
+from allaboard.cli.place import json_option, local, site, site_options
+from allaboard.cli.saying import say, show
+from allaboard.errors import BadInput, SiteError
+from allaboard.follow import Outcome
+from allaboard.identity import fresh_key
+from allaboard.running import me, read_job
+
+EPILOG = """\b
+Examples:
+  allaboard run job.yaml                        a live view on a terminal, plain lines elsewhere
+  allaboard run job.yaml --key nightly          the same key finds the same run again
+  allaboard run job.yaml --detach               start it and leave
+  allaboard run job.yaml --mount /data=./data --store s3://bucket/team
+
+Ctrl-C or SIGTERM stops the run and waits until it has saved; a second one kills it; a terminal that
+goes away leaves it running. A client that was killed is replaced by the same command and --key; an
+attached run that nobody follows for 10 minutes is stopped.
+
+\b
+Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 stopped,
+4 out of time, 5 the backend did not answer (the run is untouched).
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("job", metavar="JOB")
+@click.option("--key", metavar="K", help="The identity of the run; without one, every call trains anew.")
+@click.option("--detach", is_flag=True, help="Start it and leave: nobody need watch.")
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Tries of the whole job, if a failure may pass.",
+)
+@site_options
+@json_option
+def run(
+    job: str,
+    key: str | None,
+    detach: bool,
+    attempts: int | None,
+    store: str | None,
+    mounts: tuple[str, ...],
+    fit: str | None,
+    as_json: bool,
+) -> int:
+    """Start the job of a file (YAML or JSON) and follow it to its end."""
+    if key is not None and not key.strip():
+        raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
+    if detach and attempts is not None:
+        raise BadInput("--attempts needs somebody who follows and starts the next one; leave out --detach")
+    backend = local(site(store, mounts, fit))
+    plan = Plan(read_job(job), key or fresh_key())
+    again = command_again("run", [job, *said(store, mounts, fit)], plan.key)
+    if detach:
+        return _detached(backend, plan, as_json)
+    return attended(backend, plan, again=again, as_json=as_json, attempts=attempts)
+
+
+def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None) -> int:
+    """Follow a run that is ours, with the view that fits the terminal; returns the exit code."""
+
+    def finish(outcome: Outcome) -> None:
+        if as_json:
+            show(outcome.summary)
+
+    return to_the_end(
+        backend, plan, lambda: view_of(backend, plan.run, again, as_json), attempts=attempts, finish=finish
+    )
+
+
+def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> View:
+    """The live view on a terminal, plain lines elsewhere; beside a JSON object they go to stderr."""
+    if not as_json and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+        from allaboard.cli.live import LiveView
+
+        return LiveView(news(backend, run), again=again)
+    from allaboard.cli.plain import PlainView
+
+    return PlainView(news(backend, run), aside=as_json, again=again)
+
+
+def _detached(backend: Backend, plan: Plan, as_json: bool) -> int:
+    from allaboard.diagnose import diagnose
+    from allaboard.status import summary
+
+    try:
+        handle = backend.launch(plan, me("detached"))
+    except SiteError as error:
+        raise BeforeStart(error) from error
+    if as_json:
+        seen = backend.observe(handle.run)
+        show(summary(seen, diagnose(seen)))
+        return 0
+    for note in handle.notes:
+        say(note)
+    what = (
+        "succeeded before and its result was not taken"
+        if handle.hand_over
+        else "runs already"
+        if handle.adopted
+        else "is on its way"
+    )
+    say(f"{handle.run} {what}")
+    say(f"  follow     allaboard follow {handle.run}")
+    say(f"  stop       allaboard stop {handle.run}")
+    if not plan.key.startswith("once/"):
+        say(f"  the key    {plan.key}")
+    return 0
+
+
+def said(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
+    said = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
+    return [*said, *(word for mount in mounts for word in ("--mount", mount))]

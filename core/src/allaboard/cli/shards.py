@@ -1,0 +1,132 @@
+"""``allaboard shards``: data sets for training, as tar shards and an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from allaboard.cli.place import json_option, resolved, store_option
+from allaboard.cli.saying import bar, say, show
+from allaboard.units import show_bytes
+
+if TYPE_CHECKING:
+    from allaboard.shards import Index
+
+PREPARE_EPILOG = """\b
+Examples:
+  allaboard shards prepare photos/ store://photos/shards
+  allaboard shards prepare photos/ s3://bucket/shards --bytes-per-shard 64Mi
+  allaboard shards prepare prepare:samples ./shards       the function `samples` of prepare.py
+
+A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. A call that was killed
+goes on where it stopped; an unchanged source is done at once.
+"""
+LIST_EPILOG = """\b
+Example:
+  allaboard shards list store://photos/shards
+"""
+VERIFY_EPILOG = """\b
+Example:
+  allaboard shards verify store://photos/shards
+
+Exit code 0 when every byte is as the index says, 2 when something is damaged.
+"""
+
+
+@click.group(no_args_is_help=True)
+def shards() -> None:
+    """Prepare, list and verify data sets."""
+
+
+@shards.command(epilog=PREPARE_EPILOG)
+@click.argument("source")
+@click.argument("into")
+@click.option(
+    "--samples-per-shard", type=click.IntRange(min=1), metavar="N", help="A shard ends at so many samples."
+)
+@click.option(
+    "--bytes-per-shard",
+    metavar="SIZE",
+    help="A shard ends at this size, like 64Mi; 256Mi if nothing is said.",
+)
+@store_option
+@json_option
+def prepare(
+    source: str,
+    into: str,
+    samples_per_shard: int | None,
+    bytes_per_shard: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Turn a folder, or what a Python function gives (module:function), into shards and an index."""
+    import sys
+    from pathlib import Path
+
+    from allaboard import shards as of
+
+    into = resolved(into, store)
+    # module:function is looked for where the person stands, as python itself would.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    with bar("preparing", str, aside=as_json) as moved:
+        index = of.prepare(
+            source,
+            into,
+            samples_per_shard=samples_per_shard,
+            bytes_per_shard=bytes_per_shard,
+            progress=lambda samples, total, _: moved(samples, total),
+            notice=lambda text: say(text, to_stderr=True),
+        )
+    if as_json:
+        show({"uri": into, **index.to_dict()})
+    else:
+        say(f"{_size(index)}: {into}")
+
+
+@shards.command(name="list", epilog=LIST_EPILOG)
+@click.argument("uri")
+@store_option
+@json_option
+def list_(uri: str, store: str | None, as_json: bool) -> None:
+    """Show the shards of a data set."""
+    from allaboard import shards as of
+    from allaboard.cli import words
+
+    at = resolved(uri, store)
+    index = of.load_index(at)
+    if as_json:
+        show({"uri": at, **index.to_dict()})
+        return
+    for line in words.table(
+        ("shard", "samples", "size"), ((s.name, str(s.samples), show_bytes(s.size)) for s in index.shards)
+    ):
+        say(line)
+    say(f"{_size(index)}; made {index.created}")
+
+
+@shards.command(epilog=VERIFY_EPILOG)
+@click.argument("uri")
+@store_option
+@json_option
+def verify(uri: str, store: str | None, as_json: bool) -> int:
+    """Read every byte and compare it with the index."""
+    from allaboard import shards as of
+
+    at = resolved(uri, store)
+    problems = of.verify(at)
+    if as_json:
+        show({"uri": at, "ok": not problems, "problems": problems})
+    for problem in () if as_json else problems or ["every shard is as the index says"]:
+        say(problem)
+    return 2 if problems else 0
+
+
+def _size(index: Index) -> str:
+    shards = _count(len(index.shards), "shard")
+    return f"{_count(index.samples, 'sample')} in {shards}, {show_bytes(index.size)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

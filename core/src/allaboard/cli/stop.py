@@ -1,0 +1,78 @@
+"""``allaboard stop``: end a run, whoever follows it, and wait until nothing of it runs any more."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from allaboard.backends.base import NotYours
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.cli.place import handle_of, json_option, local, person
+from allaboard.cli.saying import say, show
+from allaboard.diagnose import diagnose
+from allaboard.errors import Conflict
+from allaboard.observation import Observation
+from allaboard.status import state_of, summary
+
+EPILOG = """\b
+Examples:
+  allaboard stop digits
+  allaboard stop digits --now --reason "the GPUs are needed"
+
+Its members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. A run that has
+ended is left as it is, and what `clean_pods: none` kept of it is ended.
+"""
+_TRIES = 5
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN")
+@click.option("--now", is_flag=True, help="Kill its members, without time to save.")
+@click.option("--reason", default="allaboard stop", metavar="TEXT", help="Why; kept in the run's record.")
+@json_option
+def stop(run: str, now: bool, reason: str, as_json: bool) -> None:
+    """Stop a run and wait until its processes are gone."""
+    backend = local()
+    seen = backend.observe(run)
+    ended = state_of(seen).is_final
+    living = any(m.phase == "running" for m in seen.members)
+    if not as_json and not ended:
+        say(f"{seen.run}: {'killing it' if now else 'stopping; its members may save and end'}")
+    if not ended or living:
+        _ask(backend, seen, reason, now)
+        seen = gone(backend, seen.run)
+    if as_json:
+        show(summary(seen, diagnose(seen)))
+    elif ended:
+        say(
+            f"{seen.run} had ended already: {state_of(seen)}"
+            + ("; what was left of it is gone" if living else "")
+        )
+    elif seen.stop is not None:
+        say(f"{seen.run} was stopped by {seen.stop.by}: {seen.stop.reason}")
+    else:
+        say(f"{seen.run} ended by itself: {state_of(seen)}")
+
+
+def _ask(backend: LocalBackend, seen: Observation, reason: str, now: bool) -> None:
+    """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
+    for _ in range(_TRIES):
+        assert seen.owner is not None
+        answer = backend.stop(handle_of(seen), seen.owner, person(), reason, kill=now)
+        if not isinstance(answer, NotYours):
+            return
+        seen = backend.observe(seen.run)
+    raise Conflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
+
+
+def gone(backend: LocalBackend, run: str) -> Observation:
+    """The run once it has ended and none of its members lives. Its grace bounds the wait."""
+    with backend.changes(run) as changes:
+        while True:
+            seen = backend.observe(run)
+            if state_of(seen).is_final and not any(m.phase == "running" for m in seen.members):
+                return seen
+            changes.wait(1.0)
+            if not seen.alive:
+                time.sleep(0.05)

@@ -1,0 +1,81 @@
+"""``allaboard suspend`` and ``allaboard resume``: give a run's slots back for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.cli.place import json_option, local
+from allaboard.cli.saying import say, show
+from allaboard.diagnose import diagnose
+from allaboard.errors import SiteError
+from allaboard.observation import Observation
+from allaboard.status import state_of, summary
+
+_PATIENCE = 60.0
+"""Seconds beyond the members' grace."""
+
+
+@click.command(
+    epilog="""\b
+Example:
+  allaboard suspend digits
+
+Its members get SIGTERM and their grace to save; they start again with `allaboard resume`, from their
+checkpoint. """
+)
+@click.argument("run", metavar="RUN")
+@json_option
+def suspend(run: str, as_json: bool) -> None:
+    """End a run's members and give its slots back, until it is resumed."""
+    backend = local()
+    name = backend.observe(run).run
+    backend.suspend(name)
+    seen = _until(
+        backend, name, lambda s: s.suspended and not any(m.phase == "running" for m in s.members), "suspended"
+    )
+    _answer(seen, as_json, f"{name} is suspended; go on with: allaboard resume {name}")
+
+
+@click.command(
+    epilog="""\b
+Example:
+  allaboard resume digits
+"""
+)
+@click.argument("run", metavar="RUN")
+@json_option
+def resume(run: str, as_json: bool) -> None:
+    """Start the members of a suspended run again."""
+    backend = local()
+    name = backend.observe(run).run
+    backend.resume(name)
+    seen = _until(backend, name, lambda s: not s.suspended, "resumed")
+    _answer(seen, as_json, f"{name} is on its way again; watch it with: allaboard follow {name}")
+
+
+def _until(backend: LocalBackend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
+    deadline = None
+    with backend.changes(run) as changes:
+        while True:
+            seen = backend.observe(run)
+            if reached(seen) or state_of(seen).is_final:
+                return seen
+            # The grace of its members is over when only pending work is left; what takes longer is stuck.
+            if not any(m.phase == "running" for m in seen.members):
+                deadline = deadline or time.monotonic() + _PATIENCE
+                if time.monotonic() > deadline:
+                    why = f"was asked to be {what} and did not answer for {_PATIENCE:g} s"
+                    raise SiteError(f"{run} {why}; see `allaboard status {run}`")
+            changes.wait(1.0)
+
+
+def _answer(seen: Observation, as_json: bool, words: str) -> None:
+    state = state_of(seen)
+    if as_json:
+        show(summary(seen, diagnose(seen)))
+    else:
+        say(f"{seen.run} ended meanwhile: {state}" if state.is_final else words)

@@ -1,0 +1,217 @@
+"""What people read about a run: lines and cells made of an observation. Values in, text out; time is passed
+in.
+
+The live view, the plain lines and the verbs that show a run all take their words from here.
+"""
+
+from __future__ import annotations
+
+import time as _time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from allaboard.follow import Outcome
+from allaboard.observation import PHASES, Condition, Event, MemberSeen, Observation, State
+from allaboard.status import state_of
+from allaboard.units import show_seconds
+
+COLOURS = {
+    State.QUEUED: "yellow",
+    State.STARTING: "cyan",
+    State.RUNNING: "blue",
+    State.RESTARTING: "yellow",
+    State.SUSPENDED: "yellow",
+    State.STOPPING: "magenta",
+    State.SUCCEEDED: "green",
+    State.FAILED: "red",
+    State.STOPPED: "magenta",
+    State.TIMED_OUT: "red",
+    State.LOST: "red",
+    State.UNKNOWN: "white",
+}
+MEMBER_COLOURS = {
+    "running": "blue",
+    "succeeded": "green",
+    "failed": "red",
+    "pending": "yellow",
+    "deleted": "bright_black",
+}
+SPEED = "steps_per_second"
+
+
+def clock(epoch: float | None) -> str:
+    """``12:00:02`` where the reader is."""
+    return "--:--:--" if epoch is None else _time.strftime("%H:%M:%S", _time.localtime(epoch))
+
+
+def moment(epoch: float | None, now: float) -> str:
+    """``12:00:02`` today, ``11-20 12:00`` before."""
+    if epoch is None:
+        return "-"
+    same_day = _time.localtime(epoch)[:3] == _time.localtime(now)[:3]
+    return _time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M", _time.localtime(epoch))
+
+
+def gang(members: Sequence[MemberSeen]) -> str:
+    """``1 master + 4 workers``"""
+    counts: dict[str, int] = {}
+    for member in members:
+        counts[member.group] = counts.get(member.group, 0) + 1
+    return " + ".join(f"{n} {group}{'s' if n > 1 else ''}" for group, n in counts.items())
+
+
+def took(seen: Observation, now: float) -> float | None:
+    """Seconds since it started, or was created while it has not; to its end once it has ended."""
+    since = seen.started if seen.started is not None else seen.created
+    until = seen.finished if seen.finished is not None else now
+    return None if since is None else max(0.0, until - since)
+
+
+def lasting(seen: Observation, now: float) -> str:
+    """``for 42 s``, ``after 3m 05s``"""
+    seconds = took(seen, now)
+    if seconds is None:
+        return ""
+    return f"{'after' if state_of(seen).is_final else 'for'} {show_seconds(seconds)}"
+
+
+def phase_on(seen: Observation) -> str | None:
+    """The phase that is on: the last one that has begun. None once the run has ended, or before it was
+    admitted."""
+    if state_of(seen).is_final or seen.suspended:
+        return None
+    return next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
+
+
+def phases(seen: Observation, more: float = 0.0) -> list[tuple[str, str, bool]]:
+    """(phase, seconds in it, whether it is on) for each that was seen; ``more``: seconds since the
+    observation."""
+    on = phase_on(seen)
+    found = []
+    for name in PHASES:
+        seconds = seen.phases.get(name)
+        if seconds is not None:
+            found.append(
+                (name.replace("_", " "), show_seconds(seconds + (more if name == on else 0.0)), name == on)
+            )
+    return found
+
+
+def march(conditions: Sequence[Condition]) -> list[Condition]:
+    """The conditions in the order in which they came: Created, Running, Succeeded. One that is no longer true
+    stays in the march; what was resumed from does not."""
+    came = [c for c in conditions if c.status == "True" or c.type == "Running"]
+    return sorted(came, key=lambda c: c.since if c.since is not None else 0.0)
+
+
+def number(value: Any) -> str:
+    """A metric, short: ``0.0312``, ``1.2e-07``, ``nan`` for null."""
+    if value is None:
+        return "nan"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def metrics(values: Mapping[str, Any]) -> str:
+    """``accuracy 0.981, loss 0.07``"""
+    return ", ".join(
+        f"{name} {number(value)}"
+        for name, value in values.items()
+        if name != SPEED and not isinstance(value, Mapping)
+    )
+
+
+def done(seen: Observation) -> float | None:
+    """Share of the steps that is done, 0 to 1; None when it is not known."""
+    step, total = seen.progress.step, seen.progress.total
+    return None if step is None or not total else max(0.0, min(1.0, step / total))
+
+
+def speed(seen: Observation) -> float | None:
+    found = seen.progress.metrics.get(SPEED)
+    return found if isinstance(found, (int, float)) and found > 0 else None
+
+
+def left(seen: Observation) -> float | None:
+    """Seconds that the rest of the steps will take at the present speed."""
+    step, total, pace = seen.progress.step, seen.progress.total, speed(seen)
+    return None if step is None or not total or pace is None else max(0, total - step) / pace
+
+
+def step(seen: Observation) -> str:
+    """``step 312/500``"""
+    progress = seen.progress
+    if progress.step is None:
+        return ""
+    return f"step {progress.step}/{progress.total}" if progress.total else f"step {progress.step}"
+
+
+def progress(seen: Observation) -> str:
+    """``step 312/500 (62%), loss 0.0312, 8.4 steps/s, 22 s left``; empty before the first step."""
+    if seen.progress.step is None:
+        return ""
+    share, pace, rest = done(seen), speed(seen), left(seen)
+    parts = [step(seen) + (f" ({share:.0%})" if share is not None else "")]
+    parts += [f"{name} {number(value)}" for name, value in seen.progress.metrics.items() if name != SPEED]
+    if pace is not None:
+        parts.append(f"{pace:.3g} steps/s")
+    if rest and not state_of(seen).is_final:
+        parts.append(f"{show_seconds(rest)} left")
+    return ", ".join(parts)
+
+
+def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
+    """Name, rank, phase, exit code, restarts."""
+    phase = "waits to restart" if member.reason == "CrashLoopBackOff" else member.phase
+    code = (
+        "-"
+        if member.exit_code is None or (member.phase == "running" and not member.reason)
+        else str(member.exit_code)
+    )
+    return member.name, str(member.rank), phase, code, str(member.restarts)
+
+
+def event_row(event: Event) -> tuple[str, str, str, str]:
+    """Time, object, reason, message."""
+    return clock(event.time), event.object, event.reason, event.message
+
+
+def notable(events: Iterable[Event]) -> list[Event]:
+    """The events without the first start of each member, which its phase tells already."""
+    begun: set[str] = set()
+    found = []
+    for event in events:
+        if event.reason == "Started" and event.object not in begun:
+            begun.add(event.object)
+        else:
+            found.append(event)
+    return found
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
+    """Columns of text, as wide as they must be."""
+    everything = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[n]) for row in everything) for n in range(len(head))]
+    return [
+        (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in everything
+    ]
+
+
+def first_failing(outcome: Outcome) -> MemberSeen | None:
+    """The member that the diagnosis blames, else the one that failed first."""
+    blamed = [d.blame for d in outcome.diagnoses[:1]]
+    failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
+    failed.sort(key=lambda m: (m.name not in blamed, m.ended or float("inf"), m.rank))
+    return failed[0] if failed else None
+
+
+def tail(outcome: Outcome, member: MemberSeen, lines: int = 20) -> list[str]:
+    """The last lines that a member wrote."""
+    return outcome.seen.tails.get(member.name, "").rstrip().splitlines()[-lines:]
+
+
+def log_folder(seen: Observation) -> str | None:
+    """Where the members' logs are."""
+    return next((m.log.rpartition("/")[0] for m in seen.members if m.log), None)
