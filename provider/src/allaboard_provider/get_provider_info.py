@@ -1,0 +1,113 @@
+"""What Airflow is told about this provider (entry point ``apache_airflow_provider``). Plain data: no import
+of our own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The dictionary of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-allaboard",
+        "name": "allaboard",
+        "description": "Distributed training: deferrable, started exactly once, stopped when its task is.",
+        "versions": ["0.1.0"],
+        "integrations": [{"integration-name": "allaboard", "external-doc-url": "", "tags": ["service"]}],
+        "operators": [
+            {
+                "integration-name": "allaboard",
+                "python-modules": [
+                    "allaboard_provider.operators.train",
+                    "allaboard_provider.operators.shards",
+                    "allaboard_provider.operators.checkpoints",
+                    "allaboard_provider.operators.evaluate",
+                    "allaboard_provider.operators.promote",
+                ],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": "allaboard",
+                "python-modules": [
+                    "allaboard_provider.sensors.train",
+                    "allaboard_provider.sensors.checkpoints",
+                ],
+            }
+        ],
+        "hooks": [
+            {"integration-name": "allaboard", "python-modules": ["allaboard_provider.hooks.allaboard"]}
+        ],
+        "triggers": [
+            {
+                "integration-name": "allaboard",
+                "python-modules": [
+                    "allaboard_provider.triggers.train",
+                    "allaboard_provider.triggers.checkpoints",
+                ],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "allaboard",
+                "hook-class-name": "allaboard_provider.hooks.allaboard.AllaboardHook",
+                "hook-name": "allaboard",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port", "extra"],
+                    "relabeling": {},
+                    "placeholders": {},
+                },
+                "conn-fields": {
+                    "backend": {
+                        "label": "Backend",
+                        "description": "Where runs live. local: real processes of the worker's own machine.",
+                        "schema": {"type": ["string", "null"], "default": "local", "enum": ["local"]},
+                    },
+                    "store": {
+                        "label": "Store",
+                        "description": "The folder or s3://bucket/prefix that every store:// path hangs off. "
+                        "Empty: ALLABOARD_STORE, or ~/.allaboard/store.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "mounts": {
+                        "label": "Mounts",
+                        "description": 'What a job\'s storage is here, as JSON: {"/data": "./data"}. '
+                        "Relative folders start at AIRFLOW_HOME.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "fit": {
+                        "label": "Fit",
+                        "description": "More is asked for than there is: shrink it, or refuse it (strict).",
+                        "schema": {
+                            "type": ["string", "null"],
+                            "default": "shrink",
+                            "enum": ["shrink", "strict"],
+                        },
+                    },
+                },
+            }
+        ],
+        "config": {
+            "allaboard": {
+                "description": "Options of the allaboard provider.",
+                "options": {
+                    "instance": {
+                        "description": "The name of this Airflow installation; part of the key of every run. "
+                        "Empty: made once per metadata database and kept in the Variable allaboard_instance.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "research",
+                        "default": "",
+                    },
+                    "deferrable": {
+                        "description": "Whether tasks wait in the triggerer, unless they say themselves.",
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
+                },
+            }
+        },
+    }

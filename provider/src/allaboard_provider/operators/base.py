@@ -1,0 +1,58 @@
+"""What the operators share that do their work on the worker itself: the connection's site, and an end when
+told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException
+
+if TYPE_CHECKING:
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+
+
+class StoreOperator(BaseOperator):
+    """Paths are ``store://name`` (below the connection's store), any uri, or relative to the DAG file.
+
+    :param allaboard_conn_id: the connection that says what ``store://`` means; the default one need not
+        exist.
+    """
+
+    ui_color = "#eef3ec"
+
+    def __init__(self, *, allaboard_conn_id: str | None = "allaboard_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.allaboard_conn_id = allaboard_conn_id
+        self.killed = False
+
+    @cached_property
+    def hook(self) -> AllaboardHook:
+        """The connection."""
+        from allaboard_provider.hooks.allaboard import AllaboardHook
+
+        return AllaboardHook(self.allaboard_conn_id)
+
+    def uri(self, value: Any, what: str) -> str:
+        """The place that a parameter names. A result of another task stands for its ``uri``."""
+        from allaboard.errors import BadInput
+        from allaboard.site import resolve_uri
+        from allaboard_provider.task import dag_folder
+
+        if isinstance(value, Mapping):
+            value = value.get("uri")
+        if not isinstance(value, str) or not value.strip() or value.strip() == "None":
+            raise BadInput(f"{what}: {value!r} names no place; give store://name or a folder")
+        return resolve_uri(value.strip(), self.hook.site, dag_folder(self))
+
+    def on_kill(self) -> None:
+        """Called inside a signal handler: the work itself looks at the flag."""
+        self.killed = True
+
+    def stop_if_killed(self, *_: Any) -> None:
+        """To be called now and then. What is half done is left as it is: all work here can be taken up again."""
+        if self.killed:
+            raise AirflowException("this worker was told to end; the next try goes on where this one stopped")

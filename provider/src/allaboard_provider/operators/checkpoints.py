@@ -1,0 +1,85 @@
+"""`CollectCheckpointOperator`: the best or latest checkpoint of a run, verified, copied where it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allaboard_provider.operators.base import StoreOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CollectCheckpointOperator(StoreOperator):
+    """Copies one complete checkpoint out of a run's own folder, where retention would let it go.
+
+    :param source: the result of a `TrainingJobOperator` (its ``output``), the uri of a run's folder, or of
+        one checkpoint.
+    :param into: where it goes: ``<into>/<run>/step-<12 digits>/``.
+    :param which: ``best`` (by ``metric`` and ``mode``; without them, the one that the training reported as
+        its best), ``latest``, ``best:val_loss:min``, or the number of a step.
+
+    Returns ``{"uri", "source", "run", "step", "metrics", "nonfinite", "bytes", "copied", "notes"}``.
+    """
+
+    template_fields: Sequence[str] = ("source", "into", "which", "metric", "mode", "allaboard_conn_id")
+
+    def __init__(
+        self,
+        *,
+        source: str | Mapping[str, Any],
+        into: str,
+        which: str | int = "latest",
+        metric: str | None = None,
+        mode: str = "min",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source, self.into, self.which = source, into, which
+        self.metric, self.mode = metric, mode
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from allaboard.checkpoints import collect
+        from allaboard.units import show_bytes
+        from allaboard_provider.words import in_airflows_words
+
+        with in_airflows_words():
+            source = self._source()
+            into = self.uri(self.into, "into")
+            found = collect(
+                source, into, self.which, metric=self.metric, mode=self.mode, progress=self.stop_if_killed
+            )
+        for note in found.notes:
+            self.log.warning("%s", note)
+        metrics = ", ".join(f"{name} {value}" for name, value in found.checkpoint.manifest.metrics.items())
+        self.log.info(
+            "step %d (%s; %s) is in %s",
+            found.step,
+            show_bytes(found.bytes),
+            metrics or "no metrics",
+            found.uri,
+        )
+        return found.to_dict()
+
+    def _source(self) -> str:
+        """The run's folder, or exactly the checkpoint that the training called its best."""
+        from allaboard.checkpoints import locate
+        from allaboard.errors import BadInput
+        from allaboard_provider.jobs import as_mapping
+
+        source: Any = self.source
+        if isinstance(source, str) and source.lstrip().startswith("{"):
+            source = as_mapping(source, "source")
+        if not isinstance(source, Mapping) or "checkpoints" not in source:
+            return self.uri(source, "source")
+        told: Mapping[str, Any] = source["checkpoints"] or {}
+        best, latest = told.get("best"), told.get("latest")
+        if self.which == "best" and not self.metric and best:
+            return str(best)
+        if not (latest or best):
+            raise BadInput(
+                f"run {source.get('run')} reported no checkpoint; save with allaboard.inside.Checkpointer, "
+                "or give source the uri of a folder"
+            )
+        return locate(str(latest or best))[0]

@@ -1,0 +1,62 @@
+"""`EvaluateOperator`: a checkpoint, evaluated by a job of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allaboard.job import TrainingJob
+from allaboard_provider.operators.train import TrainingJobOperator
+
+if TYPE_CHECKING:
+    from allaboard.follow import Outcome
+
+
+class EvaluateOperator(TrainingJobOperator):
+    """Runs a job that evaluates ``checkpoint``, and returns its status; ``metrics`` is what the job said.
+
+    :param job: the evaluation: as in `TrainingJobOperator`. It finds the checkpoint's uri in
+        ``ALLABOARD_CHECKPOINT`` (`allaboard.inside.open_checkpoint`) and says its metrics with
+        `allaboard.inside.result`.
+    :param checkpoint: the uri of a checkpoint, or the result of a `CollectCheckpointOperator` (its
+        ``output``).
+    """
+
+    template_fields: Sequence[str] = (*TrainingJobOperator.template_fields, "checkpoint")
+
+    def __init__(
+        self,
+        *,
+        job: TrainingJob | Mapping[str, Any] | str | os.PathLike[str],
+        checkpoint: str | Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(job=job, **kwargs)
+        self.checkpoint = checkpoint
+
+    def training_job(self) -> TrainingJob:
+        from allaboard.errors import BadInput
+        from allaboard.running import evaluation_job
+        from allaboard_provider.jobs import as_mapping
+
+        checkpoint: Any = self.checkpoint
+        if isinstance(checkpoint, str) and checkpoint.lstrip().startswith("{"):
+            checkpoint = as_mapping(checkpoint, "checkpoint")
+        if isinstance(checkpoint, Mapping):
+            checkpoint = checkpoint.get("uri")
+        if not isinstance(checkpoint, str) or not checkpoint.strip() or checkpoint.strip() == "None":
+            raise BadInput(
+                f"checkpoint: {checkpoint!r} is no uri; give one like store://models/run/step-000000000120"
+            )
+        return evaluation_job(super().training_job(), checkpoint.strip(), lenient=True)
+
+    def result(self, outcome: Outcome) -> dict[str, Any]:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        found = super().result(outcome)
+        if not found["metrics"]:
+            raise AirflowFailException(
+                f"the evaluation {outcome.run} said no metrics; say them with allaboard.inside.result()"
+            )
+        return found

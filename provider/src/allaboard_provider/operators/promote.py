@@ -1,0 +1,110 @@
+"""`PromoteOperator`: the gate, and the champion's succession."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allaboard_provider.operators.base import StoreOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PromoteOperator(StoreOperator):
+    """Makes a checkpoint the champion if it passes the gate; succeeds either way, and says what came of it.
+
+    :param checkpoint: the uri of a collected checkpoint, or the result of a `CollectCheckpointOperator`.
+    :param metrics: what its evaluation said: a mapping, or the result of an `EvaluateOperator`. ``manifest``:
+        those that the training wrote into the checkpoint.
+    :param store: where the history of promotions is kept, ``store://digits``.
+    :param metric: compared with the champion's; ``mode`` says which is better, ``better_by`` by how much at
+        least.
+    :param thresholds: ``["accuracy>=0.97", "loss<=0.2"]``.
+    :param single_writer: nobody else promotes into this store; only then one without conditional writes is
+        taken.
+
+    Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. Follow it by a branch or a short
+    circuit on ``promoted`` where something is to happen only then.
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint",
+        "metrics",
+        "store",
+        "metric",
+        "mode",
+        "better_by",
+        "thresholds",
+        "reason",
+        "allaboard_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str | Mapping[str, Any],
+        store: str,
+        metrics: Mapping[str, Any] | str = "manifest",
+        metric: str | None = None,
+        mode: str = "max",
+        better_by: float | str = 0.0,
+        thresholds: Sequence[str] | str | Mapping[str, Any] = (),
+        reason: str = "{{ dag.dag_id }} {{ run_id }}",
+        single_writer: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint, self.store, self.metrics = checkpoint, store, metrics
+        self.metric, self.mode, self.better_by = metric, mode, better_by
+        self.thresholds, self.reason = thresholds, reason
+        self.single_writer = single_writer
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from allaboard.evaluation import Gate
+        from allaboard.promotion import promote
+        from allaboard.storage import open_store
+        from allaboard_provider.jobs import as_mapping
+        from allaboard_provider.words import in_airflows_words
+
+        with in_airflows_words():
+            checkpoint: Any = self.checkpoint
+            if isinstance(checkpoint, str) and checkpoint.lstrip().startswith("{"):
+                checkpoint = as_mapping(checkpoint, "checkpoint")
+            decision = promote(
+                open_store(self.uri(self.store, "store")),
+                self.uri(checkpoint, "checkpoint"),
+                self._metrics(),
+                Gate.parse(self.metric, self.mode, self.better_by, self.thresholds),
+                now=time.time(),
+                run=checkpoint.get("run") if isinstance(checkpoint, Mapping) else None,
+                by=f"airflow/{self.dag_id}/{self.task_id}" if self.has_dag() else "airflow",
+                reason=self.reason,
+                single_writer=self.single_writer,
+            )
+        for problem in decision.problems:
+            self.log.warning("%s", problem)
+        self.log.info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.verdict.reason)
+        if decision.champion is not None:
+            self.log.info(
+                "the champion is promotion %d: %s", decision.champion.number, decision.champion.checkpoint
+            )
+        return decision.to_dict()
+
+    def _metrics(self) -> Mapping[str, Any] | None:
+        from allaboard.errors import BadInput
+        from allaboard_provider.jobs import as_mapping
+
+        metrics: Any = self.metrics
+        if metrics == "manifest":
+            return None
+        if isinstance(metrics, str):
+            metrics = as_mapping(metrics, "metrics")
+        if not isinstance(metrics, Mapping):
+            raise BadInput(
+                f"metrics: {type(metrics).__name__} is no mapping; give names and numbers, "
+                "or the output of an EvaluateOperator"
+            )
+        # The result of an evaluation is the status of its run, with the metrics in it.
+        return metrics["metrics"] if {"run", "state", "metrics"} <= set(metrics) else metrics

@@ -1,0 +1,113 @@
+"""`PrepareShardsOperator`: raw samples in, tar shards and an index out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allaboard_provider.operators.base import StoreOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_TELL_EVERY = 10.0
+
+
+class PrepareShardsOperator(StoreOperator):
+    """Turns ``source`` into tar shards that WebDataset reads, and ``index.json``, below ``into``.
+
+    :param source: a folder, a list of files, ``module:function`` or ``file.py:function`` (relative to the DAG
+        file) that gives samples, or such a function itself.
+    :param into: where the shards go, ``store://digits/shards``.
+    :param samples_per_shard: a shard ends after so many samples,
+    :param bytes_per_shard: or so many bytes (``64Mi``); 256 MiB when neither is given.
+
+    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. What is prepared already and has not
+    changed is not prepared again, and a try that was killed is gone on with.
+    """
+
+    template_fields: Sequence[str] = (
+        "source",
+        "into",
+        "samples_per_shard",
+        "bytes_per_shard",
+        "allaboard_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        source: str | os.PathLike[str] | list[str] | Callable[[], Iterable[Any]],
+        into: str,
+        samples_per_shard: int | str | None = None,
+        bytes_per_shard: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = os.fspath(source) if isinstance(source, os.PathLike) else source
+        self.into = into
+        self.samples_per_shard = samples_per_shard
+        self.bytes_per_shard = bytes_per_shard
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from allaboard.fields import as_int
+        from allaboard.shards import prepare
+        from allaboard.storage import open_store
+        from allaboard.units import show_bytes
+        from allaboard_provider.words import in_airflows_words
+
+        with in_airflows_words():
+            into = self.uri(self.into, "into")
+            store = open_store(into, environ=os.environ)
+            index = prepare(
+                self._source(),
+                store,
+                samples_per_shard=as_int(self.samples_per_shard),
+                bytes_per_shard=as_int(self.bytes_per_shard),
+                progress=self._teller(),
+                notice=lambda text: self.log.info("%s", text),
+            )
+        self.log.info(
+            "%d samples in %d shards, %s: %s", index.samples, len(index.shards), show_bytes(index.size), into
+        )
+        return {
+            "uri": into,
+            "samples": index.samples,
+            "shards": len(index.shards),
+            "bytes": index.size,
+            "fingerprint": index.fingerprint,
+        }
+
+    def _source(self) -> Any:
+        """Relative names of files start at the DAG file; ``module:function`` and functions stay."""
+        if isinstance(self.source, str):
+            return self._place(self.source)
+        if isinstance(self.source, (list, tuple)):
+            return [self._place(item) if isinstance(item, str) else item for item in self.source]
+        return self.source
+
+    def _place(self, text: str) -> str:
+        from pathlib import Path
+
+        from allaboard_provider.task import dag_folder
+
+        path, colon, function = text.rpartition(":")
+        if colon and path.endswith(".py") and function.isidentifier():
+            return f"{Path(dag_folder(self)) / Path(path).expanduser()}:{function}"
+        if colon and "/" not in text and path.replace(".", "").isidentifier() and function.isidentifier():
+            return text
+        return self.uri(text, "source")
+
+    def _teller(self) -> Callable[[int, int | None, int], None]:
+        told = time.monotonic()
+
+        def tell(done: int, total: int | None, size: int) -> None:
+            nonlocal told
+            self.stop_if_killed()
+            if time.monotonic() - told >= _TELL_EVERY:
+                told = time.monotonic()
+                self.log.info("%d%s samples", done, f" of {total}" if total else "")
+
+        return tell

@@ -1,0 +1,127 @@
+"""`TrainingJobOperator`: a distributed training as an Airflow task.
+
+The module is cheap to import (DAG files do it at every parse): what runs is imported where it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, conf
+
+from allaboard.job import FIELDS, TrainingJob
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from allaboard.follow import Outcome
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+    from allaboard_provider.task import Leg
+
+FILE_ENDINGS = (".yaml", ".yml", ".json")
+
+
+class TrainingJobOperator(BaseOperator):
+    """Trains. Succeeds when the run succeeds, and returns the run's status (``state``, ``metrics``,
+    ``checkpoints``, ``progress`` ...; all of ``allaboard status --json`` but the members).
+
+    :param job: a `TrainingJob`, a mapping of its fields (templated, nested values too), or the path of a job
+        file: a text that ends in .yaml, .yml or .json, relative to the DAG file. It is validated after
+        rendering, leniently: ``"4"`` is 4.
+    :param allaboard_conn_id: the connection that says where runs live and what ``store://`` means; the
+        default one need not exist, and then everything is on the worker's own machine.
+    :param deferrable: wait in the triggerer instead of a worker slot; the default is ``[allaboard]
+        deferrable``, True.
+    :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
+
+    A run belongs to the task instance: a retry resumes it from its newest checkpoint, a worker that dies is
+    replaced by one that adopts it, and whoever clears or fails the task stops it. ``execution_timeout``
+    counts deferred time. ``policy.attempts`` of the job is 1 unless it says otherwise: retries are Airflow's.
+    """
+
+    template_fields: Sequence[str] = ("job", "allaboard_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
+    ui_color = "#e7f0e4"
+
+    #: Seconds after the trigger's own deadline at which Airflow ends a deferral that no triggerer looks
+    #: after.
+    backstop: float = 120.0
+
+    def __init__(
+        self,
+        *,
+        job: TrainingJob | Mapping[str, Any] | str | os.PathLike[str],
+        allaboard_conn_id: str | None = "allaboard_default",
+        deferrable: bool = conf.getboolean("allaboard", "deferrable", fallback=True),
+        get_logs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = plain(job)
+        self.job_folder = job.folder if isinstance(job, TrainingJob) else None
+        self.allaboard_conn_id = allaboard_conn_id
+        self.deferrable = deferrable
+        self.get_logs = get_logs
+        self.killed = False
+
+    @cached_property
+    def hook(self) -> AllaboardHook:
+        """The connection."""
+        from allaboard_provider.hooks.allaboard import AllaboardHook
+
+        return AllaboardHook(self.allaboard_conn_id)
+
+    def training_job(self) -> TrainingJob:
+        """The job as rendered, checked. Raises `allaboard.errors.BadInput` with every problem."""
+        from allaboard_provider.jobs import read
+
+        return read(self.job, self.job_folder, self)
+
+    def result(self, outcome: Outcome) -> dict[str, Any]:
+        """What a run that succeeded leaves in XCom."""
+        from allaboard_provider.task import result_of
+
+        return result_of(outcome)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        return self._leg(context).begin()
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The trigger has fired."""
+        return self._leg(context).resume(event)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Airflow's way back from a deferral. When the trigger timed out or died, neither its ``on_kill`` nor
+        `execute_complete` is called, and nobody else would stop the run."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except Exception as error:
+            if next_method == "__fail__":
+                self._leg(context).rescue(error)
+            raise
+
+    def on_kill(self) -> None:
+        """Called inside a signal handler: no file, no request, no lock here. The loop that waits does the
+        rest.
+        """
+        self.killed = True
+
+    def _leg(self, context: Context) -> Leg:
+        from allaboard_provider.task import Leg
+
+        return Leg(self, context)
+
+
+def plain(job: Any) -> Any:
+    """A job as JSON keeps it: the fields set, in fixed order; a path as text; anything else stays."""
+    if isinstance(job, TrainingJob):
+        return job.as_mapping()
+    if isinstance(job, os.PathLike):
+        return os.fspath(job)
+    if isinstance(job, Mapping):
+        order = {name: n for n, name in enumerate(FIELDS)}
+        return {name: job[name] for name in sorted(job, key=lambda name: order.get(name, len(order)))}
+    return job

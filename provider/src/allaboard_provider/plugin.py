@@ -1,0 +1,98 @@
+"""What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and nothing
+heavy.
+
+It closes two gaps that operators and triggers cannot close by themselves:
+
+* a person ends a deferred task before any triggerer has begun to watch it: no trigger's ``on_kill`` is ever
+  called, so the run is stopped from the process that took the order (the API server, or the scheduler for a
+  ``dagrun_timeout``);
+* a worker is killed between taking a run's result and Airflow's accepting the success: a result counts as
+  handed over only once it was accepted, so the next try hands it over instead of training again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk.plugins_manager import AirflowPlugin
+from pluggy import HookimplMarker
+
+log = logging.getLogger(__name__)
+hookimpl = HookimplMarker("airflow")
+
+#: By task instance id: what is to be done when Airflow has accepted the success of that task.
+when_accepted: dict[str, Callable[[], None]] = {}
+
+
+class Listener:
+    """Airflow's events that concern us. An exception here is logged by Airflow and stops nothing."""
+
+    active = False
+
+    @hookimpl
+    def on_task_instance_success(self, previous_state: Any, task_instance: Any) -> None:
+        accepted = when_accepted.pop(str(task_instance.id), None)
+        if accepted is not None:
+            accepted()
+        elif previous_state is None:
+            stop_runs_of([task_instance.id], "the task was marked success while deferred")
+
+    @hookimpl
+    def on_task_instance_failed(self, previous_state: Any, task_instance: Any, error: Any) -> None:
+        when_accepted.pop(str(task_instance.id), None)
+        if previous_state is None:  # as the API server calls it for a person
+            stop_runs_of([task_instance.id], "the task was marked failed while deferred")
+
+    @hookimpl
+    def on_task_instance_skipped(self, previous_state: Any, task_instance: Any) -> None:
+        if previous_state is None:
+            stop_runs_of([task_instance.id], "the task was marked skipped while deferred")
+
+    @hookimpl
+    def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
+        if not _any_runs():
+            return
+        stop_runs_of(
+            [ti.id for ti in dag_run.get_task_instances()],
+            "the DAG run was failed while the task was deferred",
+        )
+
+
+class AllaboardPlugin(AirflowPlugin):
+    name = "allaboard"
+    listeners = [Listener()]  # noqa: RUF012
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        Listener.active = True
+
+
+def stop_runs_of(ti_ids: Collection[Any], reason: str) -> None:
+    """Stop the runs of this machine that these tries left to a triggerer."""
+    if not ti_ids or not _any_runs():
+        return
+    from allaboard.backends.base import Handle
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard.status import state_of
+    from allaboard_provider.fence import stop_deferred
+
+    owners = {str(ti_id) for ti_id in ti_ids}
+    backend = LocalBackend()
+    for seen in backend.list():
+        if seen.owner is None or seen.owner.id not in owners or seen.uid is None or state_of(seen).is_final:
+            continue
+        if stop_deferred(
+            backend, Handle(seen.run, seen.attempt, seen.generation, seen.uid), seen.owner.id, reason
+        ):
+            log.info("run %s: stopped, because %s", seen.run, reason)
+
+
+def _any_runs() -> bool:
+    """Whether this user ever ran anything here; most API servers never see a run, and shall pay nothing."""
+    from allaboard.site import home
+
+    return (Path(home(os.environ)) / "local").is_dir()

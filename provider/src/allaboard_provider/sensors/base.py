@@ -1,0 +1,79 @@
+"""What the two sensors share: they look on a worker once, then wait in the triggerer; or on a worker, where
+the triggerer cannot see what they look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+
+
+class Watching(BaseSensorOperator):
+    """``timeout`` counts in every mode; ``poke_interval`` is how often is looked."""
+
+    ui_color = "#eef0f6"
+
+    def __init__(
+        self,
+        *,
+        allaboard_conn_id: str | None = "allaboard_default",
+        deferrable: bool = conf.getboolean("allaboard", "deferrable", fallback=True),
+        poke_interval: float | timedelta = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.allaboard_conn_id = allaboard_conn_id
+        self.deferrable = deferrable
+
+    @cached_property
+    def hook(self) -> AllaboardHook:
+        """The connection."""
+        from allaboard_provider.hooks.allaboard import AllaboardHook
+
+        return AllaboardHook(self.allaboard_conn_id)
+
+    def look(self) -> dict[str, Any] | None:
+        """What is waited for, None when it is not there yet. Raises for what never comes."""
+        raise NotImplementedError
+
+    def trigger(self) -> BaseTrigger:
+        """What looks in the triggerer; fires ``{"status": "there"}``, ``elsewhere`` or ``error``."""
+        raise NotImplementedError
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        from allaboard_provider.words import in_airflows_words
+
+        with in_airflows_words():
+            found = self.look()
+        return PokeReturnValue(found is not None, found)
+
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        first = self.poke(context)
+        if first.is_done:
+            return first.xcom_value
+        from allaboard_provider.words import in_airflows_words
+
+        with in_airflows_words():
+            trigger = self.trigger()
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """The trigger has fired: look, and tell."""
+        if event.get("status") != "there":
+            self.log.info(
+                "the triggerer cannot look (%s); this worker does",
+                event.get("error") or "it is another machine",
+            )
+        return super().execute(context)

@@ -1,0 +1,435 @@
+"""One leg of one try of a task instance on a worker: launch or adopt, follow or defer, finish.
+
+The conversation is the core's `allaboard.follow`; this is the side that answers it. A deferrable task answers
+the first `Wait` by deferring, a synchronous one by waiting; everything else is the same, and so is the end:
+`finish`.
+
+Who may act is fenced by the run record (contract, section 1): the owner is this try, in the phase ``worker``
+while a worker follows and ``deferred`` while a triggerer does. Each hand-over between them is a
+compare-and-swap that comes first: before the deferral is asked for, and as the first act of a resumed worker.
+So a crash at any point leaves a record from which the next try sees whether a worker died (adopt) or a person
+asked for the task anew (stop, resume).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralTimeout,
+)
+
+from allaboard.backends.base import Changes, Handle, Plan
+from allaboard.errors import AllaboardError, BackendUnreachable, Conflict, UnknownRun
+from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
+from allaboard.observation import Observation, State
+from allaboard.status import state_of
+from allaboard_provider import plugin
+from allaboard_provider.fence import BY
+from allaboard_provider.identity import in_triggerer, key_of, on_worker
+from allaboard_provider.telling import Teller
+from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
+from allaboard_provider.words import in_airflows_words
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard_provider.operators.train import TrainingJobOperator
+
+RUN_KEY = "allaboard_run"
+"""The XCom that says which run it is as soon as there is one, so that a failed task still tells where to
+look.
+"""
+
+LAST_LINES = 50
+_STEP = 0.5
+_UNTIL_SIGKILL = 4.0
+_UNTIL_GONE = 90.0
+
+
+class Leg:
+    """What a worker does for one try, from `begin` or `resume` to a deferral, a result or an exception."""
+
+    def __init__(self, operator: TrainingJobOperator, context: Context) -> None:
+        self.operator, self.log = operator, operator.log
+        self.context: Any = context
+        self.ti: Any = self.context["ti"]
+        self.worker, self.triggerer = on_worker(self.ti), in_triggerer(self.ti.id)
+        self.handle: Handle | None = None
+        self.stays = not operator.deferrable
+
+    @cached_property
+    def backend(self) -> LocalBackend:
+        return self.operator.hook.get_conn()
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan(self.operator.training_job(), key_of(self.context))
+
+    # The three ways in.
+
+    def begin(self) -> dict[str, Any]:
+        """A new try."""
+        with in_airflows_words(), self._timing():
+            self.handle = self.backend.launch(self.plan, self.worker)
+            self._announce(self.handle)
+            return self._go_on()
+
+    def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The triggerer's event has arrived."""
+        with in_airflows_words(), self._timing():
+            self.handle = Handle(
+                str(event["run"]),
+                int(event.get("attempt", 1)),
+                int(event.get("generation", 1)),
+                str(event["uid"]),
+                adopted=True,
+            )
+            self._refuse_elsewhere(event)
+            self._take_back()
+            match event.get("status"):
+                case "timeout" if not state_of(self.backend.observe(self.handle.run)).is_final:
+                    self._out_of_time()
+                case "elsewhere":
+                    self.stays = True
+                    self.log.info(
+                        "the triggerer on %s cannot see this run; this worker on %s follows it to its end",
+                        event.get("triggerer", "another machine"), socket.gethostname(),
+                    )  # fmt: skip
+                case "error":
+                    self.stays = True
+                    self.log.warning(
+                        "the trigger could not go on (%s); this worker follows the run to its end",
+                        event.get("error"),
+                    )
+            return self._go_on()
+
+    def rescue(self, error: BaseException) -> None:
+        """The trigger timed out or died, and nobody follows the run any more: stop it. The caller raises
+        ``error``.
+        """
+        with in_airflows_words():
+            try:
+                seen = self.backend.observe(self.plan.run)
+            except UnknownRun:
+                return
+            self.handle = Handle(seen.run, seen.attempt, seen.generation, seen.uid or "", adopted=True)
+            if state_of(seen).is_final or seen.owner != self.triggerer:
+                return
+            self._take_back()
+            late = isinstance(error, TaskDeferralTimeout)
+            self._stop("nobody followed it when its time was up" if late else f"its trigger failed: {error}")
+
+    # Launching and handing over between worker and triggerer.
+
+    def _announce(self, handle: Handle) -> None:
+        for note in handle.notes:
+            self.log.info("%s", note)
+        how = (
+            "its result waits to be taken"
+            if handle.hand_over
+            else "adopted"
+            if handle.adopted
+            else "launched"
+        )
+        self.log.info(
+            "run %s, attempt %d: %s; to look at it: allaboard follow %s",
+            handle.run,
+            handle.attempt,
+            how,
+            handle.run,
+        )
+        place = {
+            "run": handle.run,
+            "attempt": handle.attempt,
+            "uid": handle.uid,
+            "host": socket.gethostname(),
+            "home": self.backend.home,
+        }
+        self.ti.xcom_push(RUN_KEY, place)
+
+    def _refuse_elsewhere(self, event: Mapping[str, Any]) -> None:
+        """A local run belongs to its machine. A retry elsewhere would train twice, so there is none."""
+        assert self.handle is not None
+        try:
+            here = self.backend.fingerprint(self.handle.run) == event.get("fingerprint")
+        except (UnknownRun, OSError):
+            here = False
+        if not here:
+            raise AirflowFailException(
+                f"run {self.handle.run} lives on {event.get('host') or 'another machine'}, and this worker is "
+                f"on {socket.gethostname()}: a local run can only be followed on its own machine; give its "
+                "task a queue whose workers and triggerer run there, or deferrable=False"
+            )
+
+    def _take_back(self) -> None:
+        """The first act of a resumed worker. From here on a crash is one of a worker, and the next try
+        adopts.
+        """
+        assert self.handle is not None
+        try:
+            self.backend.adopt(self.handle, self.triggerer, self.worker)
+        except Conflict as error:
+            seen = self.backend.observe(self.handle.run)
+            if seen.uid != self.handle.uid or seen.owner is None or seen.owner.id != self.worker.id:
+                raise AirflowFailException(
+                    f"{error}: somebody else took it over while this task was deferred"
+                ) from None
+
+    def _defer(self) -> NoReturn:
+        handle = self.handle
+        assert handle is not None
+        self._leave_if_killed()
+        deadline = self._deadline()
+        trigger = TrainingJobTrigger(
+            run=handle.run,
+            uid=handle.uid,
+            owner=self.worker.id,
+            attempt=handle.attempt,
+            generation=handle.generation,
+            fingerprint=self.backend.fingerprint(handle.run),
+            host=socket.gethostname(),
+            deadline=deadline,
+            get_logs=self.operator.get_logs,
+        )
+        # The trigger keeps the deadline; Airflow's own timer, by which no trigger is asked, is for when there
+        # is none.
+        backstop = (
+            None
+            if deadline is None
+            else timedelta(seconds=max(1.0, deadline - time.time()) + self.operator.backstop)
+        )
+        self.backend.adopt(handle, self.worker, self.triggerer)
+        self.operator.defer(trigger=trigger, method_name="execute_complete", timeout=backstop)
+
+    def _deadline(self) -> float | None:
+        """When this try must be over, in epoch seconds: its start date lives through deferrals."""
+        limit = self.operator.execution_timeout
+        if limit is None:
+            return None
+        begun = self.ti.start_date
+        return float((begun.timestamp() if begun is not None else time.time()) + limit.total_seconds())
+
+    # Following.
+
+    def _go_on(self) -> dict[str, Any]:
+        assert self.handle is not None
+        attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
+        with self.backend.changes(self.handle.run) as self._changes:
+            outcome = drive(follow(FollowPolicy(attempts=attempts)), self._answer)
+        return self.finish(outcome)
+
+    _changes: Changes
+
+    @cached_property
+    def _teller(self) -> Teller:
+        assert self.handle is not None
+        return Teller(self.backend, self.handle.run, self.worker.id, output=self.operator.get_logs)
+
+    def _answer(self, ask: Ask) -> Answer:
+        match ask:
+            case Observe(evidence):
+                return self._observe(evidence)
+            case Wait(seconds):
+                if not self.stays:
+                    self._defer()
+                self._wait(seconds)
+            case Launch(attempt, why):
+                self.log.warning("attempt %d, because of: %s", attempt, why)
+                self.handle = self.backend.launch(self.plan, self.worker)
+                self._announce(self.handle)
+        return None
+
+    def _observe(self, evidence: bool) -> Answer:
+        assert self.handle is not None
+        try:
+            seen = self.backend.observe(self.handle.run, evidence)
+        except BackendUnreachable as error:
+            return error
+        for line in self._teller.news(seen, time.time()):
+            self.log.info("%s", line)
+        if seen.uid != self.handle.uid or (seen.owner is not None and seen.owner.id != self.worker.id):
+            owner = seen.owner.id if seen.owner is not None else "nobody"
+            raise AirflowFailException(
+                f"run {seen.run} is on attempt {seen.attempt} now and belongs to {owner}: this try lost it"
+            )
+        return seen
+
+    def _wait(self, seconds: float) -> None:
+        """Until something changed, in steps short enough to see that the task is being killed: SIGKILL
+        follows in 5 s.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            self._leave_if_killed()
+            left = end - time.monotonic()
+            if left <= 0 or self._changes.wait(min(left, _STEP)):
+                return
+
+    # Ending otherwise than by itself.
+
+    def _leave_if_killed(self) -> None:
+        """The worker was told to end. If a person or a time limit ended the task, the run ends with it. If
+        the task counts as running still, only this worker goes away (a restart, a drained node): the run goes
+        on, for the next try.
+        """
+        if not self.operator.killed:
+            return
+        ti = self.ti
+        states = ti.get_task_states(
+            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+        )
+        state = task_state(states, ti)
+        run = self.handle.run if self.handle is not None else self.plan.run
+        if state == "running" and ti.try_number <= (ti.max_tries or 0):
+            raise AirflowException(
+                f"this worker is told to end; run {run} goes on, and the next try of the task adopts it"
+            )
+        why = (
+            "the worker was told to end, and no try is left"
+            if state == "running"
+            else f"the task was ended (its state is {state})"
+        )
+        self._stop(why, _UNTIL_SIGKILL)
+        raise AirflowException(f"run {run} is stopped: {why}")
+
+    def _timing(self) -> _StopsWhenTimedOut:
+        return _StopsWhenTimedOut(self)
+
+    def _out_of_time(self) -> NoReturn:
+        raise AirflowTaskTimeout(
+            f"the task's execution_timeout of {self.operator.execution_timeout} has passed"
+        )
+
+    def _stop(self, reason: str, patience: float = _UNTIL_GONE) -> None:
+        """Stop the run and wait until it has ended, while its last words go into the log."""
+        handle = self.handle
+        if handle is None:
+            try:
+                seen = self.backend.observe(self.plan.run)
+            except UnknownRun:
+                return
+            handle = self.handle = Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")
+        self.log.info("stopping run %s: %s", handle.run, reason)
+        self.backend.stop(handle, self.worker, BY, reason)
+        end = time.monotonic() + patience
+        with self.backend.changes(handle.run) as changes:
+            while time.monotonic() < end:
+                seen = self.backend.observe(handle.run)
+                for line in self._teller.news(seen, time.time()):
+                    self.log.info("%s", line)
+                if seen.uid != handle.uid or state_of(seen).is_final:
+                    break
+                changes.wait(_STEP)
+
+    # The end, whichever way it was reached.
+
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
+        """The result of a run that succeeded; an exception with the reason for one that did not."""
+        self._teller.forget()
+        for diagnosis in outcome.diagnoses:
+            if outcome.ok:
+                self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
+        if outcome.ok:
+            self.log.info("%s", outcome.message)
+            result = self.operator.result(outcome)
+            self._hand_over(result)
+            return result
+        self._log_last_lines(outcome)
+        text = failure_text(outcome)
+        raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
+
+    def _hand_over(self, result: dict[str, Any]) -> None:
+        """A result counts as taken once Airflow has accepted the task's success; see `plugin`."""
+        handle, backend = self.handle, self.backend
+        assert handle is not None
+        if plugin.Listener.active:
+            plugin.when_accepted[str(self.ti.id)] = lambda: backend.hand_over(handle)
+        else:
+            self.ti.xcom_push("return_value", result)
+            backend.hand_over(handle)
+
+    def _log_last_lines(self, outcome: Outcome) -> None:
+        member = first_failing(outcome)
+        text = outcome.seen.tails.get(member or "", "")
+        if text:
+            lines = text.splitlines()[-LAST_LINES:]
+            self.log.error("the last lines of %s, which failed first:", member)
+            for line in lines:
+                self.log.error("  %s", line)
+
+
+class _StopsWhenTimedOut:
+    """Airflow's execution_timeout strikes as an exception anywhere: the run ends before the task does."""
+
+    def __init__(self, leg: Leg) -> None:
+        self.leg = leg
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, AirflowTaskTimeout):
+            try:
+                self.leg._stop(
+                    f"the task's execution_timeout of {self.leg.operator.execution_timeout} has passed"
+                )
+            except AllaboardError as trouble:
+                self.leg.log.error("the run could not be stopped: %s", trouble)
+
+
+def first_failing(outcome: Outcome) -> str | None:
+    """The member whose end explains the run's: the one that the diagnosis blames, else the first to fail."""
+    seen = outcome.seen
+    blamed = outcome.diagnoses[0].blame if outcome.diagnoses else None
+    if blamed in {m.name for m in seen.members}:
+        return blamed
+    failed = [m for m in seen.members if m.exit_code not in (None, 0)]
+    return min(failed, key=lambda m: (m.ended or float("inf"), m.rank)).name if failed else None
+
+
+def failure_text(outcome: Outcome) -> str:
+    """What failed, why, and what to do."""
+    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
+    return f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}"
+
+
+#: Nothing but a person's hand can make these end differently. Everything else is tried again as often as the
+#: task's `retries` says, for that is what its author asked for: a script that raised may have met a passing
+#: trouble, and the next try resumes.
+HOPELESS = frozenset({"bad_entrypoint", "world_size_mismatch", "checkpoint_mismatch"})
+_STOPPED_BY_NO_PERSON = frozenset({"allaboard", "SIGTERM", BY})
+
+
+def is_hopeless(outcome: Outcome) -> bool:
+    """Whether another try would be pointless, or against the will of whoever stopped the run."""
+    if outcome.state is State.STOPPED:
+        stop = outcome.seen.stop
+        return stop is None or stop.by not in _STOPPED_BY_NO_PERSON
+    return bool(outcome.diagnoses) and outcome.diagnoses[0].code in HOPELESS
+
+
+def result_of(outcome: Outcome) -> dict[str, Any]:
+    """What goes into XCom: ``status --json`` without members (contract, section 4)."""
+    return {name: value for name, value in outcome.summary.items() if name != "members"}
+
+
+def dag_folder(operator: Any) -> str:
+    """Where relative paths of a DAG's jobs start: the folder of the DAG file."""
+    file = operator.dag.fileloc if operator.has_dag() else None
+    return str(Path(file).absolute().parent if file else Path.cwd())
+
+
+def observation_words(seen: Observation) -> str:
+    """``digits-1f0c9a77 running, step 120/400``."""
+    step = seen.progress.step
+    return f"{seen.run} {state_of(seen)}" + (f", step {step}" if step is not None else "")

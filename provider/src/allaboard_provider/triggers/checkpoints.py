@@ -1,0 +1,74 @@
+"""Waits for a checkpoint, in the triggerer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from allaboard_provider.triggers.looking import LookTrigger
+
+
+class CheckpointTrigger(LookTrigger):
+    """Fires when a complete checkpoint of a step above ``after`` is at ``uri``."""
+
+    def __init__(self, uri: str, after: int | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        self.uri, self.after = uri, after
+
+    def arguments(self) -> dict[str, Any]:
+        return {"uri": self.uri, "after": self.after}
+
+    def is_here(self) -> bool:
+        from allaboard.backends.local.machine import fingerprint
+
+        known = dict(self.fingerprint or {})
+        try:
+            return fingerprint(known.pop("folder")) == known
+        except OSError:
+            return False
+
+    def is_there(self) -> bool:
+        return newest(self.uri, self.after) is not None
+
+
+def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
+    """The newest complete checkpoint in a run's folder, or in the folder of many runs. Raises
+    `AllaboardError`.
+    """
+    from allaboard.checkpoints import latest, step_of
+    from allaboard.storage import open_store
+
+    store = open_store(uri)
+    folders = store.folders()
+    # A folder of steps is a run's; otherwise each folder is one of a run.
+    stores = (
+        [store]
+        if any(step_of(name) is not None for name in folders)
+        else [store.below(name) for name in folders]
+    )
+    found = [one for one in map(latest, stores) if one is not None and (after is None or one.step > after)]
+    if not found:
+        return None
+    last = max(found, key=lambda one: (one.manifest.created or "", one.step))
+    return {
+        "uri": last.uri,
+        "step": last.step,
+        "run": last.manifest.run,
+        "metrics": dict(last.metrics),
+        "created": last.manifest.created,
+    }
+
+
+def fingerprint_of(uri: str) -> dict[str, Any] | None:
+    """What tells this disk from another machine's: of the folder, or of what is there of the way to it. None
+    for a bucket.
+    """
+    from allaboard.backends.local.machine import fingerprint
+    from allaboard.storage import open_store
+
+    folder: Path | None = open_store(uri).local_path()
+    if folder is None:
+        return None
+    while not folder.exists():
+        folder = folder.parent
+    return {**fingerprint(str(folder)), "folder": str(folder)}

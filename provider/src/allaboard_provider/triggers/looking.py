@@ -1,0 +1,66 @@
+"""Looking again and again, in the triggerer, until something is there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+VERSION = 1
+
+
+class LookTrigger(BaseTrigger):
+    """Fires ``{"version", "status"}`` once. ``status``: ``there``, ``elsewhere`` (what is looked at is on the
+    disk of another machine) or ``error`` (``error`` says what).
+
+    ``fingerprint``: of the folder that a look needs; None when it can be seen from anywhere.
+    """
+
+    def __init__(
+        self,
+        fingerprint: Mapping[str, Any] | None = None,
+        poll: float = 10.0,
+        version: int = VERSION,
+        **newer: Any,
+    ) -> None:
+        super().__init__()
+        self.fingerprint = dict(fingerprint) if fingerprint is not None else None
+        self.poll, self.version, self.newer = poll, version, newer
+
+    def arguments(self) -> dict[str, Any]:
+        """What the kind of look needs, as plain JSON."""
+        raise NotImplementedError
+
+    def is_here(self) -> bool:
+        """Whether this process sees what the worker saw. Blocks."""
+        raise NotImplementedError
+
+    def is_there(self) -> bool:
+        """Whether what is waited for has come. Blocks."""
+        raise NotImplementedError
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        common = {"version": self.version, "fingerprint": self.fingerprint, "poll": self.poll}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            **common,
+            **self.arguments(),
+            **self.newer,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            event = await self._watch()
+        except Exception as error:
+            self.log.exception("the look failed")
+            event = {"version": VERSION, "status": "error", "error": f"{type(error).__name__}: {error}"}
+        yield TriggerEvent(event)
+
+    async def _watch(self) -> dict[str, Any]:
+        if self.fingerprint is not None and not await asyncio.to_thread(self.is_here):
+            return {"version": VERSION, "status": "elsewhere"}
+        while not await asyncio.to_thread(self.is_there):
+            await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
+        return {"version": VERSION, "status": "there"}
