@@ -141,12 +141,34 @@ def test_the_delay_doubles_up_to_its_longest() -> None:
     assert [s - e for s, e in zip(starts[1:], ended, strict=False)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_one_failure_at_a_time_over_all_members() -> None:
-    m = Machine(workers=5, policy={"backoff_limit": 3}).admit()
+def all_fail(m: Machine) -> Machine:
     for name in list(m.operator.members):
-        if not m.finished and m.operator.members[name].alive and not m.operator.ended:
-            m.exits(name, 1)
-    assert m.operator.restarts == 3 and m.state == "failed"
+        m.exits(name, 1)
+    return m
+
+
+def test_one_failure_at_a_time_over_all_members() -> None:
+    m = all_fail(Machine(workers=5, policy={"backoff_limit": 3}).admit())
+    assert m.operator.restarts == 3 and m.state != "failed", "the restarts that were counted come first"
+    m.passes(0.6)
+    assert [number for _, number, _ in m.spawned] == [0, 0, 0, 0, 0, 1, 1, 1] and m.state != "failed"
+    for name in ("master-0", "worker-0", "worker-1"):
+        m.exits(name, 1)
+    assert m.operator.restarts == 3 and m.state == "failed" and m.finished
+
+
+def test_a_granted_restart_that_lives_on_does_not_keep_a_failed_job() -> None:
+    m = all_fail(Machine(workers=5, policy={"backoff_limit": 3}).admit()).passes(0.6)
+    assert m.state != "failed" and m.signals == []
+    m.passes(1.0)
+    assert m.state == "failed" and len(m.signals) == 3 and {what for _, what in m.signals} == {"TERM"}
+
+
+def test_a_stop_while_granted_restarts_wait_is_a_stop() -> None:
+    m = all_fail(Machine(workers=5, policy={"backoff_limit": 3}).admit())
+    m.does(m.operator.ask_stop(a_stop(m), False, m.now))
+    m.passes(60)
+    assert m.state == "stopped" and m.finished and len(m.spawned) == 5
 
 
 def test_backoff_limit_zero_fails_at_the_first_failure() -> None:

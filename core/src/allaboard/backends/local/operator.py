@@ -15,6 +15,8 @@ Where this differs from the operator, on purpose:
 - Elastic, worker 0 lost: every survivor fails and is restarted, each counted. Here the whole gang starts
   again from its checkpoint and one restart is counted: one failure is one failure.
 - Restart delay: 10 s doubling to 5 min. Here 0.5 s doubling to 10 s: there is no image to pull.
+- A failure beyond the limit: the job fails at once, though restarts of other members that were counted have
+  not begun. Here they begin, and have 1 s to speak, before it fails: a restart that is counted has happened.
 - Members still ending when the job succeeded: deleted at once. Here they have 1 s to end by themselves: an
   exit code of its own says more than 143.
 """
@@ -136,6 +138,9 @@ class Operator:
     asked: bool = False
     expected: set[str] = field(default_factory=set)
     settle_until: float | None = None
+    doomed: bool = False
+    owed: set[str] = field(default_factory=set)
+    verdict_at: float | None = None
     gang_due: float = 0.0
     over: bool = False
 
@@ -207,6 +212,8 @@ class Operator:
         self._event("Normal", "Started", name, f"started try {one.tries - 1}", now)
         if self.marks.scheduled is None and all(self.members[n].started for n in self.expected):
             self.marks.scheduled = now
+        if name in self.owed and not any(self._is_owed_a_start(o) for o in self.members.values()):
+            self.verdict_at = now + SETTLE
         return self._judge(now)
 
     def met(self, now: float) -> None:
@@ -230,6 +237,7 @@ class Operator:
         one.alive, one.kill_at, one.ended = False, None, now
         one.exit_code = 128 - code if code < 0 else code
         one.reason = reason or ("Completed" if one.exit_code == 0 else "Error")
+        self.owed.discard(name)
         if one.again:
             one.phase, one.reason = "pending", None
             return self._gang_again(now)
@@ -237,7 +245,7 @@ class Operator:
             return self._gone(one, now)
         if one.exit_code == 0 and self.layout.policy.restart != "always":
             one.phase = "succeeded"
-            return self._judge(now)
+            return [*self._judge(now), *self._verdict(now)]
         return self._failed(one, now)
 
     @property
@@ -259,7 +267,9 @@ class Operator:
             return self._fail("Failed", now, role=one.member.group)
         if self.restarts >= policy.backoff_limit:
             one.phase = "failed"
-            return self._fail("BackoffLimit", now)
+            self.doomed = True
+            self.owed.update(o.member.name for o in self.members.values() if self._is_owed_a_start(o))
+            return self._verdict(now)
         one.restarts += 1
         if policy.restart == "exit_code":
             one.phase = "pending"
@@ -275,6 +285,16 @@ class Operator:
             return self._restart_gang(one, now + delay, now)
         one.due = now + delay
         return self._judge(now)
+
+    def _is_owed_a_start(self, one: _One) -> bool:
+        """Whether a restart of it was counted and has not begun."""
+        return one.due is not None or one.again
+
+    def _verdict(self, now: float) -> list[Action]:
+        """Fail a job whose restarts are used up: one failure at a time, so those that were granted come first."""
+        if not self.doomed or self.owed or self._leaving:
+            return []
+        return self._fail("BackoffLimit", now)
 
     def _is_host(self, one: _One) -> bool:
         """Worker 0 of an elastic gang holds the rendezvous: without it the others cannot go on."""
@@ -428,6 +448,8 @@ class Operator:
 
     def _suspended(self, now: float) -> list[Action]:
         self.suspended, self.waiting, self.asked = True, None, False
+        self.doomed, self.verdict_at = False, None
+        self.owed.clear()
         running = next((c for c in self.conditions if c.type == "Running" and c.status == "True"), None)
         if running is not None:
             self.conditions = with_condition(
@@ -466,6 +488,9 @@ class Operator:
                 actions.append(self._spawn(one))
         if self.settle_until is not None and now >= self.settle_until:
             actions += self._end_all(now)
+        if not self._leaving and self.verdict_at is not None and now >= self.verdict_at:
+            self.owed.clear()
+            actions += self._verdict(now)
         if not self._leaving:
             actions += self._limits(now)
         if self._ttl_due(now):
@@ -503,6 +528,8 @@ class Operator:
             times.append(self.settle_until)
         policy = self.layout.policy
         if not self._leaving:
+            if self.verdict_at is not None:
+                times.append(self.verdict_at)
             if policy.deadline is not None and self.started is not None:
                 times.append(self.started + policy.deadline)
             limit, since = policy.clocks.get(self.phase()), self._phase_since()
