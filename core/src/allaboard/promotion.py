@@ -188,7 +188,7 @@ def rollback(
     except BadInput as error:
         others = ", ".join(str(found.number) for found in past.promotions if found is not target) or "none"
         raise BadInput(
-            f"promotion {target.number} cannot be restored: {error}; choose another one (there are: {others})",
+            f"promotion {target.number} cannot be restored: {error}; choose another (there are: {others})",
             code="checkpoint_gone",
         ) from error
     draft = replace(
@@ -275,10 +275,7 @@ def _create(store: Store, record: Promotion, single_writer: bool) -> None:
         store.create(key, data)
     except StorageUnsupported as error:
         if not single_writer:
-            raise StorageUnsupported(
-                f"{join(store.uri, key)}: {error}; two promoters could overwrite each other there. "
-                "If nobody else promotes into this store, say so (--single-writer); else keep them elsewhere"
-            ) from error
+            raise StorageUnsupported(f"{error} (--single-writer)") from error
         if store.stat(key) is not None:
             raise StorageConflict(f"{join(store.uri, key)}: it exists already") from error
         store.write(key, data)

@@ -1,6 +1,6 @@
-"""Saves that are killed: run as a process of its own, it forks writers, kills them, and looks at what they left.
+"""Saves that are killed: as a process of its own, it forks writers, kills them, and looks at what they left.
 
-    python crashing.py random URI TRIALS SEED SPAN     kill -9 at random moments of a loop of saves, within SPAN s
+    python crashing.py random URI TRIALS SEED SPAN     kill -9 within SPAN seconds of a loop of saves
     python crashing.py points FOLDER                   die before the 1st, 2nd, ... change of the file system
 
 Prints one JSON object. Forking keeps one trial at some milliseconds.
@@ -43,7 +43,7 @@ def keep_saving(uri: str, first: int, seed: int, told: int) -> None:
 
 def at_random(uri: str, trials: int, seed: int, span: float) -> dict[str, Any]:
     store, rng = open_store(uri), random.Random(seed)
-    seen = {"trials": 0, "acknowledged": 0, "killed_inside_a_save": 0, "problems": []}
+    seen: dict[str, Any] = {"trials": 0, "acknowledged": 0, "killed_inside_a_save": 0, "problems": []}
     for trial in range(trials):
         before = latest(store)
         reading, writing = os.pipe()
@@ -120,7 +120,12 @@ def at_every_point(base: str) -> dict[str, Any]:
         left += [f"point {points}: {key}" for key in tidy(store)]
         shutil.rmtree(uri)
         if os.waitstatus_to_exitcode(status) != 9:
-            return {"points": points, "exit": os.waitstatus_to_exitcode(status), "problems": problems, "left": left}
+            return {
+                "points": points,
+                "exit": os.waitstatus_to_exitcode(status),
+                "problems": problems,
+                "left": left,
+            }
         points += 1
 
 
@@ -130,7 +135,9 @@ def die_before_change(count: int) -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal seen
-        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        writes = (
+            event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
         if event in CHANGES or writes:
             seen += 1
             if seen == count:

@@ -56,7 +56,12 @@ def test_a_folder_without_a_manifest_does_not_exist(store: Store) -> None:
 
 def test_foreign_files_are_no_checkpoints(store: Store) -> None:
     a_checkpoint(store, 1)
-    for key in ("readme.txt", "step-7/manifest.json", "tmp/step-000000000009/manifest.json", "step-000000000008"):
+    for key in (
+        "readme.txt",
+        "step-7/manifest.json",
+        "tmp/step-000000000009/manifest.json",
+        "step-000000000008",
+    ):
         store.write(key, b"{}")
     assert steps(store) == [1]
 
@@ -76,16 +81,16 @@ def test_a_cut_part_is_seen_without_reading_it(store: Store) -> None:
 def test_a_missing_part_is_named(store: Store) -> None:
     a_checkpoint(store, 2)
     store.delete(["step-000000000002/optimizer.bin"])
-    assert [item.problems for item in scan(store) if isinstance(item, Torn)] == [("part optimizer.bin is missing",)]
+    assert [item.problems for item in scan(store) if isinstance(item, Torn)] == [
+        ("part optimizer.bin is missing",)
+    ]
     assert verify(store, 2) == ["part optimizer.bin is missing"]
 
 
 def test_other_bytes_of_the_same_length_are_seen_by_verify(store: Store) -> None:
     a_checkpoint(store, 2)
     corrupt(store, 2, "optimizer.bin")
-    assert verify(store, 2) == [
-        "part optimizer.bin has other bytes than the manifest says (sha256 differs)"
-    ]
+    assert verify(store, 2) == ["part optimizer.bin has other bytes than the manifest says (sha256 differs)"]
 
 
 def test_every_problem_is_listed(store: Store) -> None:
@@ -95,9 +100,7 @@ def test_every_problem_is_listed(store: Store) -> None:
     assert len(verify(store, 2)) == 2
 
 
-def test_a_part_larger_than_one_read_is_verified_whole(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_larger_than_one_read_is_verified_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("allaboard.checkpoints.listing.CHUNK", 1000)
     a_checkpoint(store, 2, parts={"model.bin": bytes(4500)})
     assert verify(store, 2) == []

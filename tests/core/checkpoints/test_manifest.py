@@ -117,7 +117,9 @@ def test_a_uri_is_split_into_the_runs_folder_and_the_step(uri: str, found: tuple
 
 
 def test_a_checkpoint_shows_its_manifest_uri_and_bytes() -> None:
-    shown = Checkpoint("s3://b/r/step-000000000003", Manifest.decode(a_body(metrics={"loss": 1.0}), "here")).to_dict()
+    shown = Checkpoint(
+        "s3://b/r/step-000000000003", Manifest.decode(a_body(metrics={"loss": 1.0}), "here")
+    ).to_dict()
     assert (shown["uri"], shown["step"], shown["bytes"], shown["metrics"]) == (
         *("s3://b/r/step-000000000003", 3, 10),
         {"loss": 1.0},

@@ -38,7 +38,9 @@ def test_scalars_of_numpy_and_torch_become_plain_numbers() -> None:
 
 
 def test_nested_metrics_and_words_are_kept() -> None:
-    clean, nonfinite = plain({"per_class": {"cat": 0.5, "dog": math.nan}, "split": "test", "ok": True, "list": [1, math.inf]})
+    clean, nonfinite = plain(
+        {"per_class": {"cat": 0.5, "dog": math.nan}, "split": "test", "ok": True, "list": [1, math.inf]}
+    )
     assert clean == {"per_class": {"cat": 0.5, "dog": None}, "split": "test", "ok": True, "list": [1, None]}
     assert nonfinite == ("per_class.dog", "list[1]")
 

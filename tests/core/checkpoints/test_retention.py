@@ -204,7 +204,7 @@ def test_without_delay_the_parts_go_at_once(store: Store) -> None:
 
 
 def test_corrupt_bytes_do_not_hide_from_retention_what_it_must_keep(disk: Store) -> None:
-    """Retention looks at sizes only; whoever finds corrupt bytes (the checkpointer does) sets that one aside."""
+    """Retention looks at sizes only; whoever finds corrupt bytes, as the checkpointer does, sets it aside."""
     a_checkpoint(disk, 1)
     a_checkpoint(disk, 2)
     corrupt(disk, 2)
@@ -214,7 +214,9 @@ def test_corrupt_bytes_do_not_hide_from_retention_what_it_must_keep(disk: Store)
 @pytest.mark.parametrize("keep", [0, -1, True, 1.5, "3"])
 def test_keep_below_one_is_refused(disk: Store, keep: Any) -> None:
     a_checkpoint(disk, 1)
-    with pytest.raises(BadInput, match=r"keep .*: at least the newest checkpoint is always kept; give 1 or more"):
+    with pytest.raises(
+        BadInput, match=r"keep .*: at least the newest checkpoint is always kept; give 1 or more"
+    ):
         prune(disk, keep, None, time.time())
     assert steps(disk) == [1]
 

@@ -15,7 +15,13 @@ from allaboard.checkpoints import Manifest, latest, save, scan, verify
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED
 from allaboard.checkpoints.retention import retire
 from allaboard.checkpoints.saving import STAGING
-from allaboard.errors import BadInput, Conflict, StorageDenied, StorageFull, StorageMissing, StorageUnreachable
+from allaboard.errors import (
+    BadInput,
+    Conflict,
+    StorageFull,
+    StorageMissing,
+    StorageUnreachable,
+)
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 from tests.core.checkpoints.building import a_checkpoint, keys, steps, without_manifest
@@ -83,7 +89,7 @@ def test_what_a_living_writer_has_in_staging_is_left_alone(disk: Store) -> None:
 def test_a_saved_checkpoint_is_complete_and_verifies(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_bytes(b"{}" * 1000)
-    parts = {"model.bin": b"m" * 100_000, "empty.bin": b"", "tokenizer.json": file}
+    parts: dict[str, bytes | Path] = {"model.bin": b"m" * 100_000, "empty.bin": b"", "tokenizer.json": file}
     saved = save(store, Manifest(step=3, run="run-1"), parts)
     assert scan(store) == [saved]
     assert verify(store, 3) == []
@@ -97,12 +103,18 @@ def test_a_saved_checkpoint_is_complete_and_verifies(store: Store, tmp_path: Pat
 
 
 def test_a_function_writes_its_own_part(store: Store) -> None:
-    save(store, Manifest(step=1), {"state.bin": lambda path: path.write_bytes(b"written by the script") and None})
+    save(
+        store,
+        Manifest(step=1),
+        {"state.bin": lambda path: path.write_bytes(b"written by the script")},
+    )
     assert store.read("step-000000000001/state.bin") == b"written by the script"
     assert verify(store, 1) == []
 
 
-def test_the_manifest_is_the_last_object_to_reach_a_bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_is_the_last_object_to_reach_a_bucket(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket = s3.make_bucket()
     with between(s3, lambda request: None) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
@@ -111,7 +123,9 @@ def test_the_manifest_is_the_last_object_to_reach_a_bucket(s3: S3Server, monkeyp
     assert [path.rpartition("/")[2] for path in written] == ["model.bin", "optimizer.bin", MANIFEST]
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", MANIFEST, RETIRED, "with space", "x" * 200, "a~b"])
+@pytest.mark.parametrize(
+    "name", ["", ".hidden", "a/b", "../x", MANIFEST, RETIRED, "with space", "x" * 200, "a~b"]
+)
 def test_a_part_that_cannot_be_named_so_is_refused_before_anything_is_written(disk: Store, name: str) -> None:
     with pytest.raises(BadInput, match="cannot name a part"):
         save(disk, Manifest(step=1), {name: b"x"})
@@ -254,7 +268,9 @@ try:
 except StorageFull as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert "File too large" in done.stdout
     assert keys(open_store(tmp_path)) == []
 
@@ -277,9 +293,16 @@ except StorageDenied as error:
     print(error)
 """
     for folder in (tmp_path, *tmp_path.parents):
-        if os.geteuid() == 0 and folder.stat().st_uid == 0 and folder != Path("/") and folder.stat().st_mode & 0o77 == 0:
+        if (
+            os.geteuid() == 0
+            and folder.stat().st_uid == 0
+            and folder != Path("/")
+            and folder.stat().st_mode & 0o77 == 0
+        ):
             folder.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", script, str(place)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(place)], capture_output=True, text=True, check=True
+    )
     assert f"{place}/run-1/step-000000000001" in done.stdout
     assert "Permission denied" in done.stdout
     assert "give" in done.stdout

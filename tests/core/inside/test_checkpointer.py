@@ -34,7 +34,11 @@ WAIT = 120  # seconds until a child that hangs fails its test
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No environment but the test's own, and nobody's signal handler left behind."""
     for name in list(os.environ):
-        if name.startswith(("ALLABOARD_", "AWS_", "TORCHELASTIC")) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        if name.startswith(("ALLABOARD_", "AWS_", "TORCHELASTIC")) or name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+        ):
             monkeypatch.delenv(name)
     yield
     leaving.unwatch()
@@ -160,7 +164,13 @@ def test_every_that_is_neither_is_refused(given: Any) -> None:
         (Every(steps=50), 50, 0, 0, True),
         (Every(steps=50), 50, 50, 0, False),  # saved, or resumed from, just now
         (Every(steps=50), 99, 50, 0, False),
-        (Every(steps=50), 130, 99, 0, True),  # a script that reports every epoch crosses the boundary in between
+        (
+            Every(steps=50),
+            130,
+            99,
+            0,
+            True,
+        ),  # a script that reports every epoch crosses the boundary in between
         (Every(steps=50), 40, 120, 0, False),
         (Every(steps=1), 0, 0, 0, False),
         (Every(seconds=60), 7, 5, 59, False),
@@ -228,7 +238,7 @@ def test_a_part_keeps_its_name_when_its_step_is_saved_again(run: Store) -> None:
 
 def test_what_torch_saves_comes_back_on_the_cpu(run: Store) -> None:
     torch = pytest.importorskip("torch")
-    state = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "step": 7, "name": "net"}
+    state: Any = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "step": 7, "name": "net"}
     Checkpointer(run.uri).save(7, state)
     found = Checkpointer(run.uri).resume()
     assert found is not None
@@ -243,7 +253,9 @@ def test_a_state_with_code_in_it_is_not_run(run: Store) -> None:
     Checkpointer(run.uri).save(7, {"path": Path("x"), "weight": 1})
     found = Checkpointer(run.uri).resume()
     assert found is not None
-    with pytest.raises(BadInput, match=r"if you trust it: torch\.load\(found\.path\(\), weights_only=False\)"):
+    with pytest.raises(
+        BadInput, match=r"if you trust it: torch\.load\(found\.path\(\), weights_only=False\)"
+    ):
         found.load()
 
 
@@ -265,7 +277,12 @@ def test_the_manifest_tells_where_it_comes_from(run: Store, monkeypatch: pytest.
     saved = Checkpointer(run.uri).save(1, b"state")
     assert saved is not None
     manifest = saved.manifest
-    assert (manifest.run, manifest.attempt, manifest.generation, manifest.world_size) == ("digits-1f", 3, 2, 4)
+    assert (manifest.run, manifest.attempt, manifest.generation, manifest.world_size) == (
+        "digits-1f",
+        3,
+        2,
+        4,
+    )
     assert manifest.created is not None and manifest.created.endswith("Z")
     assert manifest.versions["python"].count(".") == 2
 
@@ -370,7 +387,9 @@ def test_the_newest_of_any_attempt_is_taken(run: Store) -> None:
     assert (found.step, found.checkpoint.manifest.attempt) == (30, 2)
 
 
-@pytest.mark.parametrize("damage", ["other bytes", "half a part", "no part", "manifest cut", "manifest empty"])
+@pytest.mark.parametrize(
+    "damage", ["other bytes", "half a part", "no part", "manifest cut", "manifest empty"]
+)
 def test_a_damaged_newest_is_passed_over_for_the_one_before_and_said(
     run: Store, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
@@ -419,7 +438,7 @@ def test_all_damaged_means_from_the_beginning(run: Store, capsys: pytest.Capture
 
 
 def test_a_corrupt_newest_never_makes_retention_drop_the_whole_one_before(run: Store) -> None:
-    """keep=1, the newest is corrupt: were it still counted, the next save's retention would keep the wrong ones."""
+    """keep=1, the newest is corrupt: were it still counted, retention would keep the wrong one."""
     for step in (10, 20, 30):
         a_checkpoint(run, step)
     corrupt(run, 30)
@@ -500,9 +519,7 @@ def test_damaged_weights_are_not_replaced_by_others(
         Checkpointer(run.uri).resume()
 
 
-def test_an_evaluation_opens_the_checkpoint_it_was_given(
-    run: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_opens_the_checkpoint_it_was_given(run: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     a_checkpoint(run, 10)
     given = a_checkpoint(run, 20, {"loss": 0.5})
     a_checkpoint(run, 30)
@@ -712,7 +729,14 @@ TRAIN = """
 class Gang:
     """A script on several ranks."""
 
-    def __init__(self, body: str, run: Store, size: int, each: Mapping[int, Mapping[str, str]] | None = None, **environ: str):
+    def __init__(
+        self,
+        body: str,
+        run: Store,
+        size: int,
+        each: Mapping[int, Mapping[str, str]] | None = None,
+        **environ: str,
+    ):
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
         self.ranks = [
             Script(body, run, **{**where, "RANK": str(rank), **environ, **(each or {}).get(rank, {})})
@@ -766,7 +790,7 @@ def test_a_checkpoint_of_two_ranks_resumes_at_other_world_sizes(run: Store) -> N
 
 @pytest.mark.slow
 def test_all_ranks_take_what_rank_0_found(run: Store, tmp_path: Path) -> None:
-    """Rank 1 looks at another machine's disk here, where there is nothing; without agreement it would start at 0."""
+    """Rank 1 looks at another disk, where there is nothing; without agreement it would start at 0."""
     pytest.importorskip("torch")
     for step in (10, 20, 30):
         a_checkpoint(run, step)
@@ -927,7 +951,10 @@ def test_a_dead_endpoint_ends_the_script_with_one_clear_error() -> None:
     script = ended(body, "s3://bucket/ckpt/run-1", **environ)
     assert script.process.returncode == 1
     last = script.err.strip().splitlines()[-1]
-    assert "StorageUnreachable: checkpoint s3://bucket/ckpt/run-1/step-000000000007: saving step 7 failed" in last
+    assert (
+        "StorageUnreachable: checkpoint s3://bucket/ckpt/run-1/step-000000000007: saving step 7 failed"
+        in last
+    )
     assert environ["AWS_ENDPOINT_URL"] in last
     assert environ["AWS_SECRET_ACCESS_KEY"] not in script.err
 
@@ -981,7 +1008,9 @@ def test_a_bucket_is_as_good_as_a_disk(bucket: Store) -> None:
     assert found.load()["weight"].tolist() == [4.0] * 3
 
 
-def test_in_a_bucket_a_corrupt_newest_is_passed_over(bucket: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_bucket_a_corrupt_newest_is_passed_over(
+    bucket: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step in (10, 20):
         a_checkpoint(bucket, step)
     corrupt(bucket, 20)

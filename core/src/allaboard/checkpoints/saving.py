@@ -48,7 +48,7 @@ if sys.platform != "win32":
 STAGING = ".saving"
 _LEFT_AFTER = 86400.0
 
-Source = bytes | bytearray | memoryview | Path | Callable[[Path], None]
+Source = bytes | bytearray | memoryview | Path | Callable[[Path], object]
 """A part: its bytes, a file to copy, or a function that writes the file it is given."""
 
 
@@ -132,7 +132,7 @@ def _appear(staged: Path, final: Path) -> None:
         # No object was there when this save began, and only one process saves for a run.
         if any((final / path.name).exists() for path in staged.iterdir()):
             raise Conflict(
-                f"{final}: another process saved this step meanwhile; only rank 0 may save into a run's folder"
+                f"{final}: another process saved this step meanwhile; only rank 0 may save in a run's folder"
             ) from error
         _merge(staged, final)  # what is in the way is no object: the temporary file of a killed writer
 
@@ -299,7 +299,7 @@ def _opened(source: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _call(write: Callable[[Path], None], path: Path) -> None:
+def _call(write: Callable[[Path], object], path: Path) -> None:
     try:
         write(path)
     except StorageError:

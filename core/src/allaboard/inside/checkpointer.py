@@ -259,7 +259,7 @@ class Checkpointer:
 
     def save(self, step: int, state: Any, metrics: Metrics = None) -> Checkpoint | None:
         """Save now. ``state`` is anything that torch saves, or bytes, or parts: a mapping of names to bytes
-        and paths of files. ``metrics`` are numbers by name, or a function that returns them, called on rank 0.
+        and paths of files. ``metrics`` are numbers by name, or a function that returns them.
 
         On other ranks than 0 nothing happens, and None comes back. When this returns, the checkpoint is
         whole and durable. A step that was saved before is replaced; at every moment the old one or the new
@@ -393,9 +393,8 @@ class _Explained:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, StorageError):
-            text = (
-                f"checkpoint {self._uri}: {self._doing} failed; what was saved before is untouched. {error}"
-            )
+            trouble = str(error).removeprefix(f"{self._uri}: ")
+            text = f"checkpoint {self._uri}: {self._doing} failed: {trouble}"
             raise type(error)(text, code=error.code) from error
 
 

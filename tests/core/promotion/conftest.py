@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allaboard.storage import open_store
+from allaboard.storage.base import Store
+from tests.core.s3server import S3Server, s3_server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Where promotions are kept, on a disk and in a bucket."""
+    if request.param == "disk":
+        return open_store(tmp_path / "store")
+    server: S3Server = request.getfixturevalue("server")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    return open_store(f"s3://{server.make_bucket()}/store")
