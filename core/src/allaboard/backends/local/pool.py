@@ -292,7 +292,9 @@ class Pool:
         with self._translated(), self._locked():
             queue = self._fds["queue"]
             last = max((_number(name) for name in os.listdir(queue)), default=0)
-            name = f"{last + 1:012d}-{os.urandom(4).hex()}"
+            # Microseconds, so that a ticket's place can be told long after; the queue decides if the clock
+            # was set back.
+            name = f"{max(last + 1, time.time_ns() // 1000):017d}-{os.urandom(4).hex()}"
             folder = files.own_folder(queue, name)
             owner = files.new_lock(folder, "owner")
             files.write_whole(folder, "entry.json", entry.to_json())

@@ -1,0 +1,770 @@
+"""Slots are given to one gang at a time, in order, to all users of a machine, and are free when their processes are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.local import pool as pool_module
+from allaboard.backends.local import procs
+from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.pool import Entry, Grant, Need, Pool, Request, default_path
+from allaboard.errors import BadInput, SiteError
+from tests.core.local.processes import HERE, environment, fresh_mark, until
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
+NOBODY = 65534
+GiB = 1 << 30
+ROOM = Capacity(4.0, 8 * GiB, ("0", "1", "2"))
+ONE_GPU = Request("", (Need(gpu=1),))
+ALL_GPUS = Request("", (Need(gpu=3),))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "pool")
+
+
+@pytest.fixture
+def pool(path: str) -> Iterator[Pool]:
+    with Pool(path, ROOM) as one:
+        yield one
+
+
+def cpu(cores: float, run: str = "", count: int = 1, minimum: int | None = None, mark: str = "") -> Request:
+    return Request(mark, (Need(cpu=cores),) * count, minimum, run)
+
+
+def admitted(pool: Pool, request: Request) -> Grant:
+    grant = pool.try_admit(pool.ask(request))
+    assert grant is not None
+    return grant
+
+
+@contextlib.contextmanager
+def another(code: str, *arguments: str, user: int = 0, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program with a pool in another process, perhaps another user's. ``POOL`` and ``ROOM`` are there."""
+    # Imported before the user changes: the standard library may be out of his reach.
+    head = f"""
+import os, sys, time, json, pwd, socket, ctypes
+from allaboard.backends.local import procs
+from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.pool import Need, Pool, Request
+if {user}:
+    os.setgid({user}); os.setuid({user})
+ROOM = Capacity(4.0, {8 * GiB}, ("0", "1", "2"))
+"""
+    command = [sys.executable, "-c", head + code, *arguments]
+    child = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True, **options)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout
+        child.stdout.close()
+
+
+def line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout
+    text = child.stdout.readline()
+    assert text, "the other process failed"
+    return text.strip()
+
+
+def nothing_is_held(pool: Pool) -> bool:
+    seen = pool.describe()
+    return not seen["gangs"] and not seen["queue"] and seen["free"] == seen["capacity"]
+
+
+# --- giving and taking back -------------------------------------------------------------------------------------
+
+
+def test_a_gang_gets_its_slots_and_gives_them_back(pool: Pool) -> None:
+    grant = admitted(pool, Request("m", (Need(1, GiB, 1), Need(2, GiB, 2)), run="a"))
+    assert grant.admitted == (0, 1)
+    assert (grant.gpus(0), grant.gpus(1)) == (("0",), ("1", "2"))
+    assert pool.describe()["free"] == {"cpu": 1.0, "memory": 6 * GiB, "gpus": []}
+    grant.release()
+    grant.release()
+    assert nothing_is_held(pool)
+
+
+def test_who_states_nothing_takes_nothing_and_is_admitted_to_a_full_machine(pool: Pool) -> None:
+    admitted(pool, Request("m", (Need(4, 8 * GiB, 3),)))
+    grant = admitted(pool, Request("n", (Need(), Need())))
+    assert grant.gpus(0) == ()
+    assert len(pool.describe()["gangs"]) == 2, "it is on record all the same, for whoever must sweep"
+
+
+def test_what_can_never_fit_is_refused_with_both_figures(pool: Pool) -> None:
+    with pytest.raises(BadInput, match="2 members together ask for 10 cores, 16.0 GiB of memory, 2 GPUs, and this") as caught:
+        pool.ask(Request("m", (Need(5, 8 * GiB, 1),) * 2, run="train-1"))
+    assert "train-1 can never start here" in str(caught.value)
+    assert "this machine has 4 cores, 8.0 GiB of memory, 3 GPUs" in str(caught.value)
+    assert pool.ask(cpu(2, count=3, minimum=2)), "an elastic gang needs room for its minimum only"
+
+
+def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
+    admitted(pool, cpu(3, run="first"))
+    second, third = pool.ask(cpu(2, run="second")), pool.ask(cpu(1, run="third"))
+    assert pool.try_admit(second) is None
+    assert pool.try_admit(third) is None
+    assert pool.why_waiting(second) == "waits for 2 cores; free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    assert pool.why_waiting(third).endswith("; held by first; 1 before it in the queue")
+
+
+def test_first_come_first_served(pool: Pool) -> None:
+    holder = admitted(pool, cpu(2))
+    large, small, other = pool.ask(cpu(4)), pool.ask(cpu(1)), pool.ask(ONE_GPU)
+    assert pool.try_admit(small) is None, "there is room, but the large one came first"
+    assert pool.try_admit(other) is not None, "it wants something else"
+    holder.release()
+    assert pool.try_admit(small) is None
+    assert pool.try_admit(large) is not None
+    assert pool.try_admit(small) is None
+
+
+def test_whoever_leaves_the_queue_lets_others_pass(pool: Pool) -> None:
+    admitted(pool, cpu(2))
+    large, small = pool.ask(cpu(4)), pool.ask(cpu(1))
+    assert pool.try_admit(small) is None
+    large.cancel()
+    large.cancel()
+    assert pool.try_admit(small) is not None
+
+
+def test_who_waits_is_woken(pool: Pool) -> None:
+    def awake(ticket: Any) -> bool:
+        return bool(select.select([ticket], [], [], 0)[0])
+
+    holder = admitted(pool, Request("m", (Need(gpu=1), Need(gpu=2))))
+    first, second = pool.ask(ALL_GPUS), pool.ask(ONE_GPU)
+    pool.try_admit(first), pool.try_admit(second)
+    assert not awake(first)
+    holder.shrink([0])
+    assert awake(first) and awake(second)
+    assert pool.try_admit(first) is None
+    assert not awake(first), "a try takes the call back"
+    holder.release()
+    assert awake(first)
+    pool.try_admit(second)
+    first.cancel()
+    assert awake(second)
+
+
+def test_members_that_ended_give_back_their_slots(pool: Pool) -> None:
+    grant = admitted(pool, Request("m", (Need(2, GiB, 1), Need(2, GiB, 2))))
+    grant.shrink([1])
+    assert grant.admitted == (0,)
+    assert pool.describe()["free"] == {"cpu": 2.0, "memory": 7 * GiB, "gpus": ["1", "2"]}
+    assert admitted(pool, Request("n", (Need(gpu=2),))).gpus(0) == ("1", "2")
+
+
+def test_an_elastic_gang_starts_small_and_grows_where_nobody_waits(pool: Pool) -> None:
+    holder = admitted(pool, cpu(2))
+    gang = admitted(pool, cpu(1, count=4, minimum=2))
+    assert gang.admitted == (0, 1)
+    assert pool.grow(gang) == ()
+    holder.release()
+    waiting = pool.ask(cpu(1))
+    assert pool.grow(gang) == (2,), "one core is set aside for the one that waits"
+    assert pool.try_admit(waiting) is not None
+    assert pool.grow(gang) == ()
+    gang.shrink([1])
+    assert pool.grow(gang) == (1,)
+    assert gang.admitted == (0, 1, 2)
+
+
+def test_an_elastic_gang_grows_with_gpus_of_its_own(pool: Pool) -> None:
+    holder = admitted(pool, ONE_GPU)
+    gang = admitted(pool, Request("m", (Need(gpu=1),) * 3, minimum=1))
+    assert [gang.gpus(i) for i in gang.admitted] == [("1",), ("2",)]
+    holder.release()
+    assert pool.grow(gang) == (2,)
+    assert gang.gpus(2) == ("0",)
+    assert len(gang.fds(2)) == 2
+    gang.release()
+    assert nothing_is_held(pool)
+
+
+def test_the_description_shows_who_holds_what_and_who_waits(pool: Pool) -> None:
+    grant = admitted(pool, Request("m", (Need(1, GiB, 1), Need(1, GiB)), run="holder"))
+    port = pool.port(grant)
+    pool.ask(Request("n", (Need(gpu=3),), run="waiter"))
+    seen = pool.describe()
+    (gang,), (waiter,) = seen["gangs"], seen["queue"]
+    del gang["since"], waiter["since"]
+    me = {"user": pool_module.files.user_name(os.geteuid()), "pid": os.getpid()}
+    held = {"cpu": 2.0, "memory": 2 * GiB, "gpus": ["0"], "ports": [port], "members": 2, "leftover": False}
+    assert gang == {"run": "holder", **me, **held}
+    assert waiter == {"run": "waiter", **me, "cpu": 0.0, "memory": 0, "gpus": 3, "members": 1}
+    assert seen["gpus"][:2] == [{"id": "0", "run": "holder", "pids": []}, {"id": "1", "run": None, "pids": []}]
+    json.dumps(seen)
+
+
+# --- slots are free when their processes are gone ---------------------------------------------------------------
+
+
+def member_of(grant: Grant, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], pass_fds=grant.fds(0), **options)
+
+
+def test_released_slots_stay_taken_while_a_member_lives(pool: Pool) -> None:
+    grant = admitted(pool, Request("", (Need(cpu=3, gpu=1),), run="gone"))
+    with member_of(grant) as member:
+        grant.release()
+        seen = pool.describe()
+        assert seen["free"]["cpu"] == 1.0
+        assert seen["free"]["gpus"] == ["1", "2"]
+        assert [gang["leftover"] for gang in seen["gangs"]] == [True]
+        waiting = pool.ask(cpu(2))
+        assert pool.try_admit(waiting) is None
+        member.kill()
+    assert pool.try_admit(waiting) is not None
+
+
+def test_a_gpu_that_a_forgotten_process_holds_is_not_given_away(pool: Pool) -> None:
+    grant = admitted(pool, Request("", (Need(gpu=1), Need(gpu=2))))
+    with member_of(grant) as member:
+        grant.shrink([0])
+        assert pool.try_admit(pool.ask(ONE_GPU)) is None
+        if sys.platform.startswith("linux"):
+            assert pool.describe()["gpus"][0] == {"id": "0", "run": None, "pids": [member.pid]}
+        member.kill()
+
+
+HOLD = """
+pool = Pool(sys.argv[1], ROOM)
+grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=3, gpu=2),), run="doomed")))
+import subprocess
+env = {"PATH": os.environ["PATH"], **({"ALLABOARD_MARK": sys.argv[2]} if sys.argv[3] == "marked" else {})}
+member = subprocess.Popen(["sleep", "600"], pass_fds=grant.fds(0), env=env, start_new_session=True)
+if sys.argv[3] == "recorded":
+    grant.record([procs.identity(member.pid)])
+print(member.pid, grant.gpus(0), flush=True)
+time.sleep(600)
+"""
+
+
+@linux
+@pytest.mark.parametrize("how", ["marked", "recorded"])
+def test_what_a_killed_gang_left_is_killed_before_its_slots_are_given_away(how: str, pool: Pool) -> None:
+    with another(HOLD, pool.path, fresh_mark(), how) as other:
+        pid = int(line(other).split()[0])
+        survivor = procs.identity(pid)
+        assert survivor
+        try:
+            waiting = pool.ask(ALL_GPUS)
+            assert pool.try_admit(waiting) is None
+            other.kill()
+            other.wait()
+            assert procs.alive(survivor), "or this test shows nothing"
+            assert until(lambda: pool.try_admit(waiting), "the survivor is swept")
+            assert not procs.alive(survivor)
+        finally:
+            procs.send(survivor, signal.SIGKILL)
+
+
+@linux
+def test_a_survivor_that_nobody_can_find_keeps_its_slots(pool: Pool) -> None:
+    with another(HOLD, pool.path, fresh_mark(), "unmarked") as other:
+        pid = int(line(other).split()[0])
+        survivor = procs.identity(pid)
+        assert survivor
+        try:
+            other.kill()
+            other.wait()
+            waiting, small = pool.ask(cpu(2)), pool.ask(ONE_GPU)
+            assert pool.try_admit(waiting) is None
+            grant = pool.try_admit(small)
+            assert grant and grant.gpus(0) == ("2",)
+            assert [gang["leftover"] for gang in pool.describe()["gangs"]] == [True, False]
+            procs.send(survivor, signal.SIGKILL)
+            assert until(lambda: pool.try_admit(waiting), "its lock is free")
+        finally:
+            procs.send(survivor, signal.SIGKILL)
+
+
+def test_a_gang_counts_while_its_keeper_holds_the_owner_lock(pool: Pool) -> None:
+    """The supervisor is dead and the keeper still killing: nothing is given away yet, and nothing swept."""
+    code = """
+pool = Pool(sys.argv[1], ROOM)
+grant = pool.try_admit(pool.ask(Request("m", (Need(cpu=4),))))
+import subprocess
+keeper = subprocess.Popen(["sleep", "600"], pass_fds=grant.owner_fds)
+print(keeper.pid, flush=True)
+"""
+    with another(code, pool.path) as other:
+        keeper = int(line(other))
+        try:
+            other.wait()
+            waiting = pool.ask(cpu(1))
+            assert pool.try_admit(waiting) is None
+            assert [gang["leftover"] for gang in pool.describe()["gangs"]] == [False]
+        finally:
+            os.kill(keeper, signal.SIGKILL)
+        assert until(lambda: pool.try_admit(waiting), "the keeper is gone")
+
+
+def test_the_ticket_of_a_killed_process_vanishes(pool: Pool) -> None:
+    admitted(pool, cpu(1))
+    code = "pool = Pool(sys.argv[1], ROOM); t = pool.ask(Request('m', (Need(cpu=4),))); print(t._name, flush=True); time.sleep(600)"
+    with another(code, pool.path) as other:
+        line(other)
+        small = pool.ask(cpu(1))
+        assert pool.try_admit(small) is None
+        other.kill()
+        other.wait()
+        assert pool.try_admit(small) is not None
+    assert len(os.listdir(f"{pool.path}/queue")) == 0
+
+
+CYCLE = """
+pool = Pool(sys.argv[1], ROOM)
+print("up", flush=True)
+while True:
+    ticket = pool.ask(Request("m", (Need(1, 1, 1),) * 2, minimum=1))
+    grant = pool.try_admit(ticket)
+    if grant is None:
+        ticket.cancel()
+    else:
+        pool.port(grant); grant.record([(1, 1)]); grant.shrink([1]); pool.grow(grant); grant.release()
+"""
+
+
+def test_killed_at_any_instant_nothing_stays_taken(pool: Pool) -> None:
+    dice = random.Random(3)
+    for _ in range(25):
+        with another(CYCLE, pool.path) as one, another(CYCLE, pool.path) as two:
+            line(one), line(two)
+            time.sleep(dice.random() * 0.02)  # where in the cycle it is killed is the point
+            one.send_signal(signal.SIGKILL)
+    grant = admitted(pool, Request("m", (Need(4, 8 * GiB, 3),)))
+    assert grant.gpus(0) == ("0", "1", "2")
+    grant.release()
+    assert nothing_is_held(pool)
+    assert os.listdir(f"{pool.path}/gangs") == os.listdir(f"{pool.path}/queue") == []
+
+
+# --- many at once -----------------------------------------------------------------------------------------------
+
+
+def contenders(path: str, folder: Path, users: list[int], rounds: int, slots: int) -> list[subprocess.Popen[bytes]]:
+    folder.chmod(0o777)
+    (folder / "journal").touch()
+    (folder / "journal").chmod(0o666)
+    for gpu in ROOM.gpus:
+        (folder / f"gpu-{gpu}").touch()
+        (folder / f"gpu-{gpu}").chmod(0o666)
+    script = str(HERE / "a_contender.py")
+    gpus = ",".join(ROOM.gpus[:slots])
+    command = [sys.executable, script, path, str(folder), str(rounds), gpus]
+    return [subprocess.Popen([*command, str(user), f"run-{i}"], env=environment()) for i, user in enumerate(users)]
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (folder / "journal").read_text().splitlines()]
+
+
+def contend(path: str, folder: Path, users: list[int], rounds: int, victims: int, slots: int) -> None:
+    """Let them contend, kill some at any moment, and check what the journal says."""
+    dice = random.Random(7)
+    running = contenders(path, folder, users, rounds, slots)
+    doomed = dice.sample(running, victims)
+    try:
+        until(lambda: len(entries(folder)) >= len(users), "they began")
+        for victim in doomed:
+            time.sleep(dice.random() * 0.05)  # at any moment, queueing or holding
+            victim.kill()
+        codes = {one.pid: one.wait(timeout=120) for one in running}
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+    seen = entries(folder)
+    assert [entry for entry in seen if "violation" in entry] == [], "two at once on one GPU"
+    finished = {entry["pid"] for entry in seen if "done" in entry}
+    spared = {one.pid for one in running if one not in doomed}
+    assert spared <= finished, "somebody starved or failed"
+    assert all(codes[pid] == 0 for pid in spared)
+    # In the order of their tickets. With several slots the next may take his before those who came earlier have
+    # come for the ones that were set aside for them: so many may be passed, and not one more.
+    order = [entry["admitted"] for entry in sorted((e for e in seen if "admitted" in e), key=lambda e: e["at"])]
+    for place, ticket in enumerate(order):
+        assert sum(later < ticket for later in order[place + 1 :]) < slots, "overtaken"
+    assert len(order) >= len(spared) * rounds
+
+
+@pytest.mark.timeout(200)
+def test_thirty_processes_contend_for_three_gpus_and_some_are_killed(path: str, tmp_path: Path) -> None:
+    folder = tmp_path / "witness"
+    folder.mkdir()
+    contend(path, folder, users=[0] * 30, rounds=3, victims=10, slots=3)
+    with Pool(path, ROOM) as pool:
+        assert admitted(pool, ALL_GPUS).gpus(0) == ROOM.gpus
+        assert not pool.describe()["queue"]
+
+
+# --- several users ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_path() -> Iterator[str]:
+    """A pool below a folder that every user can reach."""
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="allaboard-test-", dir="/tmp")
+    os.chmod(folder, 0o1777)
+    yield f"{folder}/pool"
+    shutil.rmtree(folder)
+
+
+@root
+@linux
+@pytest.mark.parametrize("first", [0, NOBODY], ids=["root made it", "another user made it"])
+def test_users_share_one_pool_whoever_made_it(first: int, open_path: str) -> None:
+    with another("Pool(sys.argv[1], ROOM); print('made', flush=True)", open_path, user=first, umask=0o077) as maker:
+        assert line(maker) == "made"
+    assert stat.S_IMODE(os.stat(open_path).st_mode) == 0o1777
+    take = """
+pool = Pool(sys.argv[1], ROOM)
+grant = pool.try_admit(pool.ask(Request("m", (Need(cpu=3, gpu=2),), run="his")))
+print(grant.gpus(0), pool.port(grant), flush=True)
+sys.stdin.readline()
+grant.release()
+print("released", flush=True)
+"""
+    with (
+        Pool(open_path, ROOM) as mine,
+        another(take, open_path, user=NOBODY, stdin=subprocess.PIPE, umask=0o077) as his,
+    ):
+        assert line(his).startswith("('0', '1')")
+        waiting = mine.ask(ALL_GPUS)
+        assert mine.try_admit(waiting) is None
+        assert mine.describe()["gangs"][0]["user"] == "nobody"
+        assert his.stdin
+        his.stdin.write("\n")
+        his.stdin.flush()
+        assert line(his) == "released"
+        assert select.select([waiting], [], [], 30)[0], "one user wakes another"
+        assert mine.try_admit(waiting) is not None
+        his.stdin.close()
+
+
+@root
+@linux
+def test_users_contend_in_one_line(open_path: str, tmp_path: Path) -> None:
+    with tempfile_folder() as folder:
+        contend(open_path, folder, users=[0, NOBODY] * 6, rounds=2, victims=4, slots=1)
+    with Pool(open_path, ROOM) as pool:
+        assert admitted(pool, ALL_GPUS)
+
+
+@contextlib.contextmanager
+def tempfile_folder() -> Iterator[Path]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+@root
+@linux
+def test_a_user_neither_counts_nor_kills_what_a_killed_run_of_another_left_but_respects_its_locks(open_path: str) -> None:
+    mark = fresh_mark()
+    with another(HOLD, open_path, mark, "marked") as roots:
+        survivor = procs.identity(int(line(roots).split()[0]))
+        assert survivor
+        try:
+            roots.kill()
+            roots.wait()
+            ask = """
+pool = Pool(sys.argv[1], ROOM)
+cpus, gpu = pool.ask(Request("m", (Need(cpu=2),))), pool.ask(Request("m", (Need(gpu=1),)))
+print(pool.try_admit(cpus) is None, pool.try_admit(gpu).gpus(0), flush=True)
+sys.stdin.readline()
+print(pool.try_admit(cpus) is None, len(os.listdir(sys.argv[1] + "/gangs")), flush=True)
+"""
+            with another(ask, open_path, user=NOBODY, stdin=subprocess.PIPE) as his:
+                assert line(his) == "True ('2',)"
+                assert procs.alive(survivor), "it is not his to kill"
+                procs.send(survivor, signal.SIGKILL)
+                until(lambda: not procs.alive(survivor), "dead")
+                assert his.stdin
+                his.stdin.write("\n")
+                his.stdin.flush()
+                assert line(his) == "False 3", "root's entry cannot be removed, and counts for nothing"
+                his.stdin.close()
+        finally:
+            procs.send(survivor, signal.SIGKILL)
+    with Pool(open_path, ROOM) as pool:
+        admitted(pool, ALL_GPUS)
+        assert len(os.listdir(f"{open_path}/gangs")) == 1, "root tidies up for all"
+
+
+@root
+@linux
+def test_an_entry_of_one_user_never_aims_at_processes_of_another(open_path: str) -> None:
+    """Somebody writes down a process of root's as his own and dies; root's next run must not kill it."""
+    mark = fresh_mark()
+    with subprocess.Popen(["sleep", "600"], env=environment(**{procs.MARK: mark})) as target:
+        identity = until(lambda: procs.identity(target.pid), "started")
+        lie = """
+pool = Pool(sys.argv[1], ROOM)
+grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=1),))))
+grant.record([procs.Identity(int(sys.argv[3]), int(sys.argv[4]))])
+print("lied", flush=True)
+os.kill(os.getpid(), 9)
+"""
+        with another(lie, open_path, mark, str(identity.pid), str(identity.start), user=NOBODY) as liar:
+            assert line(liar) == "lied"
+            liar.wait()
+        with Pool(open_path, ROOM) as pool:
+            admitted(pool, ALL_GPUS)
+        assert target.poll() is None
+        target.kill()
+
+
+# --- ports ------------------------------------------------------------------------------------------------------
+
+
+def test_ports_are_below_the_range_of_outgoing_connections_and_never_given_twice(pool: Pool) -> None:
+    grants = [admitted(pool, Request("", (Need(),))) for _ in range(20)]
+    ports = [pool.port(grant) for grant in grants]
+    assert len(set(ports)) == 20
+    if Path("/proc/sys/net/ipv4/ip_local_port_range").exists():
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        assert lowest <= 12000 or all(10240 <= port < lowest for port in ports)
+    for port in ports:
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_port_on_which_somebody_listens_is_passed_over(
+    address: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        server = socket.create_server((address, 0), family=family)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(pool_module, "_port_range", lambda: range(taken, taken + 1))
+        with pytest.raises(SiteError, match=f"no port from {taken} to {taken} is free"):
+            pool.port(admitted(pool, Request("", (Need(),))))
+
+
+def test_a_port_stays_reserved_while_a_member_has_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (admitted(pool, Request("", (Need(),))) for _ in range(2))
+    port = pool.port(first)
+    assert first.ports == (port,)
+    monkeypatch.setattr(pool_module, "_port_range", lambda: range(port, port + 1))
+    with member_of(first) as member:
+        first.release()
+        with pytest.raises(SiteError):
+            pool.port(second)
+        member.kill()
+    assert pool.port(second) == port
+
+
+# --- the folder -------------------------------------------------------------------------------------------------
+
+
+def test_the_default_is_one_place_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    assert default_path({}) == "/tmp/allaboard-pool"
+    assert default_path({"ALLABOARD_POOL": "/srv/pool"}) == "/srv/pool"
+    assert default_path({"ALLABOARD_POOL": "~/pool"}) == os.path.expanduser("~/pool")
+
+
+def test_everything_is_shared_and_sticky_whatever_the_umask(path: str) -> None:
+    before = os.umask(0o077)
+    try:
+        with Pool(path, ROOM) as pool:
+            pool.port(admitted(pool, ONE_GPU))
+            pool.ask(ALL_GPUS)
+            for folder in (path, *(f"{path}/{part}" for part in ("gpus", "ports", "queue", "gangs"))):
+                assert stat.S_IMODE(os.stat(folder).st_mode) == 0o1777
+            for at, folders, files in os.walk(path):
+                for name in (*folders, *files):
+                    mode = os.stat(f"{at}/{name}").st_mode
+                    if name == "wake":
+                        assert mode & 0o002, "everybody may wake who waits"
+                    else:
+                        assert mode & 0o004, "everybody may look"
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_that_is_there_already_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.mkdir(mode=0o700)
+    with Pool(str(path), ROOM) as pool:
+        admitted(pool, ALL_GPUS)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700, "a private pool stays private"
+
+
+def test_an_own_folder_that_all_may_write_becomes_sticky(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.mkdir()
+    path.chmod(0o777)
+    Pool(str(path), ROOM).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o1777
+
+
+def test_two_who_make_it_at_once_share_it(path: str) -> None:
+    code = """
+sys.stdin.readline()
+pool = Pool(sys.argv[1], ROOM)
+print(os.fstat(pool._fds["gpus"]).st_ino, os.fstat(pool._fds["."]).st_ino, flush=True)
+"""
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(another(code, path, stdin=subprocess.PIPE)) for _ in range(6)]
+        for one in many:
+            assert one.stdin
+            one.stdin.write("\n")
+            one.stdin.flush()
+        assert len({line(one) for one in many}) == 1
+        for one in many:
+            assert one.stdin
+            one.stdin.close()
+    assert os.listdir(os.path.dirname(path)) == ["pool"], "nothing half made is left"
+
+
+def _link(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir()
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def _below_a_link(path: Path) -> None:
+    Pool(str(path), ROOM).close()
+    (path / "gpus").rmdir()
+    (path / "gpus").symlink_to("/tmp")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        pytest.param(_link, "is a symbolic link, which is never followed", id="a link"),
+        pytest.param(_below_a_link, "gpus is a symbolic link", id="a link inside"),
+        pytest.param(lambda path: path.write_text(""), "cannot be used: Not a directory", id="a file"),
+        pytest.param(lambda path: path.parent.rmdir(), "cannot be used: No such file", id="nothing to make it in"),
+    ],
+)
+def test_a_folder_that_will_not_do_is_refused(make: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "there" / "pool"
+    path.parent.mkdir()
+    make(path)
+    with pytest.raises(SiteError, match=says) as caught:
+        Pool(str(path), ROOM)
+    assert "ALLABOARD_POOL" in str(caught.value)
+
+
+@root
+@linux
+def test_another_users_private_folder_is_refused_with_what_to_do(open_path: str) -> None:
+    os.mkdir(open_path, 0o755)
+    os.chown(open_path, NOBODY, NOBODY)
+    with pytest.raises(SiteError, match=r"belongs to nobody and is not shared \(mode 755\); nobody can share it with `chmod 1777"):
+        Pool(open_path, ROOM)
+    os.chmod(open_path, 0o777)
+    with pytest.raises(SiteError, match="is not shared"):
+        Pool(open_path, ROOM)
+
+
+def test_a_lock_file_that_was_tidied_away_does_not_split_the_pool(pool: Pool) -> None:
+    grant = admitted(pool, ONE_GPU)
+    os.unlink(f"{pool.path}/lock")
+    os.unlink(f"{pool.path}/gpus/gpu-0")
+    other = admitted(pool, ONE_GPU)
+    assert (grant.gpus(0), other.gpus(0)) == (("0",), ("1",)), "the entry still says who has it"
+
+
+def test_when_the_folder_is_removed_a_running_gang_goes_on(pool: Pool) -> None:
+    import shutil
+
+    grant = admitted(pool, ONE_GPU)
+    waiting = pool.ask(ALL_GPUS)
+    shutil.rmtree(pool.path)
+    grant.record([])
+    grant.shrink([0])
+    grant.release()
+    with pytest.raises(SiteError, match="cannot be used"):
+        pool.try_admit(waiting)
+    waiting.cancel()
+
+
+def test_a_stuck_lock_is_named_and_not_waited_for_without_end(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_LOCK_PATIENCE", 0.05)
+    code = """
+import fcntl
+file = open(sys.argv[1] + "/lock"); fcntl.flock(file, fcntl.LOCK_EX); print("stuck", flush=True); time.sleep(600)
+"""
+    with another(code, pool.path) as other:
+        assert line(other) == "stuck"
+        with pytest.raises(SiteError, match="has been locked for 0.05 s by process") as caught:
+            pool.ask(ONE_GPU)
+        if sys.platform.startswith("linux"):
+            assert str(other.pid) in str(caught.value)
+
+
+NONSENSE = [b"", b"{", b"[]", b"null", b'{"members": 3}', b'{"mark":"m","run":"r","members":[[NaN,1e999,-3]]}', b"\xff\xfe"]
+
+
+@pytest.mark.parametrize("data", NONSENSE)
+def test_nonsense_in_an_entry_is_no_entry(data: bytes) -> None:
+    assert Entry.from_json(data) is None
+
+
+def test_an_entry_survives_being_written_and_read() -> None:
+    request = Request("mark", (Need(0.5, GiB, 1), Need()), 1, "run-é")
+    entry = Entry(request, ROOM, 12.5, 4, "boot", "pid:[1]", ((0, ("0",)),), (20000,), (procs.Identity(5, 6),))
+    read = Entry.from_json(entry.to_json())
+    assert read is not None
+    assert read.claim.kinds == entry.claim.kinds
+    assert (read.used, read.ports, read.identities, read.request.run) == (entry.used, (20000,), ((5, 6),), "run-é")
+    newer = json.loads(entry.to_json()) | {"version": 2, "colour": "blue"}
+    assert Entry.from_json(json.dumps(newer).encode()) == read
+
+
+def test_strange_things_in_the_folder_do_no_harm(pool: Pool, tmp_path: Path) -> None:
+    admitted(pool, cpu(1))
+    for part in ("queue", "gangs"):
+        base = Path(pool.path) / part
+        (base / "readme.txt").write_text("hello")
+        (base / "000000000000-first").mkdir()
+        (base / "7-no").mkdir()
+        (base / "000000000001-file").write_text("no folder")
+        (base / "000000000002-link").symlink_to(tmp_path)
+        strange = base / "000000000003-strange"
+        strange.mkdir()
+        os.mkfifo(strange / "entry.json")
+        os.mkfifo(strange / "owner")
+        held = base / "000000000004-held"
+        held.mkdir()
+        (held / "entry.json").write_text("nonsense")
+    with open(f"{pool.path}/queue/000000000004-held/owner", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert pool.try_admit(pool.ask(cpu(3))) is not None
+        assert len(pool.describe()["gangs"]) == 2
+    assert (tmp_path / "pool").exists()
