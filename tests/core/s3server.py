@@ -62,7 +62,8 @@ class S3Server:
         """A plain botocore client, to look behind the store's back."""
         from botocore.session import Session
 
-        return Session().create_client(
+        # Whatever profile the test has set.
+        return Session({"profile": (None, None, None, None)}).create_client(
             "s3",
             endpoint_url=self.endpoint,
             region_name="us-east-1",

@@ -60,7 +60,10 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0  # silence, not the length of a transfer
-ATTEMPTS = 5  # with pauses of up to 1, 2, 4 and 8 seconds between them
+ATTEMPTS = (
+    4  # with pauses of up to 1, 2 and 4 seconds between them: a request gives up after some two minutes
+)
+STREAM_ATTEMPTS = 3  # to read an answer that breaks off
 PART = 32 * 2**20
 PARTS_AT_ONCE = 4
 
@@ -121,7 +124,7 @@ class S3Store:
     def folders(self, prefix: str = "") -> list[str]:
         prefix = checked_prefix(prefix)
         names = (
-            self._key(item["Prefix"]).rstrip("/").rpartition("/")[2]
+            self._key(item["Prefix"]).removesuffix("/").rpartition("/")[2]
             for page in self._pages(prefix, Delimiter="/")
             for item in page.get("CommonPrefixes", ())
         )
@@ -193,11 +196,8 @@ class S3Store:
         key = checked_key(key)
         with disk.said(path, "reading"), path.open("rb"):
             pass  # said before anything is sent
-        with self._said(key, "writing") as client:
-            try:
-                self._send(client, str(path), key, progress)
-            except OSError as error:
-                raise disk.translated(error, path, "reading") from error
+        with self._said(key, "writing") as client, _file_said(path, "reading"):
+            self._send(client, str(path), key, progress)
 
     def _send(self, client: _Client, source: str | io.BytesIO, key: str, progress: Progress | None) -> None:
         mark = _mark()
@@ -211,7 +211,9 @@ class S3Store:
                     subscribers=client.subscribers(progress),
                 ).result()
         except client.ClientError as error:
-            if _code(error) != "NoSuchUpload" or not self._bears(key, mark):
+            completing = error.operation_name == "CompleteMultipartUpload"
+            lost = completing and (_code(error) == "NoSuchUpload" or _status(error) >= 500)
+            if not (lost and self._bears(key, mark)):
                 raise
 
     def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
@@ -219,7 +221,7 @@ class S3Store:
         if found is None:
             raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
         with self._said(key, "reading") as client, disk.whole_file(path) as file:
-            with disk.said(path, "writing"), client.transfers() as transfers:
+            with _file_said(path, "writing"), client.transfers() as transfers:
                 transfers.download(
                     self._bucket,
                     self._full(key),
@@ -278,7 +280,7 @@ class S3Store:
                 if _status(error) == 404:
                     self._bucket_must_exist(client)
                     return None
-                if _status(error) in (400, 403):
+                if _status(error) not in (500, 502, 503, 504):
                     # An answer to HEAD has no body, so the reason is missing; one to GET tells it.
                     client.s3.get_object(**where, Range="bytes=0-0")
                 raise
@@ -305,20 +307,32 @@ class S3Store:
             raise _translated(error, self._place(key), doing, client) from error
 
 
+@contextmanager
+def _file_said(path: Path, doing: str) -> Iterator[None]:
+    """Trouble with the file on this side of a transfer, told apart from that with the server."""
+    try:
+        yield
+    except OSError as error:  # which some errors of the library are as well
+        if isinstance(error, _foreign_errors()):
+            raise
+        raise disk.translated(error, path, doing) from error
+
+
 def _entry(key: str, size: int, found: Mapping[str, Any]) -> Entry:
     # Whole seconds: the same object's time has fractions in some listings and in no header.
     return Entry(key, size, float(int(found["LastModified"].timestamp())))
 
 
 def _body(client: _Client, where: dict[str, str], start: int, length: int | None) -> bytes:
-    for tries_left in reversed(range(ATTEMPTS)):
+    for tries_left in reversed(range(STREAM_ATTEMPTS)):
         try:
             answer = client.s3.get_object(**where)
-            data: bytes = answer["Body"].read()
         except client.ClientError as error:
             if _status(error) == 416:
                 return b""  # it ends before start
             raise
+        try:
+            data: bytes = answer["Body"].read()
         except client.broken_streams:  # the library repeats requests, but not the reading of their answers
             if not tries_left:
                 raise
@@ -329,18 +343,24 @@ def _body(client: _Client, where: dict[str, str], start: int, length: int | None
 
 
 def _honours_if_none_match(client: _Client, bucket: str, probe: str) -> bool:
+    made = False
     try:
-        for _ in ("makes it", "must be refused"):
-            client.s3.put_object(Bucket=bucket, Key=probe, Body=b"", IfNoneMatch="*")
+        client.s3.put_object(Bucket=bucket, Key=probe, Body=b"", IfNoneMatch="*")
+        made = True
+        client.s3.put_object(Bucket=bucket, Key=probe, Body=b"", IfNoneMatch="*")
     except client.ClientError as error:
         if _status(error) in (409, 412):
+            made = True
             return True
         if _code(error) in _UNKNOWN_CONDITION:
             return False
         raise
     finally:
-        with suppress(*_foreign_errors()):  # who may not delete leaves an empty object that is never listed
-            client.s3.delete_object(Bucket=bucket, Key=probe)
+        if made:
+            with suppress(
+                *_foreign_errors()
+            ):  # who may not delete leaves an empty object that is never listed
+                client.s3.delete_object(Bucket=bucket, Key=probe)
     return False
 
 
@@ -373,7 +393,7 @@ class _Client:
                 max_request_concurrency=PARTS_AT_ONCE,
                 max_in_memory_upload_chunks=PARTS_AT_ONCE,
                 io_chunksize=2**20,
-                num_download_attempts=ATTEMPTS,
+                num_download_attempts=STREAM_ATTEMPTS,
             ),
         )
 
@@ -453,6 +473,12 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
         user_agent_extra="allaboard",
         ignore_configured_endpoint_urls=True if environ is not None else None,
     )
+    known = _secrets(session)
+    if any(value != value.strip() for value in known):
+        raise StorageDenied(
+            "the S3 credentials begin or end with a blank or a line break, which no request can carry; write "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN without it"
+        )
     try:
         s3 = session.create_client("s3", config=config, **place)
     except ValueError as error:  # botocore's word for an endpoint that is no URL
@@ -463,7 +489,7 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
     return _Client(
         s3=s3,
         endpoint=shown(s3.meta.endpoint_url),
-        secrets=_secrets(session),
+        secrets=known,
         ClientError=exceptions.ClientError,
         broken_streams=(
             exceptions.ReadTimeoutError,
