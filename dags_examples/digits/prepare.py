@@ -2,9 +2,9 @@
 
     allaboard shards prepare dags_examples/digits/prepare.py:samples store://digits/shards
 
-1,797 pictures of 8 x 8 pixels. Some seven tenths are `samples`, for training; a tenth is for `validation`, which chooses
-the best checkpoint; two tenths are `held_out` and seen by nobody until the evaluation. Which digit belongs where follows
-from its number alone: the same on every machine, in every run, for ever.
+1,797 pictures of 8 x 8 pixels. Some seven tenths are `samples`, for training; a tenth is for `validation`,
+which chooses the best checkpoint; two tenths are `held_out` and seen by nobody until the evaluation. Which
+digit belongs where follows from its number alone: the same on every machine, in every run, for ever.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _part(wanted: str) -> Iterator[Sample]:
 
 
 def _part_of(number: int) -> str:
-    # Not every fifth one: the digits were written in order, 0 1 2 3 4 5 6 7 8 9, and that would pick 4s and 9s.
+    # Not every fifth one: they were written in order, 0 1 2 3 4 5 6 7 8 9, and that would pick 4s and 9s.
     drawn = hashlib.sha256(f"digit {number}".encode()).digest()[0] / 256
     return "held-out" if drawn < 0.2 else "validation" if drawn < 0.3 else "train"
 

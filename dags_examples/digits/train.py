@@ -1,10 +1,11 @@
-"""Train a small convolutional net to read digits: every member a copy (DistributedDataParallel), each its share of the data.
+"""Train a small convolutional net to read digits: a copy on every member, each with its share of the data.
 
     allaboard run dags_examples/digits/job.yaml
 
-All that allaboard asks of a training script is in `main`: read shards by rank, report, save, resume. Weights, optimizer
-and the place in the data are in every checkpoint, and what is random follows from the step alone. So a training that was
-killed and resumed, also on another number of members, sees each sample as often as one that was not.
+DistributedDataParallel keeps the copies equal. All that allaboard asks of a training script is in `main`:
+read shards by rank, report, save, resume. Weights, optimizer and the place in the data are in every
+checkpoint, and what is random follows from the step alone. So a training that was killed and resumed, also
+on another number of members, sees each sample as often as one that was not.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def main() -> None:
     total = done + len(reader)
 
     def state() -> dict[str, Any]:
-        return {"model": net.module.state_dict(), "optimizer": optimizer.state_dict(), "data": reader.state_dict()}
+        return {
+            "model": net.module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "data": reader.state_dict(),
+        }
 
     def scores() -> dict[str, float]:
         assert valid is not None  # only rank 0 saves, so only rank 0 is asked
@@ -90,7 +95,7 @@ def main() -> None:
 
 
 def data() -> str:
-    """Where the shards are: what the job names (`data.shards`); else ``DIGITS``, where the first run makes them."""
+    """Where the shards are: what the job names (`data.shards`), else ``DIGITS``: the first run makes them."""
     place = context().data or os.environ["DIGITS"]
     if dist.get_rank() == 0:
         make_shards(place)
@@ -100,16 +105,16 @@ def data() -> str:
 
 def make_shards(place: str) -> None:
     """Nothing, when they are there. Two runs that start together make the same bytes under the same names."""
+    import prepare
+
+    from allaboard import shards
     from allaboard.errors import StorageMissing
-    from allaboard.shards import load_index, prepare
     from allaboard.storage import open_store
 
-    from prepare import samples
-
     try:
-        load_index(open_store(place))
+        shards.load_index(open_store(place))
     except StorageMissing:
-        index = prepare(samples, place, samples_per_shard=200)
+        index = shards.prepare(prepare.samples, place, samples_per_shard=200)
         print(f"made {index.samples} samples in {len(index.shards)} shards: {place}", flush=True)
 
 
@@ -131,7 +136,9 @@ def shifted(pictures: Tensor, step: int) -> Tensor:
     """Each picture moved by up to a pixel, so that the net learns shapes and not places."""
     chance = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
     padded = F.pad(pictures, (1, 1, 1, 1))
-    windows = padded.unfold(2, 8, 1).unfold(3, 8, 1)[:, 0]  # every 8 x 8 part: picture, down, across, row, column
+    windows = padded.unfold(2, 8, 1).unfold(3, 8, 1)[
+        :, 0
+    ]  # every 8 x 8 part: picture, down, across, row, column
     down, across = torch.randint(3, (2, len(pictures)), generator=chance)
     return windows[torch.arange(len(pictures)), down, across].unsqueeze(1)
 

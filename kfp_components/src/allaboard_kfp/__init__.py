@@ -1,5 +1,57 @@
-"""allaboard for Kubeflow Pipelines: components over the allaboard core, and a pipeline that chains them."""
+"""allaboard for Kubeflow Pipelines: components over the allaboard core, and a pipeline that chains them.
+
+    from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, train
+
+The components run the same under ``kfp.local`` and on a cluster. Importing this package imports nothing of
+kfp: inside of a step only `allaboard_kfp.runtime` is needed, and the core.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allaboard_kfp.components import (
+        IMAGE,
+        collect_checkpoint,
+        evaluate,
+        make_collect_checkpoint,
+        make_evaluate,
+        make_prepare_shards,
+        make_promote,
+        make_train,
+        prepare_shards,
+        promote,
+        train,
+    )
+    from allaboard_kfp.locally import start_local
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "prepare_shards",
+    "train",
+    "collect_checkpoint",
+    "evaluate",
+    "promote",
+    "make_prepare_shards",
+    "make_train",
+    "make_collect_checkpoint",
+    "make_evaluate",
+    "make_promote",
+    "IMAGE",
+    "start_local",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    where = "locally" if name == "start_local" else "components"
+    value = globals()[name] = getattr(import_module(f"{__name__}.{where}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

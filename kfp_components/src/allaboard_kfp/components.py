@@ -1,0 +1,231 @@
+"""The components: typed shells of two lines around `allaboard_kfp.runtime`.
+
+Each exists ready to use, in the image that `IMAGE` names (``ALLABOARD_KFP_IMAGE``, read when this module is
+imported, else the one of this release), and as a factory for another image::
+
+    train = make_train(image="registry.lab/team/python-train:v3")
+
+The image holds this package and what the training needs; then a step installs nothing. ``options`` of a
+factory are those of `kfp.dsl.component`: with ``packages_to_install=["kfp-allaboard[s3]", "torch"]`` a
+plain Python image serves. Of an image that a pipeline's parameter names:
+``train(...).set_container_image(image)``.
+
+Annotations are read by kfp when a component is made, so they are no strings here; and a mapping has no
+other default than an empty one, to which nobody writes.
+"""
+
+# ruff: noqa: B006
+# mypy: disable-error-code="type-arg,valid-type,untyped-decorator"
+
+import os
+from typing import Any, NamedTuple
+
+from kfp import dsl
+
+from allaboard_kfp import __version__
+
+IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboard-python:{__version__}"
+
+
+def make_prepare_shards(image: str = IMAGE, **options: Any) -> Any:
+    """The component that makes a data set, in this image."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def prepare_shards(
+        source: str,
+        into: str,
+        dataset: dsl.Output[dsl.Dataset],
+        samples_per_shard: int = 0,
+        bytes_per_shard: str = "",
+        folder: str = "",
+        store: str = "",
+    ) -> str:
+        """Turn a folder, or the samples of a Python function, into tar shards and an index.
+
+        Args:
+            source: a folder, "module:function" or "file.py:function".
+            into: where the shards go: a folder, s3://bucket/prefix or store://name.
+            dataset: the data set; its uri is the place of the shards.
+            samples_per_shard: a shard ends at so many samples; 0: no such limit.
+            bytes_per_shard: a shard ends at this size, like 64Mi; empty: 256Mi.
+            folder: where relative paths start; empty: the working directory.
+            store: what store:// stands for; empty: ALLABOARD_STORE.
+
+        Returns:
+            The uri of the data set.
+        """
+        from allaboard_kfp.runtime import run_prepare_shards
+
+        return run_prepare_shards(
+            source, into, samples_per_shard, bytes_per_shard, folder, store, dataset=dataset
+        )
+
+    return prepare_shards
+
+
+def make_train(image: str = IMAGE, **options: Any) -> Any:
+    """The component that trains, in this image."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def train(
+        model: dsl.Output[dsl.Model],
+        metrics: dsl.Output[dsl.Metrics],
+        report: dsl.Output[dsl.HTML],
+        job: dict = {},
+        job_text: str = "",
+        shards: str = "",
+        folder: str = "",
+        store: str = "",
+    ) -> NamedTuple("Trained", [("run", str), ("checkpoints", str), ("checkpoint", str)]):
+        """Train: all members of the job or none, followed to the end. The step fails as the training does.
+
+        Under the same pipeline run and task a step that was killed finds its training again, and resumes it.
+
+        Args:
+            model: the best checkpoint, else the newest; its uri is where it is. metrics: what the training
+            reported last. report: its curve, its members, its checkpoints, and why it failed if it did.
+            job: the job as a mapping. job_text: instead of job: the job as JSON, as YAML, or the path of a
+            job file. shards: what to train on: the job's data.shards. folder: where members start and
+            relative paths begin; empty: the job file's, else the working directory. store: what store://
+            stands for; empty: ALLABOARD_STORE.
+
+        Returns:
+            run: the run's name.
+            checkpoints: the folder of its checkpoints.
+            checkpoint: the best of them, else the newest.
+        """
+        from allaboard_kfp.runtime import run_train
+
+        return run_train(job, job_text, shards, folder, store, model=model, metrics=metrics, report=report)
+
+    return train
+
+
+def make_collect_checkpoint(image: str = IMAGE, **options: Any) -> Any:
+    """The component that copies a checkpoint to where it stays, in this image."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def collect_checkpoint(
+        source: str,
+        into: str,
+        model: dsl.Output[dsl.Model],
+        which: str = "latest",
+        metric: str = "",
+        mode: str = "min",
+        store: str = "",
+    ) -> str:
+        """Copy one complete checkpoint elsewhere, verified at both ends.
+
+        Args:
+            source: the folder of a run's checkpoints, or one checkpoint.
+            into: where copies are kept: a folder, s3://bucket/prefix or store://name.
+            model: the copy.
+            which: latest, best, or the number of a step.
+            metric: best by which metric.
+            mode: min or max of it.
+            store: what store:// stands for; empty: ALLABOARD_STORE.
+
+        Returns:
+            The uri of the copy.
+        """
+        from allaboard_kfp.runtime import run_collect_checkpoint
+
+        return run_collect_checkpoint(source, into, which, metric, mode, store, model=model)
+
+    return collect_checkpoint
+
+
+def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
+    """The component that evaluates a checkpoint, in this image."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def evaluate(
+        checkpoint: str,
+        metrics: dsl.Output[dsl.Metrics],
+        report: dsl.Output[dsl.HTML],
+        job: dict = {},
+        job_text: str = "",
+        folder: str = "",
+        store: str = "",
+    ) -> NamedTuple("Evaluated", [("run", str), ("results", dict)]):
+        """Run an evaluation of one checkpoint as a job of its own.
+
+        Its script finds the checkpoint's uri in ALLABOARD_CHECKPOINT and says
+        allaboard.inside.result(accuracy=...).
+
+        Args:
+            checkpoint: the uri of the checkpoint.
+            metrics: what the evaluation said.
+            report: how it went.
+            job: the evaluation as a mapping.
+            job_text: instead of job: JSON, YAML, or the path of a job file.
+            folder: where members start; empty: the job file's folder, else the working directory.
+            store: what store:// stands for; empty: ALLABOARD_STORE.
+
+        Returns:
+            run: the evaluation's run.
+            results: its metrics, for promote.
+        """
+        from allaboard_kfp.runtime import run_evaluate
+
+        return run_evaluate(job, job_text, checkpoint, folder, store, metrics=metrics, report=report)
+
+    return evaluate
+
+
+def make_promote(image: str = IMAGE, **options: Any) -> Any:
+    """The component that promotes a checkpoint through the gate, in this image."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def promote(
+        checkpoint: str,
+        into: str,
+        verdict: dsl.Output[dsl.Metrics],
+        report: dsl.Output[dsl.HTML],
+        results: dict = {},
+        metric: str = "",
+        mode: str = "max",
+        better_by: float = 0.0,
+        thresholds: list = [],
+        reason: str = "",
+        single_writer: bool = False,
+        store: str = "",
+    ) -> NamedTuple("Promoted", [("promoted", bool), ("number", int), ("champion", str)]):
+        """Make a checkpoint the champion if it is good enough and better than the present one.
+
+        A gate that stays shut does not fail the step: promoted says it.
+
+        Args:
+            checkpoint: the candidate, collected before: retention may let go of one in a run's own folder.
+            into: where the champions are recorded: a folder, s3://bucket/prefix or store://name.
+            verdict: promoted (1 or 0), the champion's number, the candidate's metrics.
+            report: every check with its figures, and all champions so far.
+            results: the metrics of its evaluation; empty: those of its own manifest.
+            metric: compare with the champion by this metric; empty: by thresholds alone.
+            mode: max or min: which end is better.
+            better_by: by how much it must be better, at least.
+            thresholds: what it must reach, like accuracy>=0.97 or loss<=0.2.
+            reason: why; kept in the record.
+            single_writer: nobody else promotes there; needed for stores without conditional writes.
+            store: what store:// stands for; empty: ALLABOARD_STORE.
+
+        Returns:
+            promoted: whether it is the champion now.
+            number: of the champion in place; 0: there is none.
+            champion: the uri of the champion in place.
+        """
+        from allaboard_kfp.runtime import run_promote
+
+        return run_promote(
+            checkpoint, into, results, metric, mode, better_by, thresholds, reason, single_writer, store,
+            verdict=verdict, report=report,
+        )  # fmt: skip
+
+    return promote
+
+
+prepare_shards = make_prepare_shards()
+train = make_train()
+collect_checkpoint = make_collect_checkpoint()
+evaluate = make_evaluate()
+promote = make_promote()

@@ -1,0 +1,35 @@
+"""``kfp.local``, set up so that it eats nothing.
+
+It deletes the workspace root it is given after every pipeline, whatever else is in that folder, and it
+takes every ``python3`` in a path for the interpreter. Both are refused here, before anything runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from allaboard.errors import BadInput
+
+
+def start_local(pipeline_root: str | Path = "./local_outputs", **options: Any) -> None:
+    """``kfp.local.init`` with a SubprocessRunner in this environment; ``options`` are those of ``init``.
+
+    Call a pipeline or a component afterwards, and it runs here. Raises BadInput for a place that would be
+    eaten.
+    """
+    from kfp import local
+
+    root = Path(pipeline_root).expanduser().absolute()
+    if "python3" in str(root):
+        raise BadInput(
+            f"pipeline_root {root}: kfp.local takes the 'python3' in it for the interpreter "
+            "and writes the outputs elsewhere; choose a folder without it"
+        )
+    workspace = options.get("workspace_root")
+    if workspace and Path(workspace).exists() and any(Path(workspace).iterdir()):
+        raise BadInput(
+            f"workspace_root {workspace} is not empty, and kfp.local deletes it after every pipeline; "
+            "give an empty folder, or none: then it makes one of its own"
+        )
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(root), **options)

@@ -1,0 +1,371 @@
+"""The pages that people look at after a step: one file each, nothing fetched, no script. Values in, text out.
+
+Kubeflow shows them in a frame without an origin of its own, so styles and pictures are in the page. They
+are as readable on a telephone, in the dark, printed, and years later in an archive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import allaboard
+from allaboard.cli import words
+from allaboard.follow import Outcome
+from allaboard.job import TrainingJob
+from allaboard.observation import PHASES, State
+from allaboard.promotion import Decision, Promotion
+from allaboard.units import rfc3339, show_seconds
+from allaboard_kfp.chart import Mark, Series, chart
+from allaboard_kfp.history import History
+
+LAST_LINES = 40
+NONE = "\N{EN DASH}"
+_MOST_CHARTS = 4
+_SPEED = words.SPEED
+_TONES = {State.SUCCEEDED: "good", State.STOPPED: "calm"}
+
+
+def training_page(outcome: Outcome, job: TrainingJob, told: History, kind: str = "training") -> str:
+    """All about a run that ended: how, its curves, its members, its checkpoints, and why if it failed."""
+    seen, tone = outcome.seen, _TONES.get(outcome.state, "bad")
+    headline, _, rest = outcome.message.partition("\n")
+    lead = headline.removeprefix("run ").removeprefix(outcome.run).strip()
+    parts = [
+        _head(f"{kind} run", job.name or seen.job, str(outcome.state), tone, f"{outcome.run} {lead}"),
+        f'<pre class="lead">{escape(rest)}</pre>' if rest else "",
+        _tiles(outcome),
+        _reasons(outcome),
+        _curves(outcome, told, job),
+        _timeline(outcome),
+        _members(outcome),
+        _checkpoints(outcome, told),
+        _facts(outcome),
+        _job(job),
+    ]
+    return _page(f"{seen.job}: {outcome.state}", parts)
+
+
+def promotion_page(
+    decision: Decision, checkpoint: str, metrics: Mapping[str, Any], past: Sequence[Promotion]
+) -> str:
+    """What the gate said and why, and who has been champion so far (``past``, newest first)."""
+    promoted, new = decision.promoted, decision.promotion
+    if new is not None:
+        lead = f"{checkpoint} is champion number {new.number} now."
+    elif decision.champion is not None:
+        lead = f"The champion stays number {decision.champion.number}: {decision.champion.checkpoint}"
+    else:
+        lead = "There is no champion yet."
+    checks = [
+        (
+            '<span class="good">✓</span>' if check.passed else '<span class="bad">✗</span>',
+            escape(check.reason),
+            _cell(check.value),
+            _cell(check.needed),
+            _cell(check.champion),
+        )
+        for check in decision.verdict.checks
+    ]
+    records = [
+        (
+            str(record.number) + (" ★" if n == 0 else ""),
+            escape(record.at or NONE),
+            escape(words.metrics(record.metrics) or NONE),
+            f"<code>{escape(record.checkpoint)}</code>",
+            escape(record.reason or (f"restores {record.restores}" if record.restores else NONE)),
+        )
+        for n, record in enumerate(past)
+    ]
+    state, tone = ("promoted", "good") if promoted else ("not promoted", "calm")
+    parts = [
+        _head("promotion", "The gate", state, tone, lead),
+        _section("Checks", _table(("", "check", "value", "needed", "champion's"), checks)),
+        _section("This model", _definitions([("checkpoint", checkpoint), *_shown(metrics)])),
+        _section("Champions", _table(("number", "at", "metrics", "checkpoint", "why"), records)),
+        *(f'<p class="warning">{escape(problem)}</p>' for problem in decision.problems),
+    ]
+    return _page(f"promotion: {state}", parts)
+
+
+# --- the parts of a training's page ---------------------------------------------------------------------
+
+
+def _tiles(outcome: Outcome) -> str:
+    seen, progress = outcome.seen, outcome.seen.progress
+    tiles = [
+        (name, words.number(value)) for name, value in outcome.metrics.items() if _is_number(name, value)
+    ][:6]
+    if progress.step is not None:
+        tiles.append(("steps", words.step(seen).removeprefix("step ")))
+    took = words.took(seen, seen.finished or 0.0)
+    tiles.append(("took", show_seconds(took)))
+    tiles.append(("members", words.gang(seen.members) or NONE))
+    if seen.restarts or seen.attempt > 1:
+        tiles.append(
+            ("restarts", f"{seen.restarts}" + (f", attempt {seen.attempt}" if seen.attempt > 1 else ""))
+        )
+    if progress.lost_steps:
+        tiles.append(("steps done twice", str(progress.lost_steps)))
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _reasons(outcome: Outcome) -> str:
+    parts = []
+    for n, found in enumerate(outcome.diagnoses):
+        tone = "bad" if n == 0 and not outcome.ok else "warning"
+        quotes = "".join(
+            f"<li><code>{escape(e.object)} {escape(e.field)}</code> <q>{escape(e.text)}</q></li>"
+            for e in found.evidence
+        )
+        parts.append(
+            f'<div class="reason {tone}"><h3>{escape(found.summary)}</h3>'
+            + (f"<ul>{quotes}</ul>" if quotes else "")
+            + f"<p>{escape(found.fix[:1].upper() + found.fix[1:])}. "
+            + f'<span class="code">{escape(found.code)}</span></p></div>'
+        )
+    member = None if outcome.ok else words.first_failing(outcome)
+    lines = words.tail(outcome, member, LAST_LINES) if member is not None else []
+    if member is not None and lines:
+        text = escape("\n".join(lines))
+        parts.append(
+            f"<h3>The last lines of {escape(member.name)}</h3><pre>{text}</pre>"
+            + (f'<p class="fine">All of them: <code>{escape(member.log)}</code></p>' if member.log else "")
+        )
+    title = "What went wrong" if not outcome.ok else "What to look at"
+    return _section(title, "".join(parts)) if parts else ""
+
+
+def _curves(outcome: Outcome, told: History, job: TrainingJob) -> str:
+    losses = [
+        Series(name, points, noisy=True) for name, points in told.curves.items() if "loss" in name.lower()
+    ] + [Series(name, points, dots=True) for name, points in told.measured.items() if "loss" in name.lower()]
+    others = [
+        Series(name, points, dots=True)
+        for name, points in told.measured.items()
+        if "loss" not in name.lower()
+    ] + [
+        Series(name.replace("_", " "), points, noisy=True)
+        for name, points in told.curves.items()
+        if "loss" not in name.lower()
+    ]
+    marks = [Mark(step, f"resumed from step {step}") for step in told.resumed]
+    big = _figure("Loss", losses, marks, _best(told, job)) if losses else ""
+    small = "".join(_figure(s.name, [s], marks, size=(430, 220)) for s in others[:_MOST_CHARTS])
+    if not big and not small:
+        text = (
+            "This run told no numbers on its way. "
+            "<code>allaboard.inside.report(step=, total=, loss=)</code> in the script draws its curve here."
+        )
+        return "" if outcome.metrics else _section("Curves", f'<p class="fine">{text}</p>')
+    odd = ""
+    if told.nonfinite:
+        step, name = told.nonfinite[0]
+        odd = f'<p class="warning">{escape(name)} was not a finite number at step {step}'
+        odd += f" and {len(told.nonfinite) - 1} more times.</p>" if len(told.nonfinite) > 1 else ".</p>"
+    return _section("Curves", big + odd + (f'<div class="pair">{small}</div>' if small else ""))
+
+
+def _best(told: History, job: TrainingJob) -> tuple[float, float] | None:
+    """Where the best checkpoint lies among the losses, if it is chosen by one of them."""
+    best = (job.get("checkpoints") or {}).get("best") or {}
+    points = told.measured.get(str(best.get("metric")), [])
+    if not points or "loss" not in str(best.get("metric")).lower():
+        return None
+    choose = min if best.get("mode", "min") == "min" else max
+    return choose(reversed(points), key=lambda point: point[1])
+
+
+def _figure(
+    title: str,
+    series: Sequence[Series],
+    marks: Sequence[Mark],
+    star: tuple[float, float] | None = None,
+    size: tuple[int, int] = (880, 320),
+) -> str:
+    picture = chart(title, series, marks=marks, star=star, size=size)
+    names = [s.name for s in series if s.points]
+    legend = "".join(f'<span class="key s{n % 6}">{escape(name)}</span>' for n, name in enumerate(names))
+    return f"<figure>{picture}<figcaption>{legend}</figcaption></figure>" if picture else ""
+
+
+def _timeline(outcome: Outcome) -> str:
+    found = [(name, outcome.seen.phases.get(name)) for name in PHASES]
+    known = [(name, seconds) for name, seconds in found if seconds is not None]
+    total = sum(seconds for _, seconds in known)
+    if total <= 0:
+        return ""
+    bars = "".join(
+        f'<i class="s{n % 6}" style="flex-grow:{max(seconds / total, 0.004):.4f}" title="{name}"></i>'
+        for n, (name, seconds) in enumerate(known)
+    )
+    legend = "".join(
+        f'<span class="key s{n % 6}">{escape(name.replace("_", " "))} {show_seconds(seconds)}</span>'
+        for n, (name, seconds) in enumerate(known)
+    )
+    return _section("Where the time went", f'<div class="bar">{bars}</div><p class="keys">{legend}</p>')
+
+
+def _members(outcome: Outcome) -> str:
+    rows = []
+    for member in outcome.seen.members:
+        name, rank, phase, code, restarts = words.member_row(member)
+        tone = {"succeeded": "good", "failed": "bad"}.get(member.phase, "calm")
+        log = f"<code>{escape(member.log)}</code>" if member.log else NONE
+        rows.append((escape(name), rank, f'<span class="{tone}">{escape(phase)}</span>', code, restarts, log))
+    return (
+        _section("Members", _table(("member", "rank", "phase", "exit code", "restarts", "log"), rows))
+        if rows
+        else ""
+    )
+
+
+def _checkpoints(outcome: Outcome, told: History) -> str:
+    best = outcome.seen.progress.best_checkpoint
+    rows = [
+        (
+            str(saved.step) + (" ★" if saved.uri and saved.uri == best else ""),
+            escape(words.metrics(saved.metrics) or NONE),
+            f"<code>{escape(saved.uri)}</code>",
+        )
+        for saved in reversed(told.saved)
+    ]
+    if not rows:
+        return ""
+    note = '<p class="fine">★ the best. Retention may have removed older ones since.</p>'
+    return _section("Checkpoints", _table(("step", "metrics", "place"), rows) + note)
+
+
+def _facts(outcome: Outcome) -> str:
+    seen = outcome.seen
+    facts: list[tuple[str, Any]] = [
+        ("run", outcome.run),
+        ("key", seen.key),
+        ("attempt", seen.attempt),
+        ("generation", seen.generation if seen.generation > 1 else None),
+        ("created", rfc3339(seen.created)),
+        ("started", rfc3339(seen.started)),
+        ("finished", rfc3339(seen.finished)),
+        ("followed by", seen.owner.id if seen.owner else None),
+        ("conditions", " → ".join(c.type for c in words.march(seen.conditions))),
+        ("flags", ", ".join(seen.flags)),
+        ("spec", seen.spec_hash),
+    ]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in seen.notes)
+    return _section(
+        "Facts", _definitions((k, v) for k, v in facts if v) + (f"<ul>{notes}</ul>" if notes else "")
+    )
+
+
+def _job(job: TrainingJob) -> str:
+    text = escape(json.dumps(job.as_mapping(), indent=2, ensure_ascii=False))
+    return f"<details><summary>The job as it was run</summary><pre>{text}</pre></details>"
+
+
+# --- pieces of HTML -------------------------------------------------------------------------------------
+
+
+def _head(kicker: str, title: str, state: str, tone: str, lead: str) -> str:
+    return (
+        f'<header class="{tone}"><p class="kicker">{escape(kicker)}</p>'
+        f'<h1>{escape(title)} <span class="badge {tone}">{escape(state)}</span></h1>'
+        f'<p class="lead">{escape(lead)}</p></header>'
+    )
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """``rows`` are HTML already."""
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _definitions(facts: Iterable[tuple[str, Any]]) -> str:
+    rows = "".join(f"<dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd>" for name, value in facts)
+    return f'<dl class="facts">{rows}</dl>'
+
+
+def _shown(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in metrics.items():
+        yield name, words.number(value) if _is_number(name, value) or value is None else str(value)
+
+
+def _cell(value: float | None) -> str:
+    return NONE if value is None else f"{value:.6g}"
+
+
+def _is_number(name: str, value: Any) -> bool:
+    return name != _SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _page(title: str, parts: Iterable[str]) -> str:
+    body = "\n".join(part for part in parts if part)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{_STYLE}</style></head>\n'
+        f"<body><main>{body}\n"
+        f"<footer>allaboard {escape(allaboard.__version__)}</footer></main></body></html>\n"
+    )
+
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6676;--line:#dde3ea;--paper:#fff;--card:#f5f7fa;
+--good:#0b7a4b;--bad:#b3261e;--warn:#8a5a00;--calm:#475569;
+--s0:#2563c9;--s1:#d9731a;--s2:#0f9d76;--s3:#9d3fb5;--s4:#c2344d;--s5:#6b7a90}
+@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa6b6;--line:#333d4b;--paper:#12161d;--card:#1b212b;
+--good:#4cc38a;--bad:#ff8078;--warn:#e5b454;--calm:#a8b3c2;
+--s0:#6ea8ff;--s1:#f5a35c;--s2:#4fd1a5;--s3:#d38ae6;--s4:#ff8a9c;--s5:#a8b3c2}} *{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink); font:15px/1.5 system-ui,-apple-system,"Segoe
+UI",Roboto,"Helvetica Neue",Arial,sans-serif} main{max-width:960px;margin:0 auto;padding:24px 20px 40px}
+header{border-left:5px solid currentColor;padding-left:16px;margin-bottom:20px} header>*{color:var(--ink)}
+header.good,.good{color:var(--good)}header.bad,.bad{color:var(--bad)}header.calm,.calm{color:var(--calm)}
+.kicker{margin:0;color:var(--soft);font-size:12px;letter-spacing:.08em;text-transform:uppercase}
+h1{margin:2px 0;font-size:28px;line-height:1.2;font-weight:650} h2{margin:32px 0
+10px;font-size:17px;font-weight:650} h3{margin:0 0 6px;font-size:15px;font-weight:600} .lead{margin:4px 0
+0;color:var(--soft);overflow-wrap:anywhere}
+.badge{display:inline-block;vertical-align:middle;font-size:13px;font-weight:600;padding:2px
+10px;border-radius:99px; border:1px solid currentColor} h1 .badge.good{color:var(--good)}h1
+.badge.bad{color:var(--bad)}h1 .badge.calm{color:var(--calm)}
+.tiles{display:flex;flex-wrap:wrap;gap:10px;margin:0} .tiles
+div{background:var(--card);border-radius:10px;padding:10px 14px;min-width:116px;flex:1 1 auto} .tiles
+dt{color:var(--soft);font-size:12px}.tiles
+dd{margin:0;font-size:20px;font-weight:600;font-variant-numeric:tabular-nums} .reason{border-left:4px solid
+var(--warn);background:var(--card);border-radius:0 10px 10px 0;padding:12px 16px;margin:0 0 12px}
+.reason.bad{border-color:var(--bad);color:inherit}.reason p{margin:6px 0 0}.reason
+ul{margin:0;padding-left:18px} q{quotes:"“"
+"”"}.code{color:var(--soft);font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12px}
+.warning{color:var(--warn)}.fine{color:var(--soft);font-size:13px} figure{margin:0 0
+8px}svg{display:block;width:100%;height:auto}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:16px;margin-top:12px}
+figcaption,.keys{margin:4px 0 0;font-size:13px;color:var(--soft)}
+.key{display:inline-block;margin-right:16px;white-space:nowrap}
+.key::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px;background:var(--c)}
+.s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}
+.grid{stroke:var(--line)}.axis{stroke:var(--soft)}
+.tick{fill:var(--soft);font-size:12px;font-variant-numeric:tabular-nums}
+.line{fill:none;stroke:var(--c);stroke-width:2.2;stroke-linejoin:round}
+.raw{fill:none;stroke:var(--c);stroke-width:1;opacity:.28}
+.dot{fill:var(--c);stroke:var(--paper);stroke-width:1.5}
+.star{fill:none;stroke:var(--ink);stroke-width:1.6}.best{fill:var(--ink);font-size:12px;font-weight:600}
+.mark{stroke:var(--soft);stroke-dasharray:4 4}.note{fill:var(--soft);font-size:11px}
+.bar{display:flex;gap:2px;height:18px;border-radius:6px;overflow:hidden}.bar
+i{background:var(--c);flex-basis:0;min-width:2px} .wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
+th{text-align:left;color:var(--soft);font-weight:500;font-size:12px} th,td{padding:6px 14px 6px
+0;border-bottom:1px solid var(--line);vertical-align:top}
+code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12.5px;overflow-wrap:anywhere}
+pre{background:var(--card);border-radius:10px;padding:12px
+14px;overflow-x:auto;white-space:pre-wrap;margin:8px 0}
+.facts{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:0} .facts
+dt{color:var(--soft)}.facts dd{margin:0;overflow-wrap:anywhere}
+details{margin-top:28px}summary{cursor:pointer;font-weight:600}
+footer{margin-top:36px;color:var(--soft);font-size:12px} @media
+print{main{max-width:none;padding:0}details{display:block}}
+""".strip()

@@ -1,0 +1,241 @@
+"""One step of a pipeline that runs a job: launch or find it, follow it, obey whoever wants it ended.
+
+The step's log is what people see while it runs, so it carries the states, the progress and what rank 0
+writes. The run is stopped, and its members may save, when the step gets SIGTERM, Ctrl-C or SIGHUP, and when
+whoever reads its output is gone: under kfp.local a pipeline that was killed leaves its steps behind, and
+nobody would ever take their result. A step that is itself killed leaves the run to its next try, or to be
+stopped as abandoned (contract, section 1).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
+from allaboard.cli.failing import code_of
+from allaboard.cli.following import Attended, Left, Signals, news
+from allaboard.cli.plain import PlainView
+from allaboard.cli.saying import silence
+from allaboard.cli.words import clock, lasting
+from allaboard.errors import AllaboardError
+from allaboard.follow import FollowPolicy, Outcome
+from allaboard.job import TrainingJob
+from allaboard.observation import Observation
+from allaboard.reportline import decode
+from allaboard.running import me
+from allaboard.site import Site, resolve_uri, site_of
+from allaboard.status import state_of
+from allaboard_kfp.given import as_written
+from allaboard_kfp.identity import check_place, key_of
+
+RANK0_EVERY = 0.5  # seconds between two looks at rank 0's output
+LINES_PER_MINUTE = 300
+LONGEST_LINE = 2000
+SILENCE = 60.0  # seconds after which the step says that it still lives: silent steps get killed by people
+
+
+def say(text: str) -> None:
+    """A line in the step's log, at once."""
+    print(text, flush=True)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What goes wrong ends the step with a sentence and the exit code of contract 4, not with a traceback."""
+    try:
+        yield
+    except AllaboardError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(code_of(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a step works: its key, its site, and where relative paths start."""
+
+    key: str
+    site: Site
+    folder: str
+
+    @classmethod
+    def of(cls, output: str, store: str, folder: str = "") -> Place:
+        """Raises BadInput. ``output``: where one of the step's outputs goes; ``store``: what ``store://``
+        stands for.
+        """
+        check_place(output, os.environ)
+        site = site_of(os.environ, store=as_written(store) or None)
+        return cls(key_of(output), site, str(Path(as_written(folder) or ".").expanduser().absolute()))
+
+    def uri(self, text: str) -> str:
+        return resolve_uri(text, self.site, self.folder)
+
+
+def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
+    """Launch the job under this key, or take up what is there, and follow it to its end. The result is not
+    handed over yet.
+
+    Raises BadInput when it cannot start, BackendUnreachable, and SystemExit with the code of contract 4
+    when the step was told twice to end. Retries are the pipeline's: one attempt, unless the job says
+    otherwise.
+    """
+    plan = Plan(job, key)
+    view = StepView(backend, plan.run)
+    attempts = (job.get("policy") or {}).get("attempts", 1)
+    with Interrupts() as signals:
+        follower = Step(backend, plan, me(), lambda: view, signals)
+        try:
+            follower.begin()
+            outcome = follower.to_the_end(FollowPolicy(attempts=attempts))
+        except Left as left:
+            raise SystemExit(left.code) from None
+        assert follower.handle is not None
+        view.ended(outcome)
+        return outcome, follower.handle
+
+
+class Interrupts(Signals):
+    """A hang-up stops the run too: there is no terminal from which anybody would go on watching it."""
+
+    def _hang_up(self, *_: Any) -> None:
+        self.interrupts.append("SIGHUP")
+
+
+class Step(Attended):
+    """Follows like a person at a terminal, and notices when nobody reads what it says."""
+
+    def _obey(self) -> None:
+        if nobody_reads():
+            self.forsaken()
+        super()._obey()
+
+    def forsaken(self) -> None:
+        silence()
+        os.dup2(1, 2)
+        self.signals.interrupts.append("the pipeline that ran this step is gone")
+
+
+def nobody_reads(fd: int = 1) -> bool:
+    """Whether stdout is a pipe whose reader is gone. A file, a terminal and a closed stdout are not that."""
+    looking = select.poll()
+    try:
+        looking.register(fd, 0)  # errors are told even when nothing is asked for
+        return any(event & select.POLLERR for _, event in looking.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+class StepView(PlainView):
+    """The plain view, with rank 0's own output between its lines."""
+
+    def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(news(backend, run), clock=clock)
+        self.rank0 = Rank0(backend, run, clock)
+        self.spoke_at = clock()
+
+    def seen(self, seen: Observation) -> None:
+        with unread():
+            self._told(self.rank0.news(seen))
+            super().seen(seen)
+            now = self.clock()
+            if now - self.spoke_at >= SILENCE and not state_of(seen).is_final:
+                running = sum(member.phase == "running" for member in seen.members)
+                self._line(
+                    f"{clock(time.time())}  still {state_of(seen)} {lasting(seen, time.time())}, "
+                    f"{running} of {len(seen.members)} members running"
+                )
+
+    def ended(self, outcome: Outcome) -> None:
+        with unread():
+            self._told(self.rank0.news(outcome.seen, last=True))
+            super().ended(outcome)
+
+    def _told(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            self._line(line)
+
+    def _line(self, text: str) -> None:
+        with unread():
+            super()._line(text)
+        self.spoke_at = self.clock()
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Lines that nobody reads any more are no error; `Step` notices that itself."""
+    with suppress(BrokenPipeError):
+        yield
+
+
+class Rank0:
+    """What rank 0 wrote since the last look, bounded: a training may write more than any log should hold."""
+
+    def __init__(self, backend: Backend, run: str, clock: Callable[[], float]) -> None:
+        self.backend, self.run, self.clock = backend, run, clock
+        self.attempt: int | None = None
+        self.cursor: Cursor | None = None
+        self.looked_at = float("-inf")
+        self.allowance, self.counted_at = float(LINES_PER_MINUTE), clock()
+        self.left_out = 0
+
+    def news(self, seen: Observation, last: bool = False) -> Iterator[str]:
+        """The lines, marked as rank 0's. Lines for allaboard itself are left out: the progress tells them."""
+        now = self.clock()
+        if not last and now - self.looked_at < RANK0_EVERY:
+            return
+        self.looked_at = now
+        self.allowance = min(
+            LINES_PER_MINUTE, self.allowance + (now - self.counted_at) * LINES_PER_MINUTE / 60
+        )
+        self.counted_at = now
+        if seen.attempt != self.attempt:
+            self.attempt, self.cursor = seen.attempt, None
+        for line in self._lines(seen):
+            if self.allowance < 1:
+                self.left_out += 1
+                continue
+            yield from self._left_out(seen)
+            self.allowance -= 1
+            yield f"[rank0] {line[:LONGEST_LINE]}"
+        if last:
+            yield from self._left_out(seen)
+
+    def _lines(self, seen: Observation) -> list[str]:
+        found: list[str] = []
+        with suppress(AllaboardError):  # a log that cannot be read now may be readable at the next look
+            for item in self.backend.logs(self.run, Selection(ranks=(0,), attempt=seen.attempt), self.cursor):
+                if isinstance(item, LogLine):
+                    if decode(item.text) is None:
+                        found.append(item.text)
+                else:
+                    self.cursor = item
+        return found
+
+    def _left_out(self, seen: Observation) -> Iterator[str]:
+        if self.left_out:
+            where = next((m.log for m in seen.members if m.rank == 0 and m.log), None)
+            yield f"[rank0] … {self.left_out:,} lines left out here" + (
+                f"; all are in {where}" if where else ""
+            )
+            self.left_out = 0
+
+
+def finish(outcome: Outcome) -> None:
+    """End the step as the run ended: quietly when well, else with the exit code of contract 4. The reason
+    has been said.
+    """
+    if not outcome.ok:
+        print(f"error: {outcome.message}", file=sys.stderr, flush=True)
+        raise SystemExit(outcome.exit_code)
+
+
+def numbers_of(outcome: Outcome) -> Mapping[str, Any]:
+    """What the run reported last: its result, else its newest progress; the speed is no result."""
+    return {name: value for name, value in outcome.metrics.items() if name != "steps_per_second"}
