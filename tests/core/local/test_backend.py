@@ -585,3 +585,33 @@ def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> 
     assert seen.flags == ("nan_loss",) and seen.progress.metrics["loss"] is None and seen.progress.step == 1
     outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
     assert outcome.ok and [d.code for d in outcome.diagnoses] == ["nan_loss"]
+
+
+# Upgrades.
+
+
+def test_an_upgrade_under_its_feet_changes_nothing(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+    """The supervisor has imported all it needs before its first member starts: its package may go."""
+    import shutil
+
+    package = Path(allaboard.__file__).parent
+    copy = tmp_path / "installed" / "allaboard"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    script = "import os, time\nopen('ready', 'a').write('.')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    script += "n = len(open('ready').read())\nraise SystemExit(1 if n < 3 else 0)\n"
+    plan = a_plan(folder, script, workers=1, policy={"backoff_limit": 5}, checkpoints={"uri": "out"})
+    launch = (
+        "import allaboard\nfrom allaboard.backends.base import Plan\n"
+        "from allaboard.backends.local.backend import LocalBackend\nfrom allaboard.running import me\n"
+        f"assert allaboard.__file__.startswith({str(copy)!r})\n"
+        f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
+        "LocalBackend().launch(Plan(job, 'k'), me('detached'))\n"
+    )
+    environ = backend.environ | {"PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", launch], env=environ, check=True)
+    wait_for(lambda: (folder / "ready").exists())
+    for module in copy.rglob("*.py"):
+        module.write_text("raise RuntimeError('another version')\n")
+    (folder / "go").touch()
+    seen = ended(backend, plan.run)
+    assert state_of(seen) is State.SUCCEEDED and seen.restarts == 2
