@@ -90,6 +90,16 @@ class Verbs(click.Group):
             raise click.UsageError(f"there is no verb {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # `allaboard logs RUN | head`: the reader has seen enough. click itself would call it a failure.
+            from allaboard.cli.saying import silence
+
+            silence()
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, VERBS)) + 2
         for heading in HEADINGS:

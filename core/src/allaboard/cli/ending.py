@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from allaboard.cli import words
 from allaboard.cli.saying import Ink, colours
@@ -20,7 +21,8 @@ def ending(outcome: Outcome, again: str | None = None, *, stderr: bool = False) 
     """The lines. ``again``: the command line that would go on with this run, if there is one."""
     ink = Ink(colours(stderr))
     colour = words.COLOURS[outcome.state]
-    headline, _, rest = outcome.message.partition("\n")
+    # Why there is no further attempt is worth a line only where there were some.
+    headline, _, rest = replace(outcome, note="").message.partition("\n")
     yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
     yield from (f"  {line}" for line in rest.splitlines())
     if outcome.ok:
@@ -52,6 +54,8 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     yield _row("do", first.fix)
     for other in others:
         yield _row("also", other.summary)
+    if outcome.seen.attempt > 1 and outcome.note:
+        yield _row("attempts", outcome.note)
     member = words.first_failing(outcome)
     lines = words.tail(outcome, member, LINES) if member is not None else []
     if member is not None and lines:

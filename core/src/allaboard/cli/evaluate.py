@@ -38,12 +38,14 @@ def evaluate(
     from allaboard.backends.base import Plan
     from allaboard.checkpoints import checkpoint_at
     from allaboard.cli.ending import command_again
+    from allaboard.cli.failing import before_start
     from allaboard.cli.run import attended, said
     from allaboard.identity import fresh_key
     from allaboard.running import evaluation_job
 
-    _, found = checkpoint_at(resolved(checkpoint, store))
+    with before_start():
+        backend = local(site(store, mounts, fit))
+        _, found = checkpoint_at(resolved(checkpoint, store))
     plan = Plan(evaluation_job(job, found.uri), key or fresh_key())
-    backend = local(site(store, mounts, fit))
     again = command_again("evaluate", [job, "--checkpoint", found.uri, *said(store, mounts, fit)], plan.key)
     return attended(backend, plan, again=again, as_json=as_json)

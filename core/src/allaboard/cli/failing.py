@@ -6,18 +6,17 @@ the details."""
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from allaboard.cli.saying import as_json_line, say, silence
+from allaboard.cli.saying import as_json_line, say
 from allaboard.errors import (
     AllaboardError,
     BackendUnreachable,
@@ -35,6 +34,15 @@ class BeforeStart(AllaboardError):
 
     def __init__(self, error: SiteError) -> None:
         super().__init__(str(error), code=error.code)
+
+
+@contextmanager
+def before_start() -> Iterator[None]:
+    """What a machine or a store refuses in here is refused before anything was started."""
+    try:
+        yield
+    except SiteError as error:
+        raise BeforeStart(error) from error
 
 
 def code_of(error: AllaboardError) -> int:
@@ -58,9 +66,6 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
         return _usage(error, as_json)
     if isinstance(error, AllaboardError):
         return _ours(error, as_json)
-    if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        silence()  # `allaboard logs RUN | head`: the reader has seen enough
-        return 0
     return _bug(error, as_json)
 
 
@@ -72,6 +77,9 @@ def wants_json(words: Sequence[str]) -> bool:
 
 def _usage(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(message, err=True)
+        return 2
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
     if as_json:

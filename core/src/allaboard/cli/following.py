@@ -14,9 +14,9 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
-from allaboard.cli.failing import BeforeStart
+from allaboard.cli.failing import before_start
 from allaboard.cli.place import handle_of, person
-from allaboard.errors import AllaboardError, Conflict, SiteError
+from allaboard.errors import AllaboardError, Conflict
 from allaboard.follow import Answer, Ask, FollowPolicy, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.running import ATTEMPTS, Follower, me
@@ -105,12 +105,11 @@ class Attended(Follower):
         assert self.plan is not None and self.owner is not None
         self.signals.launching = True
         try:
-            self.handle = self.backend.launch(self.plan, self.owner)
+            with before_start():
+                self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
             self._abandon()
             raise Left(3) from None
-        except SiteError as error:
-            raise BeforeStart(error) from error
         finally:
             self.signals.launching = False
         self.view = self.open_view()

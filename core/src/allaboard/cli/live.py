@@ -23,6 +23,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import click
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -79,11 +80,15 @@ class LiveView:
                 self.frame.told.add(note)
                 self.console.print(Text(note, style="dim"))
         self.frame.show(seen, self.events())
-        self.live.refresh()
+        self._draw()
 
     def say(self, text: str) -> None:
         self.frame.sentence = text
-        self.live.refresh()
+        self._draw()
+
+    def _draw(self) -> None:
+        with suppress(OSError):  # the terminal went away; the signal that says so is on its way
+            self.live.refresh()
 
     def ended(self, outcome: Outcome) -> None:
         self.frame.show(outcome.seen, outcome.seen.events or self.events())
@@ -96,10 +101,11 @@ class LiveView:
 
     def close(self) -> None:
         """The terminal gets its cursor back; the last frame stays."""
-        if self.live.is_started:
-            self.frame.over = True
-            self.live.stop()
-        sys.stdout.flush()
+        with suppress(OSError):
+            if self.live.is_started:
+                self.frame.over = True
+                self.live.stop()
+            sys.stdout.flush()
 
 
 class Frame:

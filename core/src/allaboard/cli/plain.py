@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from allaboard.backends.base import Handle
 from allaboard.cli import words
 from allaboard.cli.ending import ending
-from allaboard.cli.saying import say
+from allaboard.cli.saying import say, silence
 from allaboard.follow import Outcome
 from allaboard.observation import Event, Observation, State
 from allaboard.status import state_of
@@ -60,13 +60,16 @@ class PlainView:
     def ended(self, outcome: Outcome) -> None:
         aside = self.aside or not outcome.ok
         for line in ending(outcome, self.again, stderr=aside):
-            say(line, to_stderr=aside)
+            self._line(line, aside)
 
     def close(self) -> None:
         return
 
-    def _line(self, text: str) -> None:
-        say(text, to_stderr=self.aside)
+    def _line(self, text: str, aside: bool = False) -> None:
+        try:
+            say(text, to_stderr=self.aside or aside)
+        except BrokenPipeError:  # nobody reads any more, and the run is still ours to follow
+            silence()
 
     def _state(self, seen: Observation) -> None:
         state = state_of(seen)

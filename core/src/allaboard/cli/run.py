@@ -9,11 +9,11 @@ import click
 
 from allaboard.backends.base import Backend, Plan
 from allaboard.cli.ending import command_again
-from allaboard.cli.failing import BeforeStart
+from allaboard.cli.failing import before_start
 from allaboard.cli.following import View, news, to_the_end
 from allaboard.cli.place import json_option, local, site, site_options
 from allaboard.cli.saying import say, show
-from allaboard.errors import BadInput, SiteError
+from allaboard.errors import BadInput
 from allaboard.follow import Outcome
 from allaboard.identity import fresh_key
 from allaboard.running import me, read_job
@@ -62,7 +62,8 @@ def run(
         raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
     if detach and attempts is not None:
         raise BadInput("--attempts needs somebody who follows and starts the next one; leave out --detach")
-    backend = local(site(store, mounts, fit))
+    with before_start():
+        backend = local(site(store, mounts, fit))
     plan = Plan(read_job(job), key or fresh_key())
     again = command_again("run", [job, *said(store, mounts, fit)], plan.key)
     if detach:
@@ -97,10 +98,8 @@ def _detached(backend: Backend, plan: Plan, as_json: bool) -> int:
     from allaboard.diagnose import diagnose
     from allaboard.status import summary
 
-    try:
+    with before_start():
         handle = backend.launch(plan, me("detached"))
-    except SiteError as error:
-        raise BeforeStart(error) from error
     if as_json:
         seen = backend.observe(handle.run)
         show(summary(seen, diagnose(seen)))

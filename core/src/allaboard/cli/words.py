@@ -163,7 +163,8 @@ def progress(seen: Observation) -> str:
 
 def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
     """Name, rank, phase, exit code, restarts."""
-    phase = "waits to restart" if member.reason == "CrashLoopBackOff" else member.phase
+    backing_off = member.phase == "running" and member.reason == "CrashLoopBackOff"
+    phase = "waits to restart" if backing_off else member.phase
     code = (
         "-"
         if member.exit_code is None or (member.phase == "running" and not member.reason)

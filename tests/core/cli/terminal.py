@@ -1,0 +1,186 @@
+"""The command line as people use it: real processes, in a home and a pool of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.folders import RunFolder
+from allaboard.backends.local.procs import find_marked, sweep
+from allaboard.backends.local.records import read
+from allaboard.observation import Observation
+
+T = TypeVar("T")
+LONG = 120.0
+"""Seconds after which a wait is a hang."""
+
+STATUS = {
+    "run", "name", "key", "state", "attempt", "restarts", "started", "finished", "phases", "members",
+    "conditions", "checkpoints", "metrics", "progress", "flags", "diagnoses",
+}  # fmt: skip
+"""The fields of `status --json` (contract, section 4)."""
+
+TRAINS = """
+from allaboard.inside import report, result
+for step in range(1, 11):
+    report(step=step, total=10, loss=1 / step)
+result(accuracy=0.9, loss=0.1)
+"""
+WAITS = """
+import os, signal, sys, time
+def saved(*_):
+    print("saved", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, saved)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+
+@dataclass
+class Terminal:
+    """Runs ``allaboard`` in a folder, as a user would."""
+
+    folder: Path
+    environ: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __call__(self, *words: str, stdin: str = "", **environ: str) -> Said:
+        done = subprocess.run(
+            self.command(*words),
+            cwd=self.folder,
+            env={**self.environ, **environ},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+        )
+        assert "Traceback" not in done.stderr or "the last" in done.stderr, done.stderr
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """The same, in the background; ended with the test."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen(
+            self.command(*words), cwd=self.folder, env=self.environ, text=True, **{**pipes, **options}
+        )
+        self.started.append(process)
+        return process
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "allaboard", *words]
+
+    def job(self, script: str = TRAINS, file: str = "job.json", **fields: Any) -> str:
+        """A job file whose members run ``script``; its name."""
+        program = f"{Path(file).stem}.py"
+        (self.folder / program).write_text(script)
+        job = {"name": "digits", "command": ["python", program], **fields}
+        (self.folder / file).write_text(json.dumps({k: v for k, v in job.items() if v is not None}))
+        return file
+
+    def write(self, file: str, text: str) -> str:
+        (self.folder / file).write_text(text)
+        return file
+
+    @property
+    def backend(self) -> LocalBackend:
+        return LocalBackend(self.environ)
+
+    def runs(self) -> list[str]:
+        """The runs that have a record."""
+        return sorted(p.name for p in self.backend.runs.iterdir() if (p / "record.json").exists())
+
+    def processes(self, run: str) -> list[int]:
+        """Pids of a run's members, and of what they started, that live."""
+        record = read(RunFolder(self.backend.runs / run))
+        return [] if record is None else [found.pid for found in find_marked(record.uid)]
+
+    def seen(self, run: str = "digits") -> Observation:
+        return self.backend.observe(run)
+
+    def until_said(self, text: str, run: str = "digits", member: str | None = None) -> None:
+        """Wait until a member's log holds this text."""
+
+        def there() -> bool:
+            try:
+                members = self.seen(run).members
+            except Exception:  # there is no such run yet
+                return False
+            logs = [Path(m.log) for m in members if m.log and member in (None, m.name)]
+            return any(text in log.read_text() for log in logs if log.exists())
+
+        wait_for(there)
+
+    def end(self) -> None:
+        """Nothing of a test lives on."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for path in self.backend.runs.iterdir():
+            record = read(RunFolder(path))
+            if record is not None:
+                sweep(record.uid)
+        for run in self.runs():
+            wait_for(lambda run=run: not self.seen(run).alive)
+
+
+def wait_for(what: Callable[[], T], seconds: float = LONG) -> T:
+    """What ``what`` returns once it is true; fails when that takes too long."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def finished(process: subprocess.Popen[str]) -> Said:
+    out, err = process.communicate(timeout=LONG)
+    return Said(process.returncode, out or "", err or "")
+
+
+@contextmanager
+def a_terminal(folder: Path) -> Iterator[Terminal]:
+    """A terminal in ``folder``/work; whatever it started is gone afterwards."""
+    work = folder / "work"
+    work.mkdir()
+    own = {"ALLABOARD_HOME": str(folder / "home"), "ALLABOARD_POOL": str(folder / "pool"), "NO_COLOR": "1"}
+    terminal = Terminal(work, {**os.environ, **own})
+    try:
+        yield terminal
+    finally:
+        terminal.end()

@@ -1,0 +1,294 @@
+"""Bad input from the command line: a clear sentence, the exit code of the contract, no traceback, nothing
+left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from allaboard.cli import failing, main
+from allaboard.errors import (
+    BackendUnreachable,
+    BadInput,
+    Conflict,
+    Corrupt,
+    StorageDenied,
+    StorageMissing,
+    StorageUnreachable,
+)
+from tests.core.cli.terminal import TRAINS, Terminal
+
+GOOD = "name: digits\ncommand: [python, job.py]\n"
+BAD_JOBS = {
+    "unknown field": (GOOD + "wrokers: 2\n", ["wrokers: no such field", "'workers'"]),
+    "unknown field inside": (GOOD + "policy: {backof_limit: 3}\n", ["policy.backof_limit", "'backoff_limit'"]),
+    "wrong type": (GOOD + "workers: many\n", ["workers: expected a whole number, not 'many'"]),
+    "no replicas": (GOOD + "workers: 0\n", ["workers: 0 is too few; give 1 or more"]),
+    "negative replicas": (GOOD + "groups: {master: 1, worker: -2}\n", ["groups.worker: -2 is too few"]),
+    "two masters": (GOOD + "groups: {master: 2, worker: 1}\n", ["groups.master: 2 is too many", "exactly 1"]),
+    "missing command": ("name: digits\n", ["command: is missing", "[python, train.py]"]),
+    "missing name": ("command: [python, job.py]\n", ["name: is missing"]),
+    "command is text": ("name: digits\ncommand: python job.py\n", ["command: expected a list", "[python, job.py]"]),
+    "name too long": (f"name: {'x' * 41}\ncommand: [python, job.py]\n", ["41 characters; at most 40"]),
+    "name illegal": ("name: My_Job\ncommand: [python, job.py]\n", ["name: 'My_Job' is not a legal name"]),
+    "elastic min above max": (
+        "name: digits\ncommand: [torchrun, job.py]\nelastic: {min: 4, max: 2}\n",
+        ["elastic.min: 4 is above elastic.max, 2"],
+    ),
+    "bad duration": (GOOD + "policy: {deadline: soon}\n", ["policy.deadline", "'soon' is not a duration"]),
+    "unknown restart word": (GOOD + "policy: {restart: on-failure}\n", ["policy.restart", "'on_failure'"]),
+    "YAML that is not YAML": ("name: [digits\n", ["job.yaml is not YAML", "line 2"]),
+    "empty file": ("", ["job.yaml is empty"]),
+    "a list": ("- name: digits\n", ["job.yaml holds a list"]),
+    "a field twice": (GOOD + "name: other\n", ["'name' stands twice"]),
+    "two documents": (GOOD + "---\n" + GOOD, ["2 documents"]),
+}  # fmt: skip
+
+
+def nothing_was_left(ab: Terminal) -> None:
+    assert ab.runs() == []
+    left = [p for p in ab.backend.runs.iterdir() if any(p.iterdir())]
+    assert left == [], f"files of a run that never was: {[*left[0].rglob('*')]}"
+
+
+@pytest.mark.parametrize("case", BAD_JOBS)
+def test_a_bad_job_is_refused_before_anything_starts(ab: Terminal, case: str) -> None:
+    text, expected = BAD_JOBS[case]
+    ab.write("job.py", TRAINS)
+    said = ab("run", ab.write("job.yaml", text))
+    assert said.code == 2 and said.out == ""
+    assert all(words in said.err for words in expected), said.err
+    nothing_was_left(ab)
+
+
+def test_all_problems_are_said_at_once(ab: Terminal) -> None:
+    job = ab.write("job.yaml", "name: My_Job\nworkers: 0\npolicy: {restart: often}\n")
+    said = ab("run", job, "--json")
+    assert said.code == 2 and said.err == ""
+    error = said.json["error"]
+    assert error["code"] == "bad_input" and "4 problems" in error["message"]
+    assert [p["path"] for p in error["problems"]] == ["name", "workers", "policy.restart", "command"]
+    assert all(set(p) == {"path", "message", "suggestion", "severity"} for p in error["problems"])
+
+
+HERE_ONLY = {
+    "no such program": ({"command": ["trainer", "--fast"]}, ["command[0]: 'trainer' is not found"]),
+    "no such script": ({"command": ["python", "trian.py"]}, ["command[1]: 'trian.py' is not in"]),
+    "not executable": ({"command": ["./job.py"]}, ["command[0]", "not executable"]),
+    "no such data": ({"data": {"shards": "nowhere"}}, ["data.shards", "nowhere", "shards prepare"]),
+    "checkpoints below a file": ({"checkpoints": {"uri": "job.py/inside"}}, ["checkpoints.uri", "job.py"]),
+    "unmapped volume": ({"storage": [{"mount": "/data", "pvc": "sets"}]}, ["storage[0].mount", "--mount /data="]),
+    "too many GPUs, strictly": ({"resources": {"gpu": 512}, "fit": "strict"}, ["fit is strict", "GPU"]),
+    "a secret that is not there": ({"secrets": [{"name": "aws", "env": True}]}, ["aws"]),
+    "code that is not there": ({"code": ["lost.py"]}, ["code[0]", "lost.py"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HERE_ONLY)
+def test_what_this_machine_cannot_do_is_said_before_a_start(ab: Terminal, case: str) -> None:
+    fields, expected = HERE_ONLY[case]
+    job = ab.job(**fields)
+    for words in (["run", job], ["run", job, "--detach"]):
+        said = ab(*words)
+        assert said.code == 2 and all(text in said.err for text in expected), said.text
+    said = ab("run", job, "--json")
+    assert (
+        said.code == 2
+        and set(said.json) == {"error"}
+        and set(said.json["error"]) == {"code", "message", "problems"}
+    )
+    nothing_was_left(ab)
+
+
+def test_empty_data_is_refused(ab: Terminal) -> None:
+    shards = ab.folder / "shards"
+    shards.mkdir()
+    index = {
+        "version": 1,
+        "samples": 0,
+        "shards": [],
+        "created": "2026-11-21T12:00:00.000Z",
+        "fingerprint": "x",
+    }
+    (shards / "index.json").write_text(json.dumps(index))
+    said = ab("run", ab.job(data={"shards": "shards"}))
+    assert said.code == 2 and "data.shards" in said.err and "no samples" in said.err
+    nothing_was_left(ab)
+
+
+def test_a_dead_s3_endpoint_is_said_before_a_start(ab: Terminal) -> None:
+    from tests.core.s3server import environ_for, free_port
+
+    ab.environ.update(environ_for(f"http://127.0.0.1:{free_port()}"))
+    said = ab("run", ab.job(checkpoints={"uri": "s3://bucket/runs"}))
+    assert said.code == 2 and "checkpoints.uri" in said.err and "127.0.0.1" in said.err
+    assert "secretsecret" not in said.text
+    nothing_was_left(ab)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody without rights")
+def test_a_checkpoint_folder_without_write_permission_is_said_before_a_start(
+    ab: Terminal, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == Path("/tmp"):
+            break
+        folder.chmod(0o755)
+    locked = ab.folder / "locked"
+    locked.mkdir(mode=0o755)
+    job = ab.job(checkpoints={"uri": str(locked)})
+    home = tmp_path / "nobody"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    # A first call, which fails likewise, imports all that the second needs: the interpreter may lie where
+    # nobody may look.
+    warm = ab.job(file="warm.json", checkpoints={"uri": "warm.json/inside"})
+    script = f"""
+import os, sys
+from allaboard.cli import main
+assert main(["run", "{warm}"]) == 2
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.environ["ALLABOARD_HOME"] = "{home}"
+sys.exit(main(["run", "{job}"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ab.folder,
+        env={**ab.environ, "HOME": str(home), "USER": "nobody"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "checkpoints.uri" in done.stderr and str(locked) in done.stderr, (
+        done.stderr
+    )
+    assert not [p for p in home.glob("local/*/runs/*") if any(p.iterdir())]
+
+
+FILES = {
+    "not there": (["run", "jbo.json"], ["jbo.json: no such file", "job.json"]),
+    "a folder": (["run", "."], ["is a folder"]),
+    "not text": (["run", "image.yaml"], ["is not UTF-8 text"]),
+    "JSON that is not JSON": (["check", "torn.json"], ["torn.json is not JSON"]),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_cannot_be_read(ab: Terminal, case: str) -> None:
+    words, expected = FILES[case]
+    ab.job()
+    ab.write("torn.json", '{"name": ')
+    (ab.folder / "image.yaml").write_bytes(b"\x89PNG\xff")
+    said = ab(*words)
+    assert said.code == 2 and said.out == "" and all(text in said.err for text in expected), said.err
+
+
+USAGE = {
+    "an unknown verb": (["chek"], "did you mean 'check'?"),
+    "an unknown option": (["run", "job.json", "--detatch"], "--detach"),
+    "nothing to run": (["run"], "missing argument 'JOB'"),
+    "no number": (["logs", "digits", "--tail", "many"], "'many' is not a valid integer"),
+    "no duration": (["logs", "digits", "--since", "yesterday"], "--since: 'yesterday' is not a duration"),
+    "two selections": (["logs", "digits", "worker-0", "--rank", "1"], "not both"),
+    "an empty key": (["run", "job.json", "--key", ""], "--key is empty"),
+    "attempts without a follower": (["run", "job.json", "--detach", "--attempts", "2"], "leave out --detach"),
+    "no mount": (["run", "job.json", "--mount", "data"], "mount 'data' is not understood"),
+    "nothing to promote": (["promote", "--into", "x"], "give one of CHECKPOINT, --rollback and --history"),
+    "no threshold": (["promote", "c", "--into", "x", "--threshold", "good"], "threshold 'good' is not understood"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", USAGE)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_command_line_that_is_wrong(ab: Terminal, case: str, form: str) -> None:
+    words, expected = USAGE[case]
+    ab.job()
+    if form == "text":
+        said = ab(*words)
+        assert said.code == 2 and said.out == "" and expected in said.err, said.text
+    else:
+        said = ab(*words, "--json")
+        assert said.code == 2 and said.err == "" and expected in said.json["error"]["message"]
+        assert said.json["error"]["problems"] == []
+    nothing_was_left(ab)
+
+
+@pytest.mark.parametrize(
+    "verb", ["status", "follow", "logs", "events", "stop", "suspend", "resume", "delete"]
+)
+def test_an_unknown_run(ab: Terminal, verb: str) -> None:
+    assert ab("run", ab.job()).code == 0
+    said = ab(verb, "digit5")
+    assert said.code == 2 and "there is no run 'digit5' here; did you mean" in said.err
+    said = ab(verb, "digit5", "--json")
+    assert said.code == 2 and said.json["error"]["code"] == "unknown_run"
+
+
+def test_a_home_that_may_not_be_used(ab: Terminal) -> None:
+    (ab.folder / "file").write_text("")
+    job = ab.job()
+    for words in (["run", job], ["list"], ["status", "digits"]):
+        said = ab(*words, ALLABOARD_HOME=str(ab.folder / "file"))
+        assert said.code in (1, 2) and "ALLABOARD_HOME" in said.err and str(ab.folder / "file") in said.err
+    assert ab("run", job, ALLABOARD_HOME=str(ab.folder / "file")).code == 2
+
+
+def test_a_home_of_a_newer_allaboard_is_refused(ab: Terminal) -> None:
+    marker = ab.backend.runs.parent / "format"
+    ours = marker.read_text()
+    marker.write_text("99\n")
+    said = ab("list")
+    marker.write_text(ours)
+    assert said.code == 1 and "format 99" in said.err and "ALLABOARD_HOME" in said.err
+
+
+def test_a_bug_is_said_to_be_one_with_the_place_of_the_details(
+    ab: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALLABOARD_HOME", ab.environ["ALLABOARD_HOME"])
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("allaboard.cli.app.main", broken)
+    assert main(["list"]) == 1
+    err = capsys.readouterr().err
+    assert "this is a bug in allaboard: ZeroDivisionError" in err and "Traceback" not in err
+    (kept,) = Path(ab.environ["ALLABOARD_HOME"], "bugs").iterdir()
+    assert str(kept) in err and "Traceback" in kept.read_text() and "in broken" in kept.read_text()
+    assert main(["list", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "bug"
+
+
+def test_what_each_error_means_for_the_exit_code() -> None:
+    assert failing.code_of(BadInput("")) == 2
+    assert failing.code_of(StorageMissing("")) == 2
+    assert failing.code_of(BackendUnreachable("")) == 5
+    assert failing.code_of(StorageUnreachable("")) == 5
+    assert {failing.code_of(e) for e in (StorageDenied(""), Corrupt(""), Conflict(""))} == {1}
+    assert failing.exit_code(click.Abort(), []) == 130
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(ab: Terminal) -> None:
+    assert ab("run", ab.job("for n in range(20000): print('line', n)")).code == 0
+    command = " ".join([sys.executable, "-m", "allaboard", "logs", "digits"])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | head -n 1"],
+        cwd=ab.folder,
+        env=ab.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "line 0\n", "")
+
+
+def test_what_the_terminal_cannot_show_is_escaped(ab: Terminal) -> None:
+    assert ab("run", ab.job("print('done \\u2713')")).code == 0
+    said = ab("logs", "digits", PYTHONIOENCODING="latin-1")
+    assert said.code == 0 and said.out == "done \\u2713\n"
+    assert ab("status", "digits", PYTHONIOENCODING="latin-1").code == 0
