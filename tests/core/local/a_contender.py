@@ -5,14 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd  # noqa: F401  (before the user changes: the standard library may be out of his reach)
 import random
 import select
+import socket  # noqa: F401
 import sys
 import time
 from pathlib import Path
-
-import pwd  # noqa: F401  (before the user changes: the standard library may be out of his reach)
-import socket  # noqa: F401
 
 from allaboard.backends.local.machine import Capacity
 from allaboard.backends.local.pool import Need, Pool, Request

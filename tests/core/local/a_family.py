@@ -1,5 +1,7 @@
 """Run by the tests as a member: starts relatives that are hard to kill and waits. See `processes.Family`."""
 
+# ruff: noqa: PTH104, PTH110, PTH118, PTH123  (started by the hundred: few imports)
+
 import os
 import signal
 import sys
@@ -34,7 +36,12 @@ def deaf():
 
 
 def lose_environment():
-    code = "import os,sys,time; p=sys.argv[1]; open(p+'.part','w').write(str(os.getpid())); os.rename(p+'.part',p); time.sleep(600)"
+    code = """if True:
+        import os, sys, time
+        with open(sys.argv[1] + ".part", "w") as file: file.write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".part", sys.argv[1])
+        time.sleep(600)
+    """
     os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, os.path.join(folder, "nameless")], {})
 
 

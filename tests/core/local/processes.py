@@ -1,4 +1,4 @@
-"""Real processes for the tests of this folder: a supervisor that can be killed, and members that are hard to kill."""
+"""Real processes for tests: a supervisor that can be killed, and members that are hard to kill."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def fresh_mark() -> str:
 class Family:
     """A member's main process and relatives that try to survive it; they write down their pids.
 
-    ``child``: ignores SIGTERM and SIGHUP. ``grandchild``: below a child, in a session of its own. ``daemon``: double fork, own
-    session. ``nameless``: the same and with an empty environment.
+    ``child``: ignores SIGTERM and SIGHUP. ``grandchild``: below a child, in a session of its own. ``daemon``:
+    double fork, own session. ``nameless``: the same and with an empty environment.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -99,16 +99,25 @@ def test_whatever_queues_nothing_is_given_twice_and_nobody_is_overtaken(seed: in
     dice = random.Random(seed)
 
     def member() -> Need:
-        return Need(dice.choice([None, 0.5, 1, 3]), dice.choice([None, GiB, 4 * GiB]), dice.choice([0, 0, 1, 2]))
+        return Need(
+            dice.choice([None, 0.5, 1, 3]), dice.choice([None, GiB, 4 * GiB]), dice.choice([0, 0, 1, 2])
+        )
 
     queue = [
         a_claim(*[member() for _ in range(dice.randint(1, 4))], minimum=dice.choice([None, 1, 2]))
         for _ in range(dice.randint(1, 12))
     ]
-    used = Used(dice.choice([0, 1, 3.5]), dice.choice([0, GiB]), frozenset(dice.sample("abc", dice.randint(0, 3))))
+    used = Used(
+        dice.choice([0, 1, 3.5]), dice.choice([0, GiB]), frozenset(dice.sample("abc", dice.randint(0, 3)))
+    )
     answers = decide(queue, used)
     given = [gpu for answer in answers if answer for gpus in answer for gpu in gpus]
-    admitted = [m for claim, answer in zip(queue, answers, strict=True) if answer for m in claim.members[: len(answer)]]
+    admitted = [
+        m
+        for claim, answer in zip(queue, answers, strict=True)
+        if answer
+        for m in claim.members[: len(answer)]
+    ]
     cpus_given, memory_given = sum(m.cpu or 0 for m in admitted), sum(m.memory or 0 for m in admitted)
     assert len(given) == len(set(given)) == sum(m.gpu for m in admitted)
     assert not used.gpus.intersection(given)
@@ -125,7 +134,7 @@ def test_whatever_queues_nothing_is_given_twice_and_nobody_is_overtaken(seed: in
         assert answers[0] is not None, "the first never waits for what is there"
 
 
-# --- shrinking --------------------------------------------------------------------------------------------------
+# --- shrinking --------------------------------------------------------------------------------------------
 
 
 def test_what_fits_is_left_alone_without_a_word() -> None:

@@ -1,4 +1,4 @@
-"""Members are started as promised, their ends are told with nothing left of them, and none outlives its keepers."""
+"""Members start as promised, their end is told with nothing left of them, and none outlives its keepers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from allaboard.backends.local import procs
 from allaboard.backends.local.keeper import Keeper
-
 from tests.core.local.processes import Family, Supervisor, environment, fresh_mark, python, supervisor, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl and /proc")
@@ -30,16 +29,21 @@ def all_gone(family: dict[str, procs.Identity]) -> bool:
     return not any(procs.alive(who) for who in family.values())
 
 
-# --- starting ---------------------------------------------------------------------------------------------------
+# --- starting ---------------------------------------------------------------------------------------------
 
 SELF_PORTRAIT = """
 import json, os, sys
+def link(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # the one that read the list
+        return None
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({
     "argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "sid": os.getsid(0) == os.getpid(),
-    "stdin": os.readlink("/proc/self/fd/0"), "out": os.readlink("/proc/self/fd/1"), "err": os.readlink("/proc/self/fd/2"),
+    "stdin": link("0"), "out": link("1"), "err": link("2"),
     "ignored": int(status["SigIgn"], 16), "blocked": int(status["SigBlk"], 16),
-    "fds": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and os.path.exists(f"/proc/self/fd/{fd}")),
+    "fds": sorted(link(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and link(fd)),
 }))
 """
 
@@ -198,7 +202,7 @@ def test_a_member_cannot_be_spawned_twice_at_once(tmp_path: Path) -> None:
     assert not procs.alive(keeper.identity)
 
 
-# --- ending -----------------------------------------------------------------------------------------------------
+# --- ending -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,9 +238,15 @@ def test_many_members_at_once(tmp_path: Path) -> None:
 
 
 def test_a_signal_goes_to_the_main_process_only(tmp_path: Path) -> None:
-    code = """
+    code = '''
 import os, signal, subprocess, sys
-child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import signal; signal.signal(signal.SIGTERM, lambda *_: print('child too', flush=True)); print('up', flush=True); signal.pause()"], stdout=subprocess.PIPE)
+code = """if True:
+    import signal
+    signal.signal(signal.SIGTERM, lambda *_: print("child too", flush=True))
+    print("up", flush=True)
+    signal.pause()
+"""
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()
 def term(*_):
     os.set_blocking(child.stdout.fileno(), False)
@@ -245,7 +255,7 @@ def term(*_):
 signal.signal(signal.SIGTERM, term)
 print("ready", flush=True)
 signal.pause()
-"""
+'''
     with supervisor() as one:
         one.spawn("worker-0", [sys.executable, "-I", "-c", code], tmp_path)
         log = tmp_path / "worker-0.log"
@@ -277,7 +287,7 @@ def test_a_kill_takes_the_whole_family_and_spares_the_others(tmp_path: Path) -> 
         born, others = doomed.born(*WHOLE_FAMILY), spared.born(*WHOLE_FAMILY)
         one.tell("kill", member="worker-0")
         assert one.wait("Exited")["code"] == -signal.SIGKILL
-        # The one without a name is nobody's while another member could have started it; it goes with the gang.
+        # The one without a name is nobody's while another member could have started it.
         assert [name for name, who in born.items() if procs.alive(who)] == ["nameless"]
         assert all(procs.alive(who) for who in others.values())
         one.tell("kill_all")
@@ -298,7 +308,7 @@ def test_whoever_forks_while_being_killed_is_killed(relative: str, tmp_path: Pat
         assert procs.descendants(one.keeper) == []
 
 
-# --- nobody outlives its keepers --------------------------------------------------------------------------------
+# --- nobody outlives its keepers --------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["prctl", pytest.param("no prctl", marks=linux)])
@@ -426,7 +436,7 @@ def test_the_keeper_inherits_nothing_but_what_it_is_told_to_keep(tmp_path: Path)
         assert left.recv(1) == b"", "nobody else has the other end"
         folder = Path(f"/proc/{keeper.pid}/fd")
         if folder.exists():
-            links = {os.readlink(path) for path in folder.iterdir() if path.exists()}
+            links = {str(path.readlink()) for path in folder.iterdir() if path.exists()}
             assert str(tmp_path / "kept") in links
             assert str(tmp_path / "other") not in links
     finally:

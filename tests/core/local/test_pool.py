@@ -1,4 +1,6 @@
-"""Slots are given to one gang at a time, in order, to all users of a machine, and are free when their processes are gone."""
+"""Slots go to one gang at a time, in order, for all users, and are free when their processes are gone."""
+
+# ruff: noqa: PTH101, PTH102, PTH108, PTH111, PTH116, PTH120, PTH123, PTH208  (a pool's path is a str)
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def nothing_is_held(pool: Pool) -> bool:
     return not seen["gangs"] and not seen["queue"] and seen["free"] == seen["capacity"]
 
 
-# --- giving and taking back -------------------------------------------------------------------------------------
+# --- giving and taking back -------------------------------------------------------------------------------
 
 
 def test_a_gang_gets_its_slots_and_gives_them_back(pool: Pool) -> None:
@@ -114,7 +116,9 @@ def test_who_states_nothing_takes_nothing_and_is_admitted_to_a_full_machine(pool
 
 
 def test_what_can_never_fit_is_refused_with_both_figures(pool: Pool) -> None:
-    with pytest.raises(BadInput, match="2 members together ask for 10 cores, 16.0 GiB of memory, 2 GPUs, and this") as caught:
+    with pytest.raises(
+        BadInput, match=r"2 members together ask for 10 cores, 16\.0 GiB of memory, 2 GPUs"
+    ) as caught:
         pool.ask(Request("m", (Need(5, 8 * GiB, 1),) * 2, run="train-1"))
     assert "train-1 can never start here" in str(caught.value)
     assert "this machine has 4 cores, 8.0 GiB of memory, 3 GPUs" in str(caught.value)
@@ -126,7 +130,10 @@ def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
     second, third = pool.ask(cpu(2, run="second")), pool.ask(cpu(1, run="third"))
     assert pool.try_admit(second) is None
     assert pool.try_admit(third) is None
-    assert pool.why_waiting(second) == "waits for 2 cores; free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    assert (
+        pool.why_waiting(second)
+        == "waits for 2 cores; free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    )
     assert pool.why_waiting(third).endswith("; held by first; 1 before it in the queue")
 
 
@@ -215,11 +222,14 @@ def test_the_description_shows_who_holds_what_and_who_waits(pool: Pool) -> None:
     held = {"cpu": 2.0, "memory": 2 * GiB, "gpus": ["0"], "ports": [port], "members": 2, "leftover": False}
     assert gang == {"run": "holder", **me, **held}
     assert waiter == {"run": "waiter", **me, "cpu": 0.0, "memory": 0, "gpus": 3, "members": 1}
-    assert seen["gpus"][:2] == [{"id": "0", "run": "holder", "pids": []}, {"id": "1", "run": None, "pids": []}]
+    assert seen["gpus"][:2] == [
+        {"id": "0", "run": "holder", "pids": []},
+        {"id": "1", "run": None, "pids": []},
+    ]
     json.dumps(seen)
 
 
-# --- slots are free when their processes are gone ---------------------------------------------------------------
+# --- slots are free when their processes are gone ---------------------------------------------------------
 
 
 def member_of(grant: Grant, **options: Any) -> subprocess.Popen[bytes]:
@@ -325,7 +335,12 @@ print(keeper.pid, flush=True)
 
 def test_the_ticket_of_a_killed_process_vanishes(pool: Pool) -> None:
     admitted(pool, cpu(1))
-    code = "pool = Pool(sys.argv[1], ROOM); t = pool.ask(Request('m', (Need(cpu=4),))); print(t._name, flush=True); time.sleep(600)"
+    code = """
+pool = Pool(sys.argv[1], ROOM)
+ticket = pool.ask(Request("m", (Need(cpu=4),)))
+print("queued", flush=True)
+time.sleep(600)
+"""
     with another(code, pool.path) as other:
         line(other)
         small = pool.ask(cpu(1))
@@ -363,10 +378,12 @@ def test_killed_at_any_instant_nothing_stays_taken(pool: Pool) -> None:
     assert os.listdir(f"{pool.path}/gangs") == os.listdir(f"{pool.path}/queue") == []
 
 
-# --- many at once -----------------------------------------------------------------------------------------------
+# --- many at once -----------------------------------------------------------------------------------------
 
 
-def contenders(path: str, folder: Path, users: list[int], rounds: int, slots: int) -> list[subprocess.Popen[bytes]]:
+def contenders(
+    path: str, folder: Path, users: list[int], rounds: int, slots: int
+) -> list[subprocess.Popen[bytes]]:
     folder.chmod(0o777)
     (folder / "journal").touch()
     (folder / "journal").chmod(0o666)
@@ -376,7 +393,9 @@ def contenders(path: str, folder: Path, users: list[int], rounds: int, slots: in
     script = str(HERE / "a_contender.py")
     gpus = ",".join(ROOM.gpus[:slots])
     command = [sys.executable, script, path, str(folder), str(rounds), gpus]
-    return [subprocess.Popen([*command, str(user), f"run-{i}"], env=environment()) for i, user in enumerate(users)]
+    return [
+        subprocess.Popen([*command, str(user), f"run-{i}"], env=environment()) for i, user in enumerate(users)
+    ]
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
@@ -404,9 +423,11 @@ def contend(path: str, folder: Path, users: list[int], rounds: int, victims: int
     spared = {one.pid for one in running if one not in doomed}
     assert spared <= finished, "somebody starved or failed"
     assert all(codes[pid] == 0 for pid in spared)
-    # In the order of their tickets. With several slots the next may take his before those who came earlier have
-    # come for the ones that were set aside for them: so many may be passed, and not one more.
-    order = [entry["admitted"] for entry in sorted((e for e in seen if "admitted" in e), key=lambda e: e["at"])]
+    # In the order of their tickets. With several slots the next may take his before those who came earlier
+    # have come for the ones that were set aside for them: so many may be passed, and not one more.
+    order = [
+        entry["admitted"] for entry in sorted((e for e in seen if "admitted" in e), key=lambda e: e["at"])
+    ]
     for place, ticket in enumerate(order):
         assert sum(later < ticket for later in order[place + 1 :]) < slots, "overtaken"
     assert len(order) >= len(spared) * rounds
@@ -422,7 +443,7 @@ def test_thirty_processes_contend_for_three_gpus_and_some_are_killed(path: str, 
         assert not pool.describe()["queue"]
 
 
-# --- several users ----------------------------------------------------------------------------------------------
+# --- several users ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -441,7 +462,9 @@ def open_path() -> Iterator[str]:
 @linux
 @pytest.mark.parametrize("first", [0, NOBODY], ids=["root made it", "another user made it"])
 def test_users_share_one_pool_whoever_made_it(first: int, open_path: str) -> None:
-    with another("Pool(sys.argv[1], ROOM); print('made', flush=True)", open_path, user=first, umask=0o077) as maker:
+    with another(
+        "Pool(sys.argv[1], ROOM); print('made', flush=True)", open_path, user=first, umask=0o077
+    ) as maker:
         assert line(maker) == "made"
     assert stat.S_IMODE(os.stat(open_path).st_mode) == 0o1777
     take = """
@@ -488,7 +511,9 @@ def tempfile_folder() -> Iterator[Path]:
 
 @root
 @linux
-def test_a_user_neither_counts_nor_kills_what_a_killed_run_of_another_left_but_respects_its_locks(open_path: str) -> None:
+def test_a_user_neither_counts_nor_kills_what_a_killed_run_of_another_left_but_respects_its_locks(
+    open_path: str,
+) -> None:
     mark = fresh_mark()
     with another(HOLD, open_path, mark, "marked") as roots:
         survivor = procs.identity(int(line(roots).split()[0]))
@@ -543,7 +568,7 @@ os.kill(os.getpid(), 9)
         target.kill()
 
 
-# --- ports ------------------------------------------------------------------------------------------------------
+# --- ports ------------------------------------------------------------------------------------------------
 
 
 def test_ports_are_below_the_range_of_outgoing_connections_and_never_given_twice(pool: Pool) -> None:
@@ -587,7 +612,7 @@ def test_a_port_stays_reserved_while_a_member_has_it(pool: Pool, monkeypatch: py
     assert pool.port(second) == port
 
 
-# --- the folder -------------------------------------------------------------------------------------------------
+# --- the folder -------------------------------------------------------------------------------------------
 
 
 def test_the_default_is_one_place_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -668,10 +693,14 @@ def _below_a_link(path: Path) -> None:
         pytest.param(_link, "is a symbolic link, which is never followed", id="a link"),
         pytest.param(_below_a_link, "gpus is a symbolic link", id="a link inside"),
         pytest.param(lambda path: path.write_text(""), "cannot be used: Not a directory", id="a file"),
-        pytest.param(lambda path: path.parent.rmdir(), "cannot be used: No such file", id="nothing to make it in"),
+        pytest.param(
+            lambda path: path.parent.rmdir(), "cannot be used: No such file", id="nothing to make it in"
+        ),
     ],
 )
-def test_a_folder_that_will_not_do_is_refused(make: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+def test_a_folder_that_will_not_do_is_refused(
+    make: Callable[[Path], None], says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "there" / "pool"
     path.parent.mkdir()
     make(path)
@@ -685,7 +714,10 @@ def test_a_folder_that_will_not_do_is_refused(make: Callable[[Path], None], says
 def test_another_users_private_folder_is_refused_with_what_to_do(open_path: str) -> None:
     os.mkdir(open_path, 0o755)
     os.chown(open_path, NOBODY, NOBODY)
-    with pytest.raises(SiteError, match=r"belongs to nobody and is not shared \(mode 755\); nobody can share it with `chmod 1777"):
+    with pytest.raises(
+        SiteError,
+        match=r"belongs to nobody and is not shared \(mode 755\); nobody can share it with `chmod 1777",
+    ):
         Pool(open_path, ROOM)
     os.chmod(open_path, 0o777)
     with pytest.raises(SiteError, match="is not shared"):
@@ -714,21 +746,35 @@ def test_when_the_folder_is_removed_a_running_gang_goes_on(pool: Pool) -> None:
     waiting.cancel()
 
 
-def test_a_stuck_lock_is_named_and_not_waited_for_without_end(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_lock_is_named_and_not_waited_for_without_end(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool_module, "_LOCK_PATIENCE", 0.05)
     code = """
 import fcntl
-file = open(sys.argv[1] + "/lock"); fcntl.flock(file, fcntl.LOCK_EX); print("stuck", flush=True); time.sleep(600)
+
+file = open(sys.argv[1] + "/lock")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("stuck", flush=True)
+time.sleep(600)
 """
     with another(code, pool.path) as other:
         assert line(other) == "stuck"
-        with pytest.raises(SiteError, match="has been locked for 0.05 s by process") as caught:
+        with pytest.raises(SiteError, match=r"has been locked for .* s by process [0-9]+") as caught:
             pool.ask(ONE_GPU)
         if sys.platform.startswith("linux"):
             assert str(other.pid) in str(caught.value)
 
 
-NONSENSE = [b"", b"{", b"[]", b"null", b'{"members": 3}', b'{"mark":"m","run":"r","members":[[NaN,1e999,-3]]}', b"\xff\xfe"]
+NONSENSE = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'{"members": 3}',
+    b'{"mark":"m","run":"r","members":[[NaN,1e999,-3]]}',
+    b"\xff\xfe",
+]
 
 
 @pytest.mark.parametrize("data", NONSENSE)
@@ -738,11 +784,18 @@ def test_nonsense_in_an_entry_is_no_entry(data: bytes) -> None:
 
 def test_an_entry_survives_being_written_and_read() -> None:
     request = Request("mark", (Need(0.5, GiB, 1), Need()), 1, "run-é")
-    entry = Entry(request, ROOM, 12.5, 4, "boot", "pid:[1]", ((0, ("0",)),), (20000,), (procs.Identity(5, 6),))
+    entry = Entry(
+        request, ROOM, 12.5, 4, "boot", "pid:[1]", ((0, ("0",)),), (20000,), (procs.Identity(5, 6),)
+    )
     read = Entry.from_json(entry.to_json())
     assert read is not None
     assert read.claim.kinds == entry.claim.kinds
-    assert (read.used, read.ports, read.identities, read.request.run) == (entry.used, (20000,), ((5, 6),), "run-é")
+    assert (read.used, read.ports, read.identities, read.request.run) == (
+        entry.used,
+        (20000,),
+        ((5, 6),),
+        "run-é",
+    )
     newer = json.loads(entry.to_json()) | {"version": 2, "colour": "blue"}
     assert Entry.from_json(json.dumps(newer).encode()) == read
 
