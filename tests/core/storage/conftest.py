@@ -10,6 +10,7 @@ import pytest
 
 from allaboard.storage import Store, open_store
 from tests.core.s3server import S3Server, s3_server
+from tests.core.storage.mounts import mounted
 
 ALL = ("disk", "moto", "rclone")
 EXCLUSIVE = ("disk", "moto")  # can create without replacing; rclone cannot
@@ -56,6 +57,15 @@ def exclusive_store(open_one: Store) -> Store:
 def kind(request: pytest.FixtureRequest) -> str:
     """What keeps the store of this test: "disk", "moto" or "rclone"."""
     return str(request.node.callspec.params["open_one"])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with mounted(folder, "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
+        yield folder
 
 
 @pytest.fixture(autouse=True)

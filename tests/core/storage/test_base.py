@@ -240,6 +240,7 @@ def test_uploading_a_file_that_is_not_there_names_it(store: Store, tmp_path: Pat
     assert keys(store) == []
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the S3 library, when it is interrupted
 def test_progress_that_raises_stops_the_transfer_and_nothing_appears(store: Store, tmp_path: Path) -> None:
     class Stopped(Exception):
         pass

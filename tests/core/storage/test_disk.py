@@ -29,10 +29,10 @@ from allaboard.errors import (
 )
 from allaboard.storage import open_store
 from allaboard.storage.disk import DiskStore, sweep, unnamed_file, whole_file
+from tests.core.storage.mounts import AS_ROOT, mounted
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks, mounts and signals")
 NOBODY = 65534
-AS_ROOT = os.geteuid() == 0
 
 
 def a_store(folder: Path) -> DiskStore:
@@ -296,26 +296,6 @@ def test_files_get_the_permissions_that_the_user_chose(tmp_path: Path) -> None:
 
 
 # --- full disks
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    with mounted(folder, "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
-        yield folder
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, *how: str) -> Iterator[None]:
-    done = subprocess.run(["mount", *how, str(folder)], capture_output=True, text=True) if AS_ROOT else None
-    if done is None or done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr.strip() if done else 'not root'}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("way", ["write", "create", "upload", "download"])

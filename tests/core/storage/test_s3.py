@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -370,6 +371,28 @@ def test_an_upload_that_fails_in_a_late_part_is_taken_back(moto: S3Server, big: 
     assert keys(direct) == ["x"] and direct.read("x") == b"the old value"
 
 
+def test_an_uploader_that_is_killed_leaves_nothing_under_the_key(moto: S3Server, big: Path) -> None:
+    store = open_store(f"s3://{moto.make_bucket()}", environ=moto.environ)
+    store.write("x", b"the old value")
+    code = (
+        "import sys; from pathlib import Path; from allaboard.storage import open_store, s3\n"
+        f"s3.PART = {PART}\n"
+        "def wait(count): print('some has gone', flush=True); sys.stdin.readline()\n"
+        "open_store(sys.argv[1]).upload(Path(sys.argv[2]), 'x', wait)"
+    )
+    environ = os.environ | moto.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, store.uri, str(big)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environ,
+    ) as child:
+        assert child.stdout and child.stdout.readline() == b"some has gone\n"
+        child.kill()
+    assert keys(store) == ["x"] and store.read("x") == b"the old value"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the library, when it is interrupted
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
 def test_an_upload_that_is_broken_off_here_is_taken_back(
     moto: S3Server, big: Path, failure: type[BaseException]
@@ -503,6 +526,19 @@ def test_an_object_replaced_while_it_is_read_is_not_pieced_together(
     assert list((tmp_path / "into").iterdir()) == []
 
 
+def test_a_disk_that_fills_up_during_a_download_is_said_and_given_back(
+    moto: S3Server, big: Path, small_disk: Path
+) -> None:
+    store = open_store(f"s3://{moto.make_bucket()}", environ=moto.environ)
+    store.upload(big, "x")
+    target = small_disk / "target"
+    target.write_bytes(b"the old value")
+    with pytest.raises(StorageFull, match=f"^{re.escape(str(target))}: No space left on device"):
+        store.download("x", target)
+    assert [path.name for path in small_disk.iterdir()] == ["target"]
+    assert target.read_bytes() == b"the old value"
+
+
 # --- exclusive create
 
 
@@ -559,6 +595,16 @@ def test_a_probe_that_may_not_be_deleted_is_not_listed(moto: S3Server) -> None:
 
 
 # --- many objects
+
+
+def test_absent_is_absent_for_who_may_not_list(moto: S3Server) -> None:
+    bucket = moto.make_bucket()
+    with between(
+        moto, lambda request: (403, "AccessDenied") if "list-type" in request.query else None
+    ) as proxy:
+        store = open_store(f"s3://{bucket}/models", environ=proxy.environ)
+        assert store.stat("absent") is None
+        assert "prefix=models%2F" in proxy.requests[-1].query  # what such users may at least be allowed
 
 
 def test_listing_and_deleting_go_beyond_a_thousand(moto: S3Server) -> None:

@@ -60,9 +60,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0  # silence, not the length of a transfer
-ATTEMPTS = (
-    4  # with pauses of up to 1, 2 and 4 seconds between them: a request gives up after some two minutes
-)
+ATTEMPTS = 4  # with pauses of up to 1, 2 and 4 seconds: after some two minutes a request gives up
 STREAM_ATTEMPTS = 3  # to read an answer that breaks off
 PART = 32 * 2**20
 PARTS_AT_ONCE = 4
@@ -287,7 +285,11 @@ class S3Store:
 
     def _bucket_must_exist(self, client: _Client) -> None:
         if self._bucket not in client.seen:
-            client.s3.list_objects_v2(Bucket=self._bucket, MaxKeys=1)
+            try:
+                client.s3.list_objects_v2(Bucket=self._bucket, Prefix=self._full(""), MaxKeys=1)
+            except client.ClientError as error:
+                if _code(error) != "AccessDenied":  # who may not list was told the truth about the object
+                    raise
             client.seen.add(self._bucket)
 
     def _bears(self, key: str, mark: dict[str, str]) -> bool:
@@ -356,10 +358,8 @@ def _honours_if_none_match(client: _Client, bucket: str, probe: str) -> bool:
             return False
         raise
     finally:
-        if made:
-            with suppress(
-                *_foreign_errors()
-            ):  # who may not delete leaves an empty object that is never listed
+        if made:  # who may not delete it leaves an empty object that is never listed
+            with suppress(*_foreign_errors()):
                 client.s3.delete_object(Bucket=bucket, Key=probe)
     return False
 
@@ -622,6 +622,7 @@ _ADVICE: dict[str, tuple[type[StorageError], str]] = {
     "NoSuchUpload": (StorageUnreachable, "the server has forgotten the parts that were sent; try again"),
     "404": (StorageMissing, _LOOK),
     "InvalidAccessKeyId": _KEYS,
+    "XAdminUserNotFound": _KEYS,
     "SignatureDoesNotMatch": _KEYS,
     "AuthorizationHeaderMalformed": _REGION,
     "401": _KEYS,
