@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from allaboard import units
 from allaboard.job import TrainingJob, member_count
@@ -150,15 +150,21 @@ class Layout:
         return replace(self, groups=tuple(replace(g, needs=needs.get(g.role, g.needs)) for g in self.groups))
 
 
-def lay_out(job: TrainingJob, run: str, attempt: int = 1, generation: int = 1) -> Layout:
-    """The layout of a checked job. Pure: the same job, run, attempt and generation give an equal layout.
+class Shape(Protocol):
+    """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""
+
+    NAME: str
+    FRAMEWORK: str
+    ROLES: Mapping[str, int | None]
+    DEFAULT_RESTART: str
+
+
+def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generation: int = 1) -> Layout:
+    """The layout of a checked job. Pure: equal arguments give an equal layout.
 
     URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this
     (`allaboard.site`).
     """
-    from allaboard.engines import engine_of
-
-    engine = engine_of(job.get("framework", "pytorch"), job.get("engine", "auto"))
     return Layout(
         job=job.name,
         run=run,

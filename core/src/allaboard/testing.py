@@ -18,9 +18,11 @@ from typing import Any
 
 from allaboard import ledger
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.checking import checked
+from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, Conflict, SpecChanged, UnknownRun
 from allaboard.job import TrainingJob
-from allaboard.layout import lay_out
+from allaboard.layout import Layout, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.observation import Condition, MemberSeen, Observation, Owner, State, Stop
 from allaboard.status import state_of
@@ -29,6 +31,12 @@ from allaboard.status import state_of
 def a_job(**fields: Any) -> TrainingJob:
     """A job that is right: two members of ``python train.py``, unless said otherwise."""
     return TrainingJob(**{"name": "digits", "command": ["python", "train.py"], "workers": 2, **fields})
+
+
+def a_layout(run: str = "digits-1", **fields: Any) -> Layout:
+    """The layout of `a_job` with these fields, checked."""
+    job = checked(a_job(**fields))
+    return lay_out(job, engine_of(job), run)
 
 
 def a_condition(
@@ -95,7 +103,7 @@ class FakeBackend:
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         self.calls.append(("launch", plan.run))
-        lay_out(plan.job, plan.run)
+        lay_out(plan.job, engine_of(plan.job), plan.run)
         record = self.records.get(plan.run)
         state = State.UNKNOWN if record is None else self._state(plan.run)
         if record is not None and state.is_final:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.checking import checked
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Counts
 from allaboard.engines.pytorchjob import environment, judge, place
-from allaboard.layout import Layout, Needs, lay_out, our_environment
-from allaboard.testing import a_job
-
-
-def laid(**fields: object) -> Layout:
-    return lay_out(checked(a_job(**fields)), "digits-1")
+from allaboard.layout import Layout, Needs, our_environment
+from allaboard.testing import a_layout
 
 
 @pytest.mark.parametrize(
@@ -29,13 +24,13 @@ def laid(**fields: object) -> Layout:
     ],
 )
 def test_members_by_the_rules_of_the_contract(fields: dict[str, object], members: list[str]) -> None:
-    layout = laid(**fields)
+    layout = a_layout(**fields)
     assert [m.name for m in layout.members] == members
     assert [m.rank for m in layout.members] == list(range(len(members)))
 
 
 def test_a_layout_survives_json() -> None:
-    layout = laid(
+    layout = a_layout(
         elastic={"min": 1, "max": 2},
         resources={"cpu": "500m", "memory": "1Gi", "gpu": 1},
         checkpoints={"uri": "out", "every": 50, "best": {"metric": "acc", "mode": "max"}},
@@ -47,7 +42,7 @@ def test_a_layout_survives_json() -> None:
 
 
 def test_a_group_overrides_the_job() -> None:
-    layout = laid(
+    layout = a_layout(
         workers=None,
         groups={
             "master": 1,
@@ -63,7 +58,7 @@ def test_a_group_overrides_the_job() -> None:
 
 
 def test_master_and_workers_get_the_operators_variables() -> None:
-    layout = laid(workers=3)
+    layout = a_layout(workers=3)
     env = environment(layout, layout.members[2], place("digits-1"))
     assert env == {
         "PYTHONUNBUFFERED": "1",
@@ -80,19 +75,19 @@ def test_master_and_workers_get_the_operators_variables() -> None:
 
 
 def test_world_size_counts_processes_when_their_number_is_given() -> None:
-    layout = laid(workers=3, processes_per_member=4)
+    layout = a_layout(workers=3, processes_per_member=4)
     env = environment(layout, layout.members[0], place("x"))
     assert env["WORLD_SIZE"] == "12" and env["PET_NPROC_PER_NODE"] == "4"
 
 
 def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
-    plain = laid(workers=None, groups={"worker": 2})
+    plain = a_layout(workers=None, groups={"worker": 2})
     assert environment(plain, plain.members[0], place("x")) == {
         "PYTHONUNBUFFERED": "1",
         "PET_NPROC_PER_NODE": "auto",
         "PET_NNODES": "2",
     }
-    elastic = laid(workers=3, elastic={"min": 2, "max": 4, "max_restarts": 7})
+    elastic = a_layout(workers=3, elastic={"min": 2, "max": 4, "max_restarts": 7})
     env = environment(elastic, elastic.members[0], place("digits-1"))
     assert env["PET_NNODES"] == "2:4" and env["PET_RDZV_ENDPOINT"] == "digits-1-worker-0:23456"
     assert env["PET_RDZV_BACKEND"] == "c10d" and env["PET_MAX_RESTARTS"] == "7" and "RANK" not in env
@@ -100,9 +95,9 @@ def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
 
 def test_the_master_decides_else_all_workers_else_any_elastic_one() -> None:
     master, workers, elastic = (
-        laid(workers=3),
-        laid(workers=None, groups={"worker": 2}),
-        laid(elastic={"min": 1, "max": 2}),
+        a_layout(workers=3),
+        a_layout(workers=None, groups={"worker": 2}),
+        a_layout(elastic={"min": 1, "max": 2}),
     )
     done, going = Counts(1, succeeded=1), Counts(1, active=1)
     assert judge(master, {"master": done, "worker": Counts(2, active=2)}).succeeded
@@ -117,7 +112,7 @@ def test_the_master_decides_else_all_workers_else_any_elastic_one() -> None:
 
 
 def test_our_own_variables_say_where_the_state_is() -> None:
-    layout = laid(
+    layout = a_layout(
         checkpoints={"uri": "/out/", "every": "10m", "keep": 2, "best": {"metric": "acc", "mode": "max"}},
         data={"shards": "/s"},
     )

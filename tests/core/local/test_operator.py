@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local import operator as op
-from allaboard.checking import checked
-from allaboard.layout import lay_out
 from allaboard.observation import Observation, Stop
 from allaboard.status import state_of
-from allaboard.testing import a_job
+from allaboard.testing import a_layout
 
 
 class Machine:
@@ -22,7 +20,7 @@ class Machine:
 
     def __init__(self, **fields: Any) -> None:
         self.now = 100.0
-        self.operator = op.Operator(lay_out(checked(a_job(**fields)), "digits-1"), self.now)
+        self.operator = op.Operator(a_layout(**fields), self.now)
         self.asked = self.finished = self.removed = False
         self.released = 0
         self.spawned: list[tuple[str, int, float]] = []

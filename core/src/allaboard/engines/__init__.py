@@ -10,10 +10,13 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from allaboard.engines.base import Counts, Place, Verdict
 from allaboard.layout import Layout, Member
+
+if TYPE_CHECKING:
+    from allaboard.job import TrainingJob
 
 
 class Engine(Protocol):
@@ -46,6 +49,7 @@ ENGINES: Mapping[str, Engine] = {engine.NAME: engine for engine in _engines()}
 BY_FRAMEWORK: Mapping[str, Engine] = {engine.FRAMEWORK: engine for engine in ENGINES.values()}
 
 
-def engine_of(framework: str, engine: str) -> Engine:
+def engine_of(job: TrainingJob) -> Engine:
     """The engine of a checked job; ``auto`` is the framework's own."""
-    return BY_FRAMEWORK[framework] if engine == "auto" else ENGINES[engine]
+    name = job.get("engine", "auto")
+    return BY_FRAMEWORK[job.get("framework", "pytorch")] if name == "auto" else ENGINES[name]

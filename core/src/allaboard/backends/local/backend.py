@@ -26,6 +26,7 @@ from allaboard.backends.local.pool import Need, default_path, shrink
 from allaboard.backends.local.procs import spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
+from allaboard.engines import engine_of
 from allaboard.errors import AllaboardError, BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
@@ -166,7 +167,7 @@ class LocalBackend:
             if "mount" in secret:
                 mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
         job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
-        layout = lay_out(job, record.run, record.attempt, record.generation)
+        layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
         notes = words + shrunk
         problems = [*_not_startable(layout, where, self.environ, self.site), *_missing_files(plan, where)]
