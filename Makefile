@@ -50,7 +50,7 @@ test: env ## every test that needs no cluster, in both environments
 check: $(AIRFLOW)/.made ## lint, format, types and the import contracts; all of them, also when one fails
 	@failed=; \
 	check() { echo "== $$*"; $(AIRFLOW)/bin/"$$@" || failed="$$failed, $$1"; }; \
-	check ruff check .; \
+	check ruff check --output-format concise .; \
 	check ruff format --check --output-format concise .; \
 	check mypy; \
 	PYTHONPATH=kfp_components/src check lint-imports --no-logo --cache-dir .venv/cache/import-linter; \
