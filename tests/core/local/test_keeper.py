@@ -265,6 +265,14 @@ signal.pause()
     assert log.read_text().splitlines()[-1] == "main None None"
 
 
+def test_a_signal_right_behind_the_spawn_is_not_lost(tmp_path: Path) -> None:
+    with supervisor() as one:
+        for i in range(20):
+            one.spawn(f"worker-{i}", ["sleep", "600"], tmp_path)
+            one.tell("signal", member=f"worker-{i}", sig=int(signal.SIGTERM))
+        assert {one.wait("Exited")["code"] for _ in range(20)} == {-signal.SIGTERM}
+
+
 @linux
 def test_a_members_end_takes_all_that_it_started(tmp_path: Path) -> None:
     family = Family(tmp_path / "pids")

@@ -497,6 +497,7 @@ class _Keeping:
         mains = {member.pid: member for member in self.members.values() if member.ended is None}
         for pid, code, maxrss in procs.reap():
             if member := mains.get(pid):
+                member.early.clear()  # its pid may be somebody else's by now
                 self.settle_report(member)
                 member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
                 self.doom(member)
