@@ -14,7 +14,7 @@ from allaboard.checkpoints import latest, prune, verify
 from allaboard.checkpoints.holds import holds, place
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED
 from allaboard.checkpoints.retention import ABANDONED_AFTER, PARTS_AFTER, check_keep
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, StorageFull
 from allaboard.storage.base import Store
 from tests.core.checkpoints.building import (
     HOUR,
@@ -201,6 +201,22 @@ def test_without_delay_the_parts_go_at_once(store: Store) -> None:
     done = prune(store, 1, None, time.time(), parts_after=0)
     assert (done.retired, done.removed) == ((1,), (1,))
     assert all("000002/" in key for key in keys(store))
+
+
+def test_on_a_disk_without_room_for_a_note_the_unwanted_go_at_once(
+    disk: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = a_checkpoint(disk, 1)
+    a_checkpoint(disk, 2)
+
+    def full(self: Store, key: str, data: bytes) -> None:
+        raise StorageFull("no space left on the device")
+
+    monkeypatch.setattr(type(disk), "write", full)
+    done = prune(disk, 1, None, time.time())
+    assert (done.retired, done.bytes) == ((1,), old.bytes)
+    assert all("000002/" in key for key in keys(disk))
+    assert verify(disk, 2) == []
 
 
 def test_corrupt_bytes_do_not_hide_from_retention_what_it_must_keep(disk: Store) -> None:

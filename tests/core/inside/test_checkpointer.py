@@ -285,6 +285,7 @@ def test_the_manifest_tells_where_it_comes_from(run: Store, monkeypatch: pytest.
     )
     assert manifest.created is not None and manifest.created.endswith("Z")
     assert manifest.versions["python"].count(".") == 2
+    assert manifest.versions["allaboard"]
 
 
 def test_nothing_is_built_when_nothing_is_due(run: Store) -> None:
@@ -931,7 +932,7 @@ def test_what_retention_let_go_of_makes_room_before_a_disk_is_called_full(tiny: 
     run = open_store(tiny / "run-1")
     ckpt = Checkpointer(run.uri, keep=1)
     for step in range(1, 7):
-        ckpt.save(step, {"model.bin": bytes([step]) * 300_000})
+        ckpt.save(step, {"model.bin": bytes([step]) * 345_000})
         assert steps(run) == [step]
         assert verify(run, step) == []
 

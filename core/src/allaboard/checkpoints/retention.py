@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard.checkpoints.holds import Hold, holds
+from allaboard.checkpoints.holds import holds
 from allaboard.checkpoints.listing import Folder, folders, scan
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
-from allaboard.errors import BadInput, Corrupt
+from allaboard.errors import BadInput, Corrupt, StorageFull
 from allaboard.metrics import best_of
 from allaboard.storage.base import Store
 from allaboard.units import rfc3339
@@ -105,16 +105,29 @@ def prune(
     placed = holds(store)
     held = {hold.step for hold in placed if hold.expires > now}
     going = [found for found in complete if found.step not in wanted | held]
-    for found in going:
-        retire(store, found.step, [part.name for part in found.manifest.parts], now)
+    freed = sum(_let_go(store, found, now) for found in going)
     swept = _sweep(store, held, now, parts_after)
-    _forget(store, placed, now)
-    return Pruned(
+    store.delete(hold.key for hold in placed if hold.expires <= now)
+    return replace(
+        swept,
         kept=tuple(found.step for found in complete if found not in going),
         retired=tuple(found.step for found in going),
         held=tuple(found.step for found in complete if found.step in held - wanted),
-        **swept,
+        bytes=swept.bytes + freed,
     )
+
+
+def _let_go(store: Store, found: Checkpoint, now: float) -> int:
+    """Bytes that were freed at once: none, unless the disk is so full that not even the note fits."""
+    parts = [part.name for part in found.manifest.parts]
+    try:
+        retire(store, found.step, parts, now)
+    except StorageFull:
+        folder = folder_name(found.step)
+        store.delete([f"{folder}/{MANIFEST}"])
+        store.delete(f"{folder}/{name}" for name in parts)
+        return found.bytes
+    return 0
 
 
 def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: str | None = None) -> None:
@@ -126,7 +139,7 @@ def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: st
     store.delete([f"{folder}/{MANIFEST}"])
 
 
-def _sweep(store: Store, held: Collection[int], now: float, parts_after: float) -> dict[str, Any]:
+def _sweep(store: Store, held: Collection[int], now: float, parts_after: float) -> Pruned:
     removed, waiting, freed = [], [], 0
     for step, folder in folders(store).items():
         keys = [] if step in held else list(_overdue(store, folder, now, parts_after))
@@ -136,7 +149,7 @@ def _sweep(store: Store, held: Collection[int], now: float, parts_after: float) 
             removed.append(step)
         if MANIFEST not in folder.files and RETIRED in folder.files and RETIRED not in keys:
             waiting.append(step)
-    return {"removed": tuple(removed), "waiting": tuple(waiting), "bytes": freed}
+    return Pruned(removed=tuple(removed), waiting=tuple(waiting), bytes=freed)
 
 
 def _remove(store: Store, folder: Folder, names: Sequence[str]) -> None:
@@ -181,7 +194,3 @@ def _noted_parts(store: Store, folder: Folder) -> list[str]:
     except (ValueError, KeyError, TypeError):
         return [name for name in folder.files if name != RETIRED]
     return [str(name) for name in parts] if isinstance(parts, list) else []
-
-
-def _forget(store: Store, placed: Iterable[Hold], now: float) -> None:
-    store.delete(hold.key for hold in placed if hold.expires <= now)

@@ -27,11 +27,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from allaboard import __version__
 from allaboard.checkpoints import Checkpoint, Manifest, Torn, folder_name, parse_best, prune, save, scan
 from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
@@ -295,10 +295,15 @@ class Checkpointer:
         try:
             return save(self._store, manifest, parts)
         except StorageFull:
-            # What waits for its hour is worth less than the state of now.
-            if self._store.local_path() is None or not self._prune(manifest.step, parts_after=0.0):
+            if not self._made_room(manifest.step):
                 raise
         return save(self._store, manifest, parts)
+
+    def _made_room(self, step: int) -> bool:
+        """What waits for its hour is worth less than the state of now."""
+        with suppress(StorageError):
+            return self._store.local_path() is not None and self._prune(step, parts_after=0.0) > 0
+        return False
 
     def _tidy(self, saved: Checkpoint) -> bool | None:
         """Let go what is not wanted any more; whether the saved one is the best (None: nobody asked)."""
@@ -438,11 +443,6 @@ def _save_with_torch(state: Any, path: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("allaboard", "torch"):
-        if name == "allaboard" or name in sys.modules:
-            try:
-                versions[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
-    return versions
+    versions = {"allaboard": __version__, "python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    return versions if torch is None else {**versions, "torch": str(torch.__version__)}
