@@ -16,6 +16,7 @@ from typing import Any
 
 import allaboard
 from allaboard.backends.local import procs
+from allaboard.backends.local.keeper import Keeper
 from allaboard.backends.local.procs import Identity
 
 HERE = Path(__file__).parent
@@ -47,6 +48,18 @@ def sleeper(mark: str = "", **options: Any) -> subprocess.Popen[bytes]:
 
 def fresh_mark() -> str:
     return uuid.uuid4().hex
+
+
+@contextlib.contextmanager
+def keeper_here(**options: Any) -> Iterator[Keeper]:
+    """A keeper of this very process, which goes back to being no subreaper: else daemons would come to us."""
+    keeper = Keeper.start(fresh_mark(), **options)
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+        procs._prctl(procs._PR_SET_CHILD_SUBREAPER, 0)
+        procs._subreapers = 0
 
 
 class Family:

@@ -7,14 +7,23 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from allaboard.backends.local import procs
-from allaboard.backends.local.keeper import Keeper
-from tests.core.local.processes import Family, Supervisor, environment, fresh_mark, python, supervisor, until
+from tests.core.local.processes import (
+    Family,
+    Supervisor,
+    environment,
+    keeper_here,
+    python,
+    sleeper,
+    supervisor,
+    until,
+)
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl and /proc")
 
@@ -189,17 +198,15 @@ def test_what_cannot_start_says_why(make, stage: str, says: str, tmp_path: Path)
 
 
 def test_a_member_cannot_be_spawned_twice_at_once(tmp_path: Path) -> None:
-    keeper = Keeper.start(fresh_mark())
-    try:
-        keeper.spawn("worker-0", ["sleep", "600"], environment(), str(tmp_path), str(tmp_path / "log"))
+    log = str(tmp_path / "log")
+    with keeper_here() as keeper:
+        keeper.spawn("worker-0", ["sleep", "600"], environment(), str(tmp_path), log)
         with pytest.raises(ValueError, match="has not ended yet"):
-            keeper.spawn("worker-0", ["true"], environment(), str(tmp_path), str(tmp_path / "log"))
+            keeper.spawn("worker-0", ["true"], environment(), str(tmp_path), log)
         with pytest.raises(ValueError, match="no command"):
-            keeper.spawn("worker-1", [], environment(), str(tmp_path), str(tmp_path / "log"))
-    finally:
-        last = keeper.close()
-    assert last[-1].member == "worker-0"
-    assert not procs.alive(keeper.identity)
+            keeper.spawn("worker-1", [], environment(), str(tmp_path), log)
+        assert keeper.close()[-1].member == "worker-0"
+        assert not procs.alive(keeper.identity)
 
 
 # --- ending -----------------------------------------------------------------------------------------------
@@ -417,8 +424,7 @@ def test_polite_signals_do_not_end_the_keeper(tmp_path: Path) -> None:
 def test_what_the_keeper_holds_stays_locked_until_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "owner"
     path.touch()
-    keeper = Keeper.start(fresh_mark())
-    try:
+    with keeper_here() as keeper:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             keeper.hold([file.fileno()])
@@ -427,29 +433,48 @@ def test_what_the_keeper_holds_stays_locked_until_it_ends(tmp_path: Path) -> Non
             family.born()
         with path.open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        keeper.close()
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_the_keeper_inherits_nothing_but_what_it_is_told_to_keep(tmp_path: Path) -> None:
-    kept, other = (tmp_path / "kept").open("w"), (tmp_path / "other").open("w")
     left, right = socket.socketpair()
-    keeper = Keeper.start(fresh_mark(), keep_fds=[kept.fileno()])
-    try:
-        kept.close(), other.close()
+    with (tmp_path / "kept").open("w") as kept, left, keeper_here(keep_fds=[kept.fileno()]) as keeper:
         right.close()
         left.settimeout(30)
         assert left.recv(1) == b"", "nobody else has the other end"
         folder = Path(f"/proc/{keeper.pid}/fd")
         if folder.exists():
-            links = {str(path.readlink()) for path in folder.iterdir() if path.exists()}
-            assert str(tmp_path / "kept") in links
-            assert str(tmp_path / "other") not in links
-    finally:
+            assert str(tmp_path / "kept") in {
+                str(path.readlink()) for path in folder.iterdir() if path.exists()
+            }
+
+
+def test_closing_a_keeper_spares_other_children_of_the_supervisor(tmp_path: Path) -> None:
+    with sleeper() as other, keeper_here() as keeper:
+        keeper.spawn("worker-0", ["sleep", "600"], environment(), str(tmp_path), str(tmp_path / "log"))
         keeper.close()
-        left.close()
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
+def test_closing_a_keeper_that_is_dead_or_hangs_leaves_nothing(sig: int, tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from allaboard.backends.local import procs
+from allaboard.backends.local.keeper import Keeper
+keeper = Keeper.start("")
+keeper.spawn("worker-0", ["sleep", "600"], {"PATH": os.environ["PATH"]}, "/", sys.argv[1])
+while not keeper.read_events(): time.sleep(0.001)
+member = keeper._members["worker-0"]
+os.kill(keeper.pid, int(sys.argv[2]))
+keeper.close(within=0.2)
+print(procs.alive(member), procs.alive(keeper.identity), procs.children(os.getpid()))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "log"), str(int(sig))]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False False []\n", done.stderr
 
 
 def test_a_supervisor_that_closes_ends_all_and_hears_of_it(tmp_path: Path) -> None:

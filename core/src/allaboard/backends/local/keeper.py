@@ -313,15 +313,26 @@ class Keeper:
         return survivors
 
     def close(self, within: float = 6.0) -> list[Event]:
-        """Kill all members, let the keeper end, wait for it; returns the last events."""
-        self._wire.send({"do": "exit"})
+        """Kill all members, let the keeper end, wait for it; returns the last events. May be called twice."""
         events: list[Event] = []
+        if self._wire.sock.fileno() < 0:
+            return events
+        self._wire.send({"do": "exit"})
         deadline = time.monotonic() + within
         while self.alive and (left := deadline - time.monotonic()) > 0:
             select.select([self.fileno()], [], [], left)
             events += self.read_events()
-        self.on_keeper_death()
+        if self.alive or not self._ended_well():
+            self.on_keeper_death()
+        self._wire.sock.close()
         return events
+
+    def _ended_well(self) -> bool:
+        """Whether the keeper, which hung up, did so because nothing was left to keep. Reaps it."""
+        try:
+            return os.waitpid(self.pid, 0)[1] == 0
+        except ChildProcessError:  # reaped by somebody else: not known
+            return False
 
 
 def _event(message: Mapping[str, Any]) -> Event:

@@ -112,7 +112,7 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
 
 
 def output_of(*command: str, path: str | None = None) -> str:
-    """What a command found in ``path`` (default: ours) prints, without its complaints. OSError: cannot start."""
+    """What a command found in ``path`` (default: ours) prints, without complaints. OSError: cannot start."""
     reading, writing = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (writing, 1), (null, 2))]
@@ -544,7 +544,7 @@ def detach() -> None:
 def close_all_but(keep: Iterable[int]) -> None:
     """Close every file descriptor above 2 that is not in ``keep``. For a process without threads."""
     spare = set(keep)
-    for name in os.listdir("/dev/fd"):
+    for name in os.listdir("/proc/self/fd" if _LINUX else "/dev/fd"):
         if (fd := int(name)) > 2 and fd not in spare:
             with contextlib.suppress(OSError):  # the listing's own
                 os.close(fd)
