@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from allaboard import State
+from allaboard import BadInput, State
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import latest, list_checkpoints, verify
 from allaboard.follow import FollowPolicy, Outcome
 from allaboard.running import Follower
+from allaboard.status import state_of
 from allaboard.storage import open_store
-from tests.core.local.helpers import a_plan
-from tests.core.local.test_backend import ME
+from tests.core.local.helpers import a_plan, wait_for
+from tests.core.local.test_backend import ME, SLEEP, running, text
+from tests.core.s3server import S3Server, s3_server
 
 SAVES = """
 import os
@@ -110,3 +112,85 @@ def test_the_champion_is_what_the_store_has_promoted_last(backend: LocalBackend,
     newest = latest(open_store(folder / "out" / second.run))
     assert newest is not None and newest.manifest.parent == chosen
     assert any(chosen in note for note in second.seen.notes)
+
+
+# A bucket instead of a disk.
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server("rclone") as server:
+        yield server
+
+
+def test_a_training_resumes_from_a_bucket(backend: LocalBackend, folder: Path, s3: S3Server) -> None:
+    backend.environ |= s3.environ
+    fields = {"checkpoints": {"uri": f"s3://{s3.make_bucket()}/ml"}, "key": "same"}
+    first = run(backend, folder, SAVES + "raise SystemExit(1)\n", **fields)
+    second = run(backend, folder, SAVES, **fields)
+    assert first.state is State.FAILED and second.ok and second.seen.progress.resumed_from == 3
+    uri = second.summary["checkpoints"]["latest"]
+    assert uri.startswith("s3://") and uri.endswith("/step-000000000006")
+    files = [p for p in backend.find(first.run).path.rglob("*") if p.is_file()]
+    secret = s3.environ["AWS_SECRET_ACCESS_KEY"].encode()
+    assert not any(secret in p.read_bytes() for p in files), "credentials reach members alone"
+
+
+def test_a_bucket_that_is_not_there_is_said_before_a_start(
+    backend: LocalBackend, folder: Path, s3: S3Server
+) -> None:
+    backend.environ |= s3.environ
+    with pytest.raises(BadInput, match=r"checkpoints.uri: .*nowhere"):
+        run(backend, folder, checkpoints={"uri": "s3://nowhere-at-all/ml"})
+    assert list(backend.runs.iterdir()) == []
+
+
+def test_an_endpoint_that_dies_while_training(backend: LocalBackend, folder: Path) -> None:
+    with s3_server("moto") as server:
+        backend.environ |= server.environ
+        script = SAVES.replace(
+            "    report(", "    if step == 3: os.kill(int(os.environ['SERVER']), 9)\n    report("
+        )
+        uri = f"s3://{server.make_bucket()}/ml"
+        outcome = run(
+            backend, folder, script, checkpoints={"uri": uri}, environment={"SERVER": str(server.pid)}
+        )
+        assert outcome.exit_code == 1 and outcome.diagnoses[0].code == "data_endpoint_unreachable"
+        assert outcome.diagnoses[0].retryable
+
+
+# Slots.
+
+
+def test_members_get_gpus_of_their_own_also_across_runs(backend: LocalBackend, folder: Path) -> None:
+    backend.environ |= {"ALLABOARD_GPUS": "0,1,2"}
+    script = "import os, time\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\ntime.sleep(600)\n"
+    two = backend.launch(a_plan(folder, script, "two", resources={"gpu": 1}), ME)
+    one = backend.launch(a_plan(folder, script, "one", workers=1, resources={"gpu": 1}), ME)
+    many = backend.launch(a_plan(folder, script, "many", workers=1, resources={"gpu": 3}), ME)
+
+    def given() -> list[str]:
+        return [text(backend, two.run, members=(m,)) for m in ("master-0", "worker-0")] + [
+            text(backend, one.run)
+        ]
+
+    found = wait_for(lambda: all(given()) and given())
+    assert sorted(found) == ["0", "1", "2"], "nobody shares"
+    wait_for(lambda: state_of(backend.observe(many.run)) is State.QUEUED)
+    for handle in (two, one):
+        backend.stop(handle, ME, "me", "make room")
+    assert wait_for(lambda: text(backend, many.run)) == "0,1,2"
+
+
+def test_an_elastic_gang_starts_at_its_least_and_grows(backend: LocalBackend, folder: Path) -> None:
+    backend.environ |= {"ALLABOARD_GPUS": "0,1,2"}
+    first = backend.launch(a_plan(folder, SLEEP, "first", workers=1, resources={"gpu": 2}), ME)
+    running(backend, first.run)
+    elastic = {"workers": 3, "elastic": {"min": 1, "max": 3}, "resources": {"gpu": 1}}
+    gang = backend.launch(a_plan(folder, SLEEP, "gang", **elastic), ME)
+    wait_for(
+        lambda: [m.phase for m in backend.observe(gang.run).members] == ["running", "pending", "pending"]
+    )
+    assert state_of(backend.observe(gang.run)) is State.RUNNING
+    backend.stop(first, ME, "me", "make room")
+    running(backend, gang.run)
