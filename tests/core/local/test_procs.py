@@ -100,7 +100,11 @@ def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> Non
             child.kill()
 
 
-def test_descendants_are_found_at_every_depth(family: Family) -> None:
+@pytest.mark.parametrize("kernel_helps", [None, False], ids=["as it is", "by the whole table"])
+def test_descendants_are_found_at_every_depth(
+    kernel_helps: bool | None, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procs, "_lists_children", kernel_helps)
     with subprocess.Popen(family.command("child", "grandchild")) as main:
         born = family.born("child", "grandchild")
         found = procs.descendants(main.pid)
@@ -117,6 +121,7 @@ def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         by_proc = procs.look(child.pid)
         monkeypatch.setattr(procs, "_LINUX", False)
+        monkeypatch.setattr(procs, "_lists_children", None)
         by_ps = procs.look(child.pid)
         assert by_proc and by_ps
         assert by_ps[:4] == by_proc[:4]

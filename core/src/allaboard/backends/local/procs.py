@@ -14,7 +14,7 @@ read: a child that leaves its group *and* loses its parent may then survive. ``A
 prctl off on Linux too.
 """
 
-# ruff: noqa: PTH112, PTH116, PTH123, PTH208  (descriptors and /proc; and pathlib is slow to import)
+# ruff: noqa: PTH110, PTH112, PTH116, PTH123, PTH208  (descriptors and /proc; and pathlib is slow to import)
 
 from __future__ import annotations
 
@@ -157,18 +157,25 @@ def alive(who: Identity) -> bool:
 
 def children(pid: int) -> list[int]:
     """Direct children, zombies included. Cheap: does not read the whole table where the kernel helps."""
-    if _LINUX:
-        try:
-            return [
-                int(child)
-                for thread in os.listdir(f"/proc/{pid}/task")
-                for child in _read(f"/proc/{pid}/task/{thread}/children").split()
-            ]
-        except FileNotFoundError:  # it ended, or a kernel without CONFIG_PROC_CHILDREN
-            pass
-        except OSError:
-            return []
-    return [process.pid for process in processes().values() if process.parent == pid]
+    if not _kernel_lists_children():
+        return [process.pid for process in processes().values() if process.parent == pid]
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # the thread ended
+                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def _kernel_lists_children() -> bool:
+    """CONFIG_PROC_CHILDREN: so on nearly every Linux."""
+    global _lists_children
+    if _lists_children is None:
+        _lists_children = _LINUX and os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+    return _lists_children
+
+
+_lists_children: bool | None = None
 
 
 def descendants(pid: int) -> list[Identity]:
