@@ -17,6 +17,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.procs import find_marked, sweep
 from allaboard.backends.local.records import read
+from allaboard.cli.place import handle_of
 from allaboard.observation import Observation
 
 T = TypeVar("T")
@@ -151,12 +152,16 @@ class Terminal:
             if process.poll() is None:
                 process.kill()
             process.communicate()
-        for path in self.backend.runs.iterdir():
-            record = read(RunFolder(path))
+        backend = self.backend
+        for run in self.runs():
+            seen = backend.observe(run)
+            if seen.alive and seen.owner is not None:
+                backend.stop(handle_of(seen), seen.owner, "the test", "it is over", kill=True)
+            wait_for(lambda run=run: not backend.observe(run).alive)
+        for run in self.runs():
+            record = read(RunFolder(backend.runs / run))
             if record is not None:
                 sweep(record.uid)
-        for run in self.runs():
-            wait_for(lambda run=run: not self.seen(run).alive)
 
 
 def wait_for(what: Callable[[], T], seconds: float = LONG) -> T:
