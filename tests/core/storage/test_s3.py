@@ -40,6 +40,9 @@ from tests.core.s3server import (
     s3_server,
 )
 
+# The library leaves files and sockets to the garbage collector when it is interrupted.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 PART = 5 * 2**20  # the least that S3 takes
 BIG = 3 * PART + 1000  # four parts
 
@@ -221,7 +224,8 @@ def test_an_endpoint_that_is_no_address_is_said(moto: S3Server, endpoint: str) -
 
 @pytest.mark.parametrize("library", ["botocore", "s3transfer"])
 def test_without_boto3_the_message_says_how_to_get_it(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == library] + [library]:
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(s3, "_clients", {})
     with pytest.raises(StorageUnsupported, match="pip install boto3"):
         open_store("s3://bucket").read("x")
@@ -392,7 +396,6 @@ def test_an_uploader_that_is_killed_leaves_nothing_under_the_key(moto: S3Server,
     assert keys(store) == ["x"] and store.read("x") == b"the old value"
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the library, when it is interrupted
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
 def test_an_upload_that_is_broken_off_here_is_taken_back(
     moto: S3Server, big: Path, failure: type[BaseException]
@@ -746,3 +749,12 @@ def test_a_forked_child_has_a_client_of_its_own_even_when_another_thread_was_mak
         s3._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert s3._client(moto.environ) is before
+
+
+def test_a_boto3_that_is_too_old_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from s3transfer.futures import TransferMeta
+
+    monkeypatch.delattr(TransferMeta, "provide_object_etag")
+    monkeypatch.setattr(s3, "_clients", {})
+    with pytest.raises(StorageUnsupported, match=r"boto3 1\.39 or newer.*pip install -U boto3"):
+        open_store("s3://bucket").read("x")

@@ -144,7 +144,8 @@ class S3Store:
         with self._said(checked_key(key), "reading") as client:
             where = {"Bucket": self._bucket, "Key": self._full(key)}
             if length == 0:
-                client.s3.head_object(**where)
+                if self._head(key) is None:
+                    raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
                 return b""
             if start or length is not None:
                 where["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
@@ -449,13 +450,17 @@ def _forget(client: _Client) -> None:
 
 def _new_client(environ: Mapping[str, str] | None) -> _Client:
     try:
-        import s3transfer  # noqa: F401
-        from botocore import exceptions
+        from botocore import __version__, exceptions
         from botocore.config import Config
+        from s3transfer.futures import TransferMeta
     except ImportError as error:
         raise StorageUnsupported(
             "S3 stores need boto3, which is not installed for this Python; run: pip install boto3"
         ) from error
+    if not hasattr(TransferMeta, "provide_object_etag"):  # without it a download may mix two objects
+        raise StorageUnsupported(
+            f"S3 stores need boto3 1.39 or newer, this Python has {__version__}; run: pip install -U boto3"
+        )
 
     settings = os.environ if environ is None else environ
     session, place = _session(environ)
