@@ -340,7 +340,7 @@ def test_a_limit_on_the_size_of_files_is_said(tmp_path: Path) -> None:
 # --- permissions
 
 
-def in_a_child(call: Callable[[], None], uid: int | None = None) -> str:
+def in_a_child(call: Callable[[], object], uid: int | None = None) -> str:
     """``Type: message`` of what ``call`` raises in a forked process, as the user ``uid``."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -414,7 +414,7 @@ def test_what_may_not_be_read_or_listed_is_said(open_path: Path) -> None:
         lambda: store.folders("closed"),
         lambda: store.download("open/secret", open_path / "target"),
     ]
-    said = [in_a_child(lambda call=call: call() and None, NOBODY) for call in calls]  # type: ignore[misc]
+    said = [in_a_child(call, NOBODY) for call in calls]
     (open_path / "store" / "closed").chmod(0o755)
     assert all(line.startswith(f"StorageDenied: {open_path}/store/") for line in said), said
 
@@ -527,7 +527,7 @@ def test_a_folder_or_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     with pytest.raises(StorageConflict):
         store.create("folder", b"y")
     assert store.stat("file/x") is None
-    assert list(store.entries("file")) == store.folders("file") == []
+    assert not list(store.entries("file")) and not store.folders("file")
     with pytest.raises(StorageError, match=r"File name too long .* use a shorter name"):
         store.write("x" * 300, b"y")
     assert everything(tmp_path / "store") == ["file", "folder", "folder/x"]

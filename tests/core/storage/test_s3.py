@@ -172,16 +172,16 @@ def test_secrets_are_not_shown_even_when_the_library_quotes_them(moto: S3Server)
             open_store("s3://bucket", environ=environ).read("x")
         assert ACCESS_KEY not in str(caught.value) and SECRET_KEY not in str(caught.value)
     endpoint = f"http://someone:hunter2@127.0.0.1:{free_port()}"
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(StorageError) as asked:
         open_store("s3://bucket", environ=moto.environ | {"AWS_ENDPOINT_URL": endpoint}).read("x")
-    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in str(asked.value)
 
     def echo(request: Request) -> tuple[int, str]:
         return (400, f"Strange-{ACCESS_KEY}-{SECRET_KEY}")
 
-    with between(moto, echo) as proxy, pytest.raises(StorageError, match="Strange") as caught:
+    with between(moto, echo) as proxy, pytest.raises(StorageError, match="Strange") as echoed:
         open_store("s3://bucket", environ=proxy.environ).read("x")
-    assert ACCESS_KEY not in str(caught.value) and SECRET_KEY not in str(caught.value)
+    assert ACCESS_KEY not in str(echoed.value) and SECRET_KEY not in str(echoed.value)
 
 
 def test_renewed_credentials_are_read_after_the_old_ones_ran_out(moto: S3Server, tmp_path: Path) -> None:
