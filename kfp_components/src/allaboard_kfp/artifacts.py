@@ -28,7 +28,7 @@ class Artifact(Protocol):
     def path(self) -> str: ...
 
 
-def point(artifact: Artifact, uri: str, **facts: Any) -> None:
+def point(artifact: Artifact, uri: str, facts: Mapping[str, Any]) -> None:
     """Let the artifact be what is at ``uri``. ``facts`` become metadata, as far as they are known and
     finite.
     """

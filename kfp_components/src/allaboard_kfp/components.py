@@ -82,12 +82,14 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
         Under the same pipeline run and task a step that was killed finds its training again, and resumes it.
 
         Args:
-            model: the best checkpoint, else the newest; its uri is where it is. metrics: what the training
-            reported last. report: its curve, its members, its checkpoints, and why it failed if it did.
-            job: the job as a mapping. job_text: instead of job: the job as JSON, as YAML, or the path of a
-            job file. shards: what to train on: the job's data.shards. folder: where members start and
-            relative paths begin; empty: the job file's, else the working directory. store: what store://
-            stands for; empty: ALLABOARD_STORE.
+            model: the best checkpoint, else the newest; its uri is where it is.
+            metrics: what the training reported last.
+            report: its curve, its members, its checkpoints, and why it failed if it did.
+            job: the job as a mapping.
+            job_text: instead of job: the job as JSON, as YAML, or the path of a job file.
+            shards: what to train on: the job's data.shards.
+            folder: where members start, and relative paths; empty: the job file's, else the working directory.
+            store: what store:// stands for; empty: ALLABOARD_STORE.
 
         Returns:
             run: the run's name.
@@ -186,7 +188,7 @@ def make_promote(image: str = IMAGE, **options: Any) -> Any:
         metric: str = "",
         mode: str = "max",
         better_by: float = 0.0,
-        thresholds: list = [],
+        thresholds: str = "",
         reason: str = "",
         single_writer: bool = False,
         store: str = "",
@@ -204,7 +206,7 @@ def make_promote(image: str = IMAGE, **options: Any) -> Any:
             metric: compare with the champion by this metric; empty: by thresholds alone.
             mode: max or min: which end is better.
             better_by: by how much it must be better, at least.
-            thresholds: what it must reach, like accuracy>=0.97 or loss<=0.2.
+            thresholds: what it must reach, like accuracy>=0.97,loss<=0.2.
             reason: why; kept in the record.
             single_writer: nobody else promotes there; needed for stores without conditional writes.
             store: what store:// stands for; empty: ALLABOARD_STORE.

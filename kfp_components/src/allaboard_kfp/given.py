@@ -60,9 +60,10 @@ def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = 
 
 def _read(job: Mapping[str, Any], text: str) -> TrainingJob:
     if bool(job) == bool(text.strip()):
+        given = "both job and job_text are" if job else "neither job nor job_text is"
         raise BadInput(
-            f"{'both' if job else 'neither'} job and job_text {'are' if job else 'is'} given; "
-            "give the job as a mapping (job), or as JSON, YAML or the path of a job file (job_text)"
+            f"{given} given; give the job as a mapping (job), "
+            "or as JSON, YAML or the path of a job file (job_text)"
         )
     if job:
         return TrainingJob.of(job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from importlib import resources
 from typing import Any
 
 import allaboard
@@ -306,66 +307,11 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 def _page(title: str, parts: Iterable[str]) -> str:
+    style = resources.files("allaboard_kfp").joinpath("page.css").read_text(encoding="utf-8")
     body = "\n".join(part for part in parts if part)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{_STYLE}</style></head>\n'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{style}</style></head>\n'
         f"<body><main>{body}\n"
         f"<footer>allaboard {escape(allaboard.__version__)}</footer></main></body></html>\n"
     )
-
-
-_STYLE = """
-:root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6676;--line:#dde3ea;--paper:#fff;--card:#f5f7fa;
---good:#0b7a4b;--bad:#b3261e;--warn:#8a5a00;--calm:#475569;
---s0:#2563c9;--s1:#d9731a;--s2:#0f9d76;--s3:#9d3fb5;--s4:#c2344d;--s5:#6b7a90}
-@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa6b6;--line:#333d4b;--paper:#12161d;--card:#1b212b;
---good:#4cc38a;--bad:#ff8078;--warn:#e5b454;--calm:#a8b3c2;
---s0:#6ea8ff;--s1:#f5a35c;--s2:#4fd1a5;--s3:#d38ae6;--s4:#ff8a9c;--s5:#a8b3c2}} *{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink); font:15px/1.5 system-ui,-apple-system,"Segoe
-UI",Roboto,"Helvetica Neue",Arial,sans-serif} main{max-width:960px;margin:0 auto;padding:24px 20px 40px}
-header{border-left:5px solid currentColor;padding-left:16px;margin-bottom:20px} header>*{color:var(--ink)}
-header.good,.good{color:var(--good)}header.bad,.bad{color:var(--bad)}header.calm,.calm{color:var(--calm)}
-.kicker{margin:0;color:var(--soft);font-size:12px;letter-spacing:.08em;text-transform:uppercase}
-h1{margin:2px 0;font-size:28px;line-height:1.2;font-weight:650} h2{margin:32px 0
-10px;font-size:17px;font-weight:650} h3{margin:0 0 6px;font-size:15px;font-weight:600} .lead{margin:4px 0
-0;color:var(--soft);overflow-wrap:anywhere}
-.badge{display:inline-block;vertical-align:middle;font-size:13px;font-weight:600;padding:2px
-10px;border-radius:99px; border:1px solid currentColor} h1 .badge.good{color:var(--good)}h1
-.badge.bad{color:var(--bad)}h1 .badge.calm{color:var(--calm)}
-.tiles{display:flex;flex-wrap:wrap;gap:10px;margin:0} .tiles
-div{background:var(--card);border-radius:10px;padding:10px 14px;min-width:116px;flex:1 1 auto} .tiles
-dt{color:var(--soft);font-size:12px}.tiles
-dd{margin:0;font-size:20px;font-weight:600;font-variant-numeric:tabular-nums} .reason{border-left:4px solid
-var(--warn);background:var(--card);border-radius:0 10px 10px 0;padding:12px 16px;margin:0 0 12px}
-.reason.bad{border-color:var(--bad);color:inherit}.reason p{margin:6px 0 0}.reason
-ul{margin:0;padding-left:18px} q{quotes:"“"
-"”"}.code{color:var(--soft);font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12px}
-.warning{color:var(--warn)}.fine{color:var(--soft);font-size:13px} figure{margin:0 0
-8px}svg{display:block;width:100%;height:auto}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:16px;margin-top:12px}
-figcaption,.keys{margin:4px 0 0;font-size:13px;color:var(--soft)}
-.key{display:inline-block;margin-right:16px;white-space:nowrap}
-.key::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px;background:var(--c)}
-.s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}
-.grid{stroke:var(--line)}.axis{stroke:var(--soft)}
-.tick{fill:var(--soft);font-size:12px;font-variant-numeric:tabular-nums}
-.line{fill:none;stroke:var(--c);stroke-width:2.2;stroke-linejoin:round}
-.raw{fill:none;stroke:var(--c);stroke-width:1;opacity:.28}
-.dot{fill:var(--c);stroke:var(--paper);stroke-width:1.5}
-.star{fill:none;stroke:var(--ink);stroke-width:1.6}.best{fill:var(--ink);font-size:12px;font-weight:600}
-.mark{stroke:var(--soft);stroke-dasharray:4 4}.note{fill:var(--soft);font-size:11px}
-.bar{display:flex;gap:2px;height:18px;border-radius:6px;overflow:hidden}.bar
-i{background:var(--c);flex-basis:0;min-width:2px} .wide{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
-th{text-align:left;color:var(--soft);font-weight:500;font-size:12px} th,td{padding:6px 14px 6px
-0;border-bottom:1px solid var(--line);vertical-align:top}
-code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12.5px;overflow-wrap:anywhere}
-pre{background:var(--card);border-radius:10px;padding:12px
-14px;overflow-x:auto;white-space:pre-wrap;margin:8px 0}
-.facts{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:0} .facts
-dt{color:var(--soft)}.facts dd{margin:0;overflow-wrap:anywhere}
-details{margin-top:28px}summary{cursor:pointer;font-weight:600}
-footer{margin-top:36px;color:var(--soft);font-size:12px} @media
-print{main{max-width:none;padding:0}details{display:block}}
-""".strip()

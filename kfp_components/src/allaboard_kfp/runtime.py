@@ -8,7 +8,7 @@ contract 4: 1 failed or lost, 2 bad input, 3 stopped, 4 out of time, 5 nobody an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ def run_prepare_shards(
         )
         say(f"{index.samples:,} samples in {len(index.shards)} shards, {show_bytes(index.size)}: {uri}")
         facts = {"samples": index.samples, "shards": len(index.shards), "bytes": index.size}
-        point(dataset, uri, **facts, created=index.created, fingerprint=index.fingerprint)
+        point(dataset, uri, {**facts, "created": index.created, "fingerprint": index.fingerprint})
         return uri
 
 
@@ -99,7 +99,11 @@ def run_train(
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
         if best:
-            point(model, best, framework=read.get("framework", "pytorch"), run=outcome.run, **_facts(best))
+            point(
+                model,
+                best,
+                {"framework": read.get("framework", "pytorch"), "run": outcome.run, **_facts(best)},
+            )
         backend.hand_over(handle)
         return Trained(outcome.run, locate(best)[0] if best else "", best)
 
@@ -126,7 +130,7 @@ def run_collect_checkpoint(
         numbers = in_words(found.checkpoint.metrics)
         if numbers:
             say(numbers)
-        point(model, found.uri, source=found.source, **_described(found.checkpoint))
+        point(model, found.uri, {"source": found.source, **_described(found.checkpoint)})
         return found.uri
 
 
@@ -154,7 +158,7 @@ def run_evaluate(
 
 def run_promote(
     checkpoint: str, into: str, results: Mapping[str, Any], metric: str, mode: str, better_by: float,
-    thresholds: Sequence[str], reason: str, single_writer: bool, store: str,
+    thresholds: str, reason: str, single_writer: bool, store: str,
     *, verdict: Artifact, report: Artifact,
 ) -> Promoted:  # fmt: skip
     """Make a checkpoint the champion if the gate lets it. A gate that stays shut is an answer, not a

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
+from allaboard.cli import words
 from allaboard.cli.failing import code_of
 from allaboard.cli.following import Attended, Left, Signals, news
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
-from allaboard.cli.words import clock, lasting
 from allaboard.errors import AllaboardError
 from allaboard.follow import FollowPolicy, Outcome
 from allaboard.job import TrainingJob
@@ -132,39 +132,45 @@ def nobody_reads(fd: int = 1) -> bool:
         return False
 
 
-class StepView(PlainView):
-    """The plain view, with rank 0's own output between its lines."""
+class StepView:
+    """What the command line says where there is no terminal, with rank 0's own output between its lines."""
 
     def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(news(backend, run), clock=clock)
+        self.plain = PlainView(news(backend, run), clock=clock)
         self.rank0 = Rank0(backend, run, clock)
-        self.spoke_at = clock()
+        self.clock, self.spoke_at = clock, clock()
+        self.known: object = None
+
+    def launched(self, handle: Handle) -> None:
+        with unread():
+            self.plain.launched(handle)
 
     def seen(self, seen: Observation) -> None:
         with unread():
-            self._told(self.rank0.news(seen))
-            super().seen(seen)
-            now = self.clock()
-            if now - self.spoke_at >= SILENCE and not state_of(seen).is_final:
+            wrote = [say(line) for line in self.rank0.news(seen)]
+            self.plain.seen(seen)
+            known, now = (state_of(seen), seen.progress.step, seen.members), self.clock()
+            if wrote or known != self.known:
+                self.known, self.spoke_at = known, now
+            elif now - self.spoke_at >= SILENCE:
+                self.spoke_at = now
                 running = sum(member.phase == "running" for member in seen.members)
-                self._line(
-                    f"{clock(time.time())}  still {state_of(seen)} {lasting(seen, time.time())}, "
-                    f"{running} of {len(seen.members)} members running"
-                )
+                at = time.time()
+                members = f"{running} of {len(seen.members)} members running"
+                say(f"{words.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
+
+    def say(self, text: str) -> None:
+        with unread():
+            self.plain.say(text)
 
     def ended(self, outcome: Outcome) -> None:
         with unread():
-            self._told(self.rank0.news(outcome.seen, last=True))
-            super().ended(outcome)
+            for line in self.rank0.news(outcome.seen, last=True):
+                say(line)
+            self.plain.ended(outcome)
 
-    def _told(self, lines: Iterator[str]) -> None:
-        for line in lines:
-            self._line(line)
-
-    def _line(self, text: str) -> None:
-        with unread():
-            super()._line(text)
-        self.spoke_at = self.clock()
+    def close(self) -> None:
+        self.plain.close()
 
 
 @contextmanager

@@ -1,0 +1,59 @@
+"""What a run told over its time, restarts and all."""
+
+from __future__ import annotations
+
+from allaboard.reportline import encode
+from allaboard_kfp.history import Saved, history
+
+
+def test_curves_and_checkpoints_are_what_was_told() -> None:
+    told = history(
+        [
+            "some words",
+            encode("progress", step=1, total=4, loss=2.0, steps_per_second=1.5),
+            encode("progress", step=2, total=4, loss=1.0),
+            encode("checkpoint", step=2, uri="s3://b/2", metrics={"val_loss": 1.1, "words": "x"}, best=True),
+            "[allaboard] {cut sho",
+        ]
+    )
+    assert told.curves == {"loss": [(1, 2.0), (2, 1.0)], "steps_per_second": [(1, 1.5)]}
+    assert told.measured == {"val_loss": [(2, 1.1)]}
+    assert told.saved == [Saved(2, "s3://b/2", {"val_loss": 1.1, "words": "x"}, True)]
+    assert told.resumed == []
+
+
+def test_steps_that_were_lost_are_taken_back_when_the_run_resumes() -> None:
+    told = history(
+        [encode("progress", step=n, loss=float(n)) for n in range(1, 8)]
+        + [encode("checkpoint", step=6, uri="torn", metrics={"val_loss": 6.0})]
+        + [encode("resumed", step=4)]
+        + [encode("progress", step=n, loss=-float(n)) for n in (5, 6)]
+    )
+    assert told.curves["loss"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, -5.0), (6, -6.0)]
+    assert told.measured["val_loss"] == []
+    assert told.saved == []
+    assert told.resumed == [4]
+
+
+def test_a_script_that_resumes_without_a_word_is_understood() -> None:
+    told = history([encode("progress", step=n, loss=1.0) for n in (1, 2, 3, 2, 3)])
+    assert [step for step, _ in told.curves["loss"]] == [1, 2, 3]
+    assert told.resumed == [1]
+
+
+def test_starting_from_scratch_again_is_no_resuming() -> None:
+    told = history([encode("progress", step=n, loss=1.0) for n in (1, 2, 1)])
+    assert told.curves["loss"] == [(1, 1.0)]
+    assert told.resumed == []
+
+
+def test_a_checkpoint_that_is_saved_again_is_told_once() -> None:
+    told = history([encode("checkpoint", step=2, uri="u", metrics={"val_loss": loss}) for loss in (1.0, 0.9)])
+    assert told.measured == {"val_loss": [(2, 0.9)]}
+    assert len(told.saved) == 1
+
+
+def test_what_is_no_number_is_remembered_with_its_step() -> None:
+    told = history([encode("progress", step=3, loss=float("nan"))])
+    assert told.nonfinite == [(3, "loss")]
+    assert told.curves == {}

@@ -1,0 +1,46 @@
+"""Which step is which: told from where its outputs go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from allaboard.errors import BadInput
+from allaboard_kfp.identity import check_place, key_of
+
+RUN = "0c1d2e3f-1111-2222-3333-444455556666"
+TASK = "ffff2e3f-1111-2222-3333-444455556666"
+LOCAL = "/home/ann/out/retrain-2026-11-21-13-04-37-123456"
+
+
+@pytest.mark.parametrize(
+    ("output", "run", "task"),
+    [
+        (f"s3://b/v2/artifacts/retrain/{RUN}/train/{TASK}/report", RUN, f"train/{TASK}"),
+        (f"minio://mlpipeline/v2/artifacts/retrain/{RUN}/train/report", RUN, "train"),
+        (f"{LOCAL}/train/report", LOCAL, "train"),
+        (f"{LOCAL}/for-loop-2-iteration-0/train/report", LOCAL, "for-loop-2-iteration-0/train"),
+        ("/tmp/x/report", "", "/tmp/x"),
+    ],
+    ids=["cluster", "older cluster", "kfp.local", "a loop of kfp.local", "a plain call"],
+)
+def test_the_key_is_the_pipeline_run_and_the_task(output: str, run: str, task: str) -> None:
+    assert json.loads(key_of(output)) == ["kfp", run, task]
+
+
+def test_every_try_of_a_step_and_every_output_of_it_have_the_same_key() -> None:
+    assert key_of(f"{LOCAL}/train/report") == key_of(f"{LOCAL}/train/model")
+    assert key_of(f"{LOCAL}/train/report") != key_of(f"{LOCAL}/train-2/report")
+    assert key_of(f"{LOCAL}/train/report") != key_of(f"/other{LOCAL}/train/report")
+
+
+def test_a_garbled_pipeline_root_is_refused() -> None:
+    python = "/opt/venv/bin/python"
+    garbled = "/home/python3/out/x/report".replace("python3", python)
+    with pytest.raises(BadInput, match=r"'python3' in its path \(/home/python3/out/x/report\)"):
+        check_place(garbled, {}, python)
+    check_place("/home/ann/out/x/report", {}, python)
+    check_place(garbled, {"KFP_POD_NAME": "a-pod"}, python)
+    check_place(f"{Path.cwd()}/report", {})

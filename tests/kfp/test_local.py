@@ -1,0 +1,258 @@
+"""Under kfp.local, for real: each component, the example's pipeline, and what kfp.local does to steps."""
+
+# kfp reads the annotations of a pipeline: no `from __future__ import annotations` here.
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from kfp import dsl, local
+
+from allaboard.checkpoints import list_checkpoints
+from allaboard.errors import BadInput
+from allaboard.promotion import history
+from allaboard.shards import load_index
+from allaboard.status import state_of
+from allaboard.storage import open_store
+from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, start_local, train
+from tests.kfp.conftest import JOBS, Here
+from tests.kfp.golden import ROOT, subjects
+from tests.kfp.waiting import until
+
+QUICK = {"name": "quick", "command": ["python", "quick.py"], "workers": 1}
+SAVING = {"uri": "store://checkpoints", "every": 2, "best": {"metric": "val_loss", "mode": "min"}}
+
+
+@pytest.fixture
+def started(here: Here) -> Here:
+    start_local(here.out)
+    return here
+
+
+def test_each_component_runs(started: Here) -> None:
+    data = prepare_shards(
+        source="numbers.py:samples", into="store://numbers", samples_per_shard=4, folder=str(JOBS)
+    )
+    uri = data.outputs["Output"]
+    assert load_index(open_store(uri)).samples == 10
+    assert data.outputs["dataset"].path == uri
+
+    trained = train(job={**QUICK, "checkpoints": SAVING}, shards=uri, folder=str(JOBS))
+    assert trained.outputs["model"].path == trained.outputs["checkpoint"]
+    assert trained.outputs["metrics"].metadata == {"val_loss": 0.1, "accuracy": 0.99}
+    page = Path(trained.outputs["report"].path).read_text()
+    assert page.startswith("<!doctype html>")
+
+    kept = collect_checkpoint(source=trained.outputs["checkpoints"], into="store://models").outputs["Output"]
+    assert [found.step for found in list_checkpoints(open_store(Path(kept).parent))] == [10]
+
+    judge = {"name": "judge", "command": ["python", "judge.py"], "workers": 1}
+    judged = evaluate(job=judge, checkpoint=kept, folder=str(JOBS))
+    assert judged.outputs["results"] == {"accuracy": 0.98, "step": 10.0, "nested": {"loss": 0.1}}
+
+    ended = promote(
+        checkpoint=kept, into="store://champions", results=judged.outputs["results"], metric="accuracy"
+    )
+    assert (ended.outputs["promoted"], ended.outputs["number"], ended.outputs["champion"]) == (True, 1, kept)
+
+
+@pytest.mark.timeout(900)
+def test_the_pipeline_of_the_example_trains_and_its_gate_works(
+    started: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real digits, DistributedDataParallel on two processes; the second time a model that is worse."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    retrain_digits = subjects()["retrain_digits"]
+    where = {"store": str(started.store), "folder": str(ROOT / "dags_examples" / "digits")}
+
+    assert retrain_digits(**where).outputs == {"Output": True}
+    (first,) = history(open_store(started.store / "digits")).promotions
+    assert first.metrics["accuracy"] >= 0.97
+    assert first.metrics["digits"] == 356
+    assert Path(first.checkpoint).is_relative_to(started.store / "digits" / "models")
+
+    monkeypatch.setenv("EPOCHS", "1")
+    assert retrain_digits(**where).outputs == {"Output": False}
+    assert history(open_store(started.store / "digits")).promotions == (first,)
+    assert all(run.handed_over for run in started.runs())
+
+
+# --- failing ---
+
+
+@dsl.pipeline(name="chain")
+def chain(job: dict, folder: str, again: int = 0):  # type: ignore[no-untyped-def, type-arg]
+    """Train, then collect."""
+    trained = train(job=job, folder=folder)
+    collect_checkpoint(source=trained.outputs["checkpoints"], into="store://models")
+
+
+def test_a_failed_training_fails_its_step_and_the_pipeline_with_the_reason(
+    started: Here, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = {**QUICK, "checkpoints": SAVING, "environment": {"FAIL_AT": "5"}, "policy": {"restart": "never"}}
+    with pytest.raises(RuntimeError, match=r"Inner task failed:.*train"):
+        chain(job=job, folder=str(JOBS))
+    said = capfd.readouterr().out
+    assert "the data is not what it should be" in said
+    assert "exited with 7" in said
+    assert not (started.store / "models").exists()
+
+
+def test_bad_input_fails_the_step_in_a_sentence(started: Here, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError):
+        train(job={**QUICK, "wrokers": 3}, folder=str(JOBS))
+    said = capfd.readouterr().out
+    assert "wrokers: no such field (did you mean 'workers'?)" in said
+    assert "Traceback" not in said
+    assert not started.runs()
+
+
+@dsl.pipeline(name="patient")
+def patient(job: dict, folder: str):  # type: ignore[no-untyped-def, type-arg]
+    """A training that is tried again."""
+    train(job=job, folder=folder).set_retry(2, backoff_duration="1s")
+
+
+def test_the_retry_of_a_step_resumes_its_training(started: Here) -> None:
+    diary = started.folder / "diary"
+    environment = {"FAIL_AT": "5", "ONCE": str(started.folder / "once"), "DIARY": str(diary)}
+    job = {**QUICK, "checkpoints": SAVING, "environment": environment, "policy": {"restart": "never"}}
+    patient(job=job, folder=str(JOBS))
+    run = started.the_run()
+    assert (run.attempt, run.progress.step, run.handed_over) == (2, 10, True)
+    assert diary.read_text() == "0\n4\n"
+
+
+@dsl.pipeline(name="loop")
+def loop(folder: str):  # type: ignore[no-untyped-def]
+    """Two trainings that are alike, side by side."""
+    with dsl.ParallelFor(["0.1", "0.2"]):
+        train(job={"name": "quick", "command": ["python", "quick.py"], "workers": 1}, folder=folder)
+
+
+def test_steps_of_a_loop_are_runs_of_their_own(started: Here) -> None:
+    loop(folder=str(JOBS))
+    assert len(started.runs()) == 2
+    assert {str(state_of(run)) for run in started.runs()} == {"succeeded"}
+
+
+# --- what kfp.local does to its steps ---
+
+
+def test_what_kfp_local_changes_is_undone(started: Here) -> None:
+    """Whole numbers in a mapping arrive as floats there, and every python3 as the interpreter's path."""
+    words = started.folder / "words"
+    said = ["--lr=0.5", "--with=python3.12", "/data/python3/x", "python3"]
+    job = {
+        **QUICK, "command": ["python3", "quick.py", *said], "environment": {"WORDS": str(words)},
+        "checkpoints": {**SAVING, "keep": 2}, "policy": {"backoff_limit": 1},
+    }  # fmt: skip
+    train(job=job, folder=str(JOBS))
+    assert words.read_text().splitlines() == said
+    run = started.the_run()
+    saved = list_checkpoints(open_store(started.store / "checkpoints" / run.run))
+    assert [found.step for found in saved] == [8, 10]
+
+
+def test_a_pipeline_root_that_kfp_local_would_garble_is_refused(
+    here: Here, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadInput, match="'python3'"):
+        start_local(here.folder / "python3.12" / "out")
+    local.init(
+        local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(here.folder / "python3.12"),
+        raise_on_error=True,
+    )
+    with pytest.raises(RuntimeError):
+        train(job=QUICK, folder=str(JOBS))
+    assert "give kfp.local.init a pipeline_root without it" in capfd.readouterr().out
+    assert not here.runs()
+
+
+def test_a_workspace_that_kfp_local_would_delete_is_refused(here: Here) -> None:
+    theirs = here.folder / "work" / "my-files"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("years")
+    with pytest.raises(BadInput, match="deletes it after every pipeline"):
+        start_local(here.out, workspace_root=str(theirs))
+    start_local(here.out, workspace_root=str(here.folder / "empty"))
+    loop(folder=str(JOBS))
+    assert (theirs / "thesis.txt").read_text() == "years"
+
+
+PIPELINE = """
+import json, sys
+from tests.kfp.test_local import chain
+from allaboard_kfp import start_local
+out, job, folder = sys.argv[1:]
+start_local(out)
+chain(job=json.loads(job), folder=folder)
+"""
+
+
+@contextmanager
+def _pipeline(here: Here, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The pipeline in a process of its own, at step 3 of its training."""
+    job = {**QUICK, "checkpoints": SAVING, "environment": {"HOLD": "/never", **environment}}
+    with subprocess.Popen(
+        [sys.executable, "-c", PIPELINE, str(here.out), json.dumps(job), str(JOBS)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as pipeline:  # fmt: skip
+        try:
+            until(lambda: (here.runs() or [None])[0] and here.the_run().progress.step == 3)
+            yield pipeline
+        finally:
+            pipeline.kill()
+
+
+def _steps(pipeline: int) -> list[psutil.Process]:
+    return psutil.Process(pipeline).children(recursive=True)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_pipeline_that_is_killed_leaves_no_training_behind(here: Here, how: signal.Signals) -> None:
+    with _pipeline(here) as pipeline:
+        steps = _steps(pipeline.pid)
+        assert steps
+        pipeline.send_signal(how)
+        pipeline.wait(60)
+        until(lambda: state_of(here.the_run()).is_final)
+        until(lambda: not any(step.is_running() and step.status() != "zombie" for step in steps))
+    run = here.the_run()
+    assert str(state_of(run)) == "stopped"
+    assert run.stop is not None and run.stop.reason == "the pipeline that ran this step is gone"
+    assert [member.phase for member in run.members if member.phase == "running"] == []
+    # It had time to save, so that the same training could go on.
+    assert list_checkpoints(open_store(here.store / "checkpoints" / run.run))[-1].step == 3
+
+
+def test_ctrl_c_at_the_terminal_stops_the_training(here: Here) -> None:
+    with _pipeline(here) as pipeline:
+        os.killpg(pipeline.pid, signal.SIGINT)  # a terminal sends it to the whole group
+        pipeline.wait(60)
+        until(lambda: state_of(here.the_run()).is_final)
+    assert str(state_of(here.the_run())) == "stopped"
+
+
+def test_a_step_that_is_killed_fails_the_pipeline_and_the_run_is_found_again(here: Here) -> None:
+    """The run is attached: whoever comes next under its key takes it over, else it is stopped as abandoned."""
+    with _pipeline(here) as pipeline:
+        for step in _steps(pipeline.pid):
+            step.kill()
+        out, _ = pipeline.communicate(timeout=60)
+    assert pipeline.returncode == 1
+    assert "Inner task failed" in out
+    run = here.the_run()
+    assert str(state_of(run)) == "running"
+    assert run.owner is not None and run.owner.kind == "attached"
