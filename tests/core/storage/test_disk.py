@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -368,12 +369,11 @@ def in_a_child(call: Callable[[], object], uid: int | None = None) -> str:
 
 
 @pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """``tmp_path``, with every folder above it open to all users, as far as it is ours."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    return tmp_path
+def open_path() -> Iterator[Path]:
+    """A folder that every user can reach, which `tmp_path` is not."""
+    with tempfile.TemporaryDirectory(prefix="open-to-all-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.mark.parametrize("way", ["write", "create", "upload", "delete", "new folder"])
@@ -434,7 +434,11 @@ def test_a_read_only_file_system_is_said(tmp_path: Path) -> None:
     folder.mkdir()
     with mounted(folder, "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs"):
         store = a_store(folder)
-        for call in (lambda: store.write("x", b"x"), lambda: store.create("a/b", b"x")):
+        calls: list[Callable[[], None]] = [
+            lambda: store.write("x", b"x"),
+            lambda: store.create("a/b", b"x"),
+        ]
+        for call in calls:
             with pytest.raises(StorageDenied, match=rf"^{folder}/.*\(EROFS\).*mounted read-only"):
                 call()
 
