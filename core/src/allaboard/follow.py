@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.diagnose import Diagnosis, diagnose
-from allaboard.errors import BackendUnreachable
+from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.observation import Observation, State
 from allaboard.restart import Refusal, may_restart
 from allaboard.status import EXIT_CODES, state_of, summary
@@ -46,14 +46,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start this attempt."""
+    """Start this attempt. The answer is None, or the error for which it could not be started."""
 
     attempt: int
     why: str
 
 
 Ask = Observe | Wait | Launch
-Answer = Observation | BackendUnreachable | None
+Answer = Observation | AllaboardError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
                 raise seen
             yield Wait(min(30.0, policy.poll * 2 ** min(silent, 5)))
             continue
-        assert seen is not None
+        assert isinstance(seen, Observation)
         silent = 0
         if not state_of(seen).is_final:
             yield Wait(policy.poll)
@@ -142,7 +142,10 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
                 else ""
             )
             return Outcome(last, found, note)
-        yield Launch(decision.attempt, found[0].summary if found else "lost")
+        refused = yield Launch(decision.attempt, found[0].summary if found else "lost")
+        if isinstance(refused, AllaboardError):
+            # How the run ended is how its last attempt did; this is why there is no other.
+            return Outcome(last, found, f"attempt {decision.attempt} could not start: {refused}")
 
 
 def drive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Answer]) -> Outcome:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from allaboard.diagnose import Diagnosis
 from allaboard.observation import State
 
+REPEATS = "another attempt would repeat it"
+
 
 @dataclass(frozen=True, slots=True)
 class Restart:
@@ -36,5 +38,5 @@ def may_restart(
     first = diagnoses[0] if diagnoses else None
     if state is State.FAILED and (first is None or not first.retryable):
         cause = first.summary if first else "the cause is not known"
-        return Refusal(f"another attempt would repeat it: {cause}")
+        return Refusal(f"{REPEATS}: {cause}")
     return Restart(attempt + 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.checking import checked
-from allaboard.errors import BackendUnreachable
+from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key
 from allaboard.job import TrainingJob
@@ -154,7 +154,10 @@ class Follower:
                 self._changes.wait(seconds)
             case Launch():
                 assert self.plan is not None and self.owner is not None
-                self.handle = self.backend.launch(self.plan, self.owner)
+                try:
+                    self.handle = self.backend.launch(self.plan, self.owner)
+                except AllaboardError as error:
+                    return error
                 if self.on_launch is not None:
                     self.on_launch(self.handle)
         return None

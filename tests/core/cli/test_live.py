@@ -38,20 +38,35 @@ TRAINING = replace(
     seen(State.RUNNING),
     members=(a_member("master-0", rank=0), a_member("worker-0", rank=1, restarts=1)),
     restarts=1,
-    phases={"admitted": 0.0, "scheduled": 0.1, "image": None, "rendezvous": 2.1, "first_step": 0.3, "training": 30.0},
+    phases={
+        "admitted": 0.0,
+        "scheduled": 0.1,
+        "image": None,
+        "rendezvous": 2.1,
+        "first_step": 0.3,
+        "training": 30.0,
+    },
     progress=Progress(
-        step=300, total=400, lost_steps=7, metrics={"loss": 0.03125, "steps_per_second": 10.0}, checkpoint="/x/step-000000000300"
+        step=300,
+        total=400,
+        lost_steps=7,
+        metrics={"loss": 0.03125, "steps_per_second": 10.0},
+        checkpoint="/x/step-000000000300",
     ),
 )
 
 
-def drawn(observation: Observation, *events: Event, size: tuple[int, int] = (100, 40), after: float = 0.0) -> str:
+def drawn(
+    observation: Observation, *events: Event, size: tuple[int, int] = (100, 40), after: float = 0.0
+) -> str:
     """The frame as text, ``after`` seconds from the observation."""
     now = [100.0]
     frame = Frame(lambda: now[0])
     frame.show(observation, events)
     now[0] += after
-    console = Console(file=io.StringIO(), width=size[0], height=size[1], force_terminal=True, color_system=None)
+    console = Console(
+        file=io.StringIO(), width=size[0], height=size[1], force_terminal=True, color_system=None
+    )
     console.print(frame)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -199,9 +214,21 @@ def test_on_a_terminal_the_run_is_seen_live(ab: Terminal) -> None:
     with a_screen(ab, "run", ab.job(SLOWLY, workers=2)) as screen:
         screen.until("step 40/40")
         assert screen.end() == 0
-    assert "\x1b[?25h" in screen.seen and "\x1b[32m" in screen.seen, "the cursor is back, and there were colours"
+    assert "\x1b[?25h" in screen.seen and "\x1b[32m" in screen.seen, (
+        "the cursor is back, and there were colours"
+    )
     text = screen.text
-    for words in ("Created", "→ Running", "→ Succeeded", "master-0", "worker-0", "100%", "steps/s", "left", "accuracy 0.9"):
+    for words in (
+        "Created",
+        "→ Running",
+        "→ Succeeded",
+        "master-0",
+        "worker-0",
+        "100%",
+        "steps/s",
+        "left",
+        "accuracy 0.9",
+    ):
         assert words in text, words
 
 

@@ -57,9 +57,11 @@ def test_a_run_that_fails_says_why_and_what_to_do(ab: Terminal) -> None:
     first, *rest = said.err.splitlines()
     assert run in first and "failed after" in first and "ValueError: the data is odd" in first, "one sentence"
     text = "\n".join(rest)
-    assert "because" in text and "log/master-0 text: ValueError: the data is odd" in text, "the evidence, quoted"
+    assert "because" in text and "log/master-0 text: ValueError: the data is odd" in text, (
+        "the evidence, quoted"
+    )
     assert "fix the script" in text, "what to do"
-    assert "│ about to fail" in text and '│ ValueError: the data is odd' in text, "its last lines"
+    assert "│ about to fail" in text and "│ ValueError: the data is odd" in text, "its last lines"
     assert f"allaboard logs {run} master-0" in text and "--key once/" in text
 
 
@@ -146,7 +148,11 @@ def test_detached(ab: Terminal) -> None:
     owner = ab.seen(run).owner
     assert owner is not None and (owner.kind, owner.phase) == ("detached", "detached")
     said = ab("run", ab.job(WAITS, file="other.json"), "--detach", "--json")
-    assert said.code == 0 and set(said.json) == STATUS and said.json["state"] in ("starting", "running", "queued")
+    assert (
+        said.code == 0
+        and set(said.json) == STATUS
+        and said.json["state"] in ("starting", "running", "queued")
+    )
 
 
 def test_a_killed_client_leaves_the_run_and_the_same_key_finds_it(ab: Terminal) -> None:
@@ -185,7 +191,9 @@ def test_a_stopped_run_goes_on_under_its_key(ab: Terminal) -> None:
 
 
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
-def test_the_first_signal_stops_the_run_and_waits_until_it_has_saved(ab: Terminal, number: int, word: str) -> None:
+def test_the_first_signal_stops_the_run_and_waits_until_it_has_saved(
+    ab: Terminal, number: int, word: str
+) -> None:
     process = ab.start("run", ab.job(WAITS, workers=2))
     ab.until_said("ready", member="master-0")
     ab.until_said("ready", member="worker-0")
@@ -339,7 +347,9 @@ def test_a_gang_too_large_is_shrunk_with_a_word(ab: Terminal) -> None:
 
 
 def test_members_get_the_callers_environment_and_it_is_not_written_down(ab: Terminal) -> None:
-    script = "import os\nprint('found', os.environ.get('MY_TOKEN'), os.environ.get('AIRFLOW__CORE__FERNET_KEY'))"
+    script = (
+        "import os\nprint('found', os.environ.get('MY_TOKEN'), os.environ.get('AIRFLOW__CORE__FERNET_KEY'))"
+    )
     said = ab("run", ab.job(script), MY_TOKEN="hush-hush", AIRFLOW__CORE__FERNET_KEY="secret")
     assert said.code == 0
     assert ab("logs", "digits").out == "found hush-hush None\n"
@@ -352,7 +362,11 @@ def test_python_dash_m_and_a_job_in_another_folder(ab: Terminal, tmp_path: Path)
     ab.job("print(open('beside.txt').read())")
     ab.write("beside.txt", "members start beside the job file")
     done = subprocess.run(
-        ab.command("run", str(ab.folder / "job.json"), "--json"), cwd=tmp_path, env=ab.environ, capture_output=True, text=True
+        ab.command("run", str(ab.folder / "job.json"), "--json"),
+        cwd=tmp_path,
+        env=ab.environ,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and json.loads(done.stdout)["state"] == "succeeded"
     assert "beside the job file" in ab("logs", "digits").out

@@ -20,7 +20,11 @@ def test_stop_waits_until_nothing_runs_and_says_who_and_why(ab: Terminal) -> Non
     run = live(ab, workers=2)
     ab.until_said("ready", member="worker-0")
     said = ab("stop", "digits", "--reason", "a better idea")
-    assert said.code == 0 and f"{run} was stopped by " in said.out and said.out.rstrip().endswith(": a better idea")
+    assert (
+        said.code == 0
+        and f"{run} was stopped by " in said.out
+        and said.out.rstrip().endswith(": a better idea")
+    )
     assert ab.processes(run) == []
     assert "saved" in ab("logs", run, "worker-0").out
     stop = ab.seen(run).stop

@@ -54,7 +54,14 @@ def test_the_page_of_a_failed_run_says_why_and_exits_0(ab: Terminal) -> None:
 
 
 def test_the_page_of_a_live_run(ab: Terminal) -> None:
-    assert ab("run", ab.job("from allaboard.inside import report\nreport(3, 10, loss=0.5)\n" + WAITS), "--detach").code == 0
+    assert (
+        ab(
+            "run",
+            ab.job("from allaboard.inside import report\nreport(3, 10, loss=0.5)\n" + WAITS),
+            "--detach",
+        ).code
+        == 0
+    )
     ab.until_said("ready")
     wait_for(lambda: ab.seen().progress.step == 3)
     page = ab("status", "digits").out
@@ -90,7 +97,12 @@ def test_the_list(ab: Terminal) -> None:
     head, first, second = ab("list").out.splitlines()
     assert head.split()[:4] == ["run", "state", "created", "took"]
     assert first.startswith("broken-") and "failed" in first
-    assert second.startswith("digits-") and "succeeded" in second and "1 master + 1 worker" in second and "10/10" in second
+    assert (
+        second.startswith("digits-")
+        and "succeeded" in second
+        and "1 master + 1 worker" in second
+        and "10/10" in second
+    )
     runs = ab("list", "--json").json["runs"]
     assert [r["name"] for r in runs] == ["broken", "digits"] and all(set(r) == STATUS for r in runs)
 
@@ -133,7 +145,10 @@ def test_a_follower_stops_nothing(ab: Terminal) -> None:
     assert ab("run", ab.job(WAITS), "--detach").code == 0
     ab.until_said("ready")
     follower = ab.start("follow", "digits", "--json")
-    assert follower.stdout is not None and json.loads(follower.stdout.readline())["state"] in ("starting", "running")
+    assert follower.stdout is not None and json.loads(follower.stdout.readline())["state"] in (
+        "starting",
+        "running",
+    )
     follower.send_signal(signal.SIGINT)
     assert finished(follower).code == 130
     assert state_of(ab.seen()) is State.RUNNING and ab.seen().stop is None
@@ -167,25 +182,34 @@ def lines(said: Said) -> list[str]:
 def test_all_members_with_their_names_in_front(talked: Terminal) -> None:
     found = lines(talked("logs", "digits"))
     assert "[master-0] master-0 try 0 line 0" in found and "[worker-1] worker-1 try 0 line 2" in found
-    assert "[worker-0] worker-0 try 0 line 0" in found and "[worker-0 restart 1] worker-0 try 1 line 0" in found
+    assert (
+        "[worker-0] worker-0 try 0 line 0" in found and "[worker-0 restart 1] worker-0 try 1 line 0" in found
+    )
 
 
 @pytest.mark.parametrize("words", [["worker-0"], ["--rank", "1"]], ids=" ".join)
 def test_one_member_without_its_name_and_every_try(talked: Terminal, words: list[str]) -> None:
     said = talked("logs", "digits", *words)
     assert lines(said) == [f"worker-0 try {t} line {n}" for t in range(3) for n in range(3)]
-    assert "worker-0, restart 1" in said.err and "worker-0, restart 2" in said.err, "where a try begins, beside the output"
+    assert "worker-0, restart 1" in said.err and "worker-0, restart 2" in said.err, (
+        "where a try begins, beside the output"
+    )
 
 
 def test_one_try(talked: Terminal) -> None:
     for number in range(3):
         found = lines(talked("logs", "digits", "worker-0", "--restart", str(number)))
         assert found == [f"worker-0 try {number} line {n}" for n in range(3)]
-    assert lines(talked("logs", "digits", "--restart", "2")) == [f"[worker-0 restart 2] worker-0 try 2 line {n}" for n in range(3)]
+    assert lines(talked("logs", "digits", "--restart", "2")) == [
+        f"[worker-0 restart 2] worker-0 try 2 line {n}" for n in range(3)
+    ]
 
 
 def test_the_tail(talked: Terminal) -> None:
-    assert lines(talked("logs", "digits", "worker-0", "--tail", "2")) == ["worker-0 try 2 line 1", "worker-0 try 2 line 2"]
+    assert lines(talked("logs", "digits", "worker-0", "--tail", "2")) == [
+        "worker-0 try 2 line 1",
+        "worker-0 try 2 line 2",
+    ]
     assert lines(talked("logs", "digits", "--tail", "0")) == []
 
 
@@ -240,7 +264,9 @@ def test_logs_of_each_attempt(ab: Terminal) -> None:
     assert ab("run", job, "--key", "nightly").code == 0
     assert ab("logs", "digits").out == "second attempt\n"
     assert ab("logs", "digits", "--attempt", "1").out == "first attempt\n"
-    assert [json.loads(ab("logs", "digits", "--attempt", a, "--json").out)["attempt"] for a in ("1", "2")] == [1, 2]
+    assert [
+        json.loads(ab("logs", "digits", "--attempt", a, "--json").out)["attempt"] for a in ("1", "2")
+    ] == [1, 2]
 
 
 # --- events
@@ -251,7 +277,13 @@ def test_events_in_order(talked: Terminal) -> None:
     assert set(body) == {"events"}
     assert all(set(e) == {"time", "type", "reason", "object", "message"} for e in body["events"])
     reasons = [e["reason"] for e in body["events"]]
-    assert reasons[0] == "PyTorchJobCreated" and reasons.count("BackOff") == 2 and "PyTorchJobSucceeded" in reasons
+    assert (
+        reasons[0] == "PyTorchJobCreated"
+        and reasons.count("BackOff") == 2
+        and "PyTorchJobSucceeded" in reasons
+    )
     assert [e["time"] for e in body["events"]] == sorted(e["time"] for e in body["events"])
     table = talked("events", "digits").out.splitlines()
-    assert table[0].split() == ["time", "type", "object", "reason", "message"] and len(table) == len(reasons) + 1
+    assert (
+        table[0].split() == ["time", "type", "object", "reason", "message"] and len(table) == len(reasons) + 1
+    )

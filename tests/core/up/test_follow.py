@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import allaboard
-from allaboard.errors import BackendUnreachable
+from allaboard.errors import BackendUnreachable, BadInput
 from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Wait, adrive, drive, follow
 from allaboard.observation import State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
@@ -55,6 +55,15 @@ def test_the_users_fault_is_not_repeated() -> None:
     asks, outcome = played([failed, failed], FollowPolicy(attempts=3))
     assert not any(isinstance(ask, Launch) for ask in asks)
     assert "would repeat it" in outcome.message  # type: ignore[attr-defined]
+
+
+def test_an_attempt_that_cannot_start_leaves_the_end_of_the_one_before() -> None:
+    def answer(ask: Ask) -> Answer:
+        return BadInput("the store does not answer") if isinstance(ask, Launch) else seen("lost")
+
+    outcome = drive(follow(FollowPolicy(attempts=3)), answer)
+    assert outcome.state is State.LOST and outcome.exit_code == 1
+    assert "attempt 2 could not start: the store does not answer" in outcome.message
 
 
 def test_silence_is_waited_out_and_never_means_failed() -> None:

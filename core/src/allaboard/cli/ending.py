@@ -12,6 +12,7 @@ from allaboard.cli.saying import Ink, colours
 from allaboard.diagnose import Diagnosis
 from allaboard.follow import Outcome
 from allaboard.observation import State
+from allaboard.restart import REPEATS
 
 LINES = 20
 _MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}
@@ -21,7 +22,6 @@ def ending(outcome: Outcome, again: str | None = None, *, stderr: bool = False) 
     """The lines. ``again``: the command line that would go on with this run, if there is one."""
     ink = Ink(colours(stderr))
     colour = words.COLOURS[outcome.state]
-    # Why there is no further attempt is worth a line only where there were some.
     headline, _, rest = replace(outcome, note="").message.partition("\n")
     yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
     yield from (f"  {line}" for line in rest.splitlines())
@@ -54,7 +54,7 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     yield _row("do", first.fix)
     for other in others:
         yield _row("also", other.summary)
-    if outcome.seen.attempt > 1 and outcome.note:
+    if outcome.note and not outcome.note.startswith(REPEATS):
         yield _row("attempts", outcome.note)
     member = words.first_failing(outcome)
     lines = words.tail(outcome, member, LINES) if member is not None else []
