@@ -38,7 +38,7 @@ def started(here: Here) -> Here:
 
 def test_each_component_runs(started: Here) -> None:
     data = prepare_shards(
-        source="numbers.py:samples", into="store://numbers", samples_per_shard=4, folder=str(JOBS)
+        source="counting.py:samples", into="store://numbers", samples_per_shard=4, folder=str(JOBS)
     )
     uri = data.outputs["Output"]
     assert load_index(open_store(uri)).samples == 10
@@ -246,7 +246,7 @@ def test_ctrl_c_at_the_terminal_stops_the_training(here: Here) -> None:
 
 
 def test_a_step_that_is_killed_fails_the_pipeline_and_the_run_is_found_again(here: Here) -> None:
-    """The run is attached: whoever comes next under its key takes it over, else it is stopped as abandoned."""
+    """The run is attached: who comes next under its key takes it over, else it is stopped as abandoned."""
     with _pipeline(here) as pipeline:
         for step in _steps(pipeline.pid):
             step.kill()

@@ -164,7 +164,7 @@ def test_the_job_may_be_a_file_and_then_starts_in_its_folder(here: Here, artifac
 
 def test_a_shards_input_becomes_the_jobs_data(here: Here, artifacts: Of, job: Any, tmp_path: Path) -> None:
     uri = prepare_shards.python_func(
-        source="numbers.py:samples",
+        source="counting.py:samples",
         into="store://numbers",
         folder=str(JOBS),
         dataset=artifacts("prepare")[dsl.Dataset],
@@ -282,7 +282,7 @@ def _in_a_process(of: Of, job: dict[str, Any]) -> Iterator[subprocess.Popen[str]
 def test_shards_are_prepared_and_the_data_set_points_to_them(here: Here, artifacts: Of) -> None:
     dataset = artifacts("prepare")[dsl.Dataset]
     uri = prepare_shards.python_func(
-        source="numbers.py:samples",
+        source="counting.py:samples",
         into="store://numbers",
         samples_per_shard=4,
         folder=str(JOBS),
@@ -310,9 +310,9 @@ def test_a_folder_of_files_is_a_source_too(here: Here, artifacts: Of) -> None:
     ("inputs", "words"),
     [
         ({"source": "absent"}, "absent"),
-        ({"source": "numbers.py:sample"}, "it has samples"),
-        ({"source": "numbers.py:samples", "bytes_per_shard": "lots"}, "bytes_per_shard"),
-        ({"source": "numbers.py:samples", "samples_per_shard": -1}, "samples_per_shard"),
+        ({"source": "counting.py:sample"}, "it has samples"),
+        ({"source": "counting.py:samples", "bytes_per_shard": "lots"}, "bytes_per_shard"),
+        ({"source": "counting.py:samples", "samples_per_shard": -1}, "samples_per_shard"),
     ],
     ids=["no folder", "no function", "no size", "no number"],
 )
