@@ -27,7 +27,7 @@ def forked(*steps):
 
 
 def rest():
-    time.sleep(600)
+    time.sleep(120)
 
 
 def deaf():
@@ -48,7 +48,8 @@ def lose_environment():
 def rabbit():
     """Fork and exit, fork and exit: never twice under one pid."""
     note("rabbit")
-    while True:
+    end = time.monotonic() + 60  # should a test fail, not for ever
+    while time.monotonic() < end:
         if os.fork():
             os._exit(0)
         os.setsid()
@@ -63,11 +64,22 @@ def breed():
     rest()
 
 
+def chain():
+    """Thirty generations, each in a session of its own."""
+    for _ in range(30):
+        if os.fork():
+            rest()
+        os.setsid()
+    note("chain")
+    rest()
+
+
 RELATIVES = {
     "child": lambda: forked(deaf, lambda: note("child"), rest),
     "grandchild": lambda: forked(lambda: forked(os.setsid, lambda: note("grandchild"), rest), rest),
     "daemon": lambda: forked(os.setsid, lambda: forked(lambda: note("daemon"), rest)),
     "nameless": lambda: forked(os.setsid, lambda: forked(lose_environment)),
+    "chain": lambda: forked(chain),
     "rabbit": lambda: forked(os.setsid, lambda: forked(rabbit)),
     "breeder": lambda: forked(os.setsid, breed),
 }

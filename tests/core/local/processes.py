@@ -57,7 +57,7 @@ def keeper_here(**options: Any) -> Iterator[Keeper]:
     try:
         yield keeper
     finally:
-        keeper.close()
+        keeper.close(within=60)
         procs._prctl(procs._PR_SET_CHILD_SUBREAPER, 0)
         procs._subreapers = 0
 

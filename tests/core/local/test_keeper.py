@@ -205,7 +205,7 @@ def test_a_member_cannot_be_spawned_twice_at_once(tmp_path: Path) -> None:
             keeper.spawn("worker-0", ["true"], environment(), str(tmp_path), log)
         with pytest.raises(ValueError, match="no command"):
             keeper.spawn("worker-1", [], environment(), str(tmp_path), log)
-        assert keeper.close()[-1].member == "worker-0"
+        assert keeper.close(within=60)[-1].member == "worker-0"
         assert not procs.alive(keeper.identity)
 
 
@@ -453,7 +453,7 @@ def test_the_keeper_inherits_nothing_but_what_it_is_told_to_keep(tmp_path: Path)
 def test_closing_a_keeper_spares_other_children_of_the_supervisor(tmp_path: Path) -> None:
     with sleeper() as other, keeper_here() as keeper:
         keeper.spawn("worker-0", ["sleep", "600"], environment(), str(tmp_path), str(tmp_path / "log"))
-        keeper.close()
+        keeper.close(within=60)
         assert other.poll() is None
         other.kill()
 

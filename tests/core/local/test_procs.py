@@ -87,6 +87,26 @@ def test_a_signal_never_reaches_a_later_process_with_the_same_pid() -> None:
 
 
 @linux
+def test_a_process_whose_first_thread_ended_is_not_dead() -> None:
+    code = """if True:
+        import ctypes, threading, time
+        threading.Thread(target=time.sleep, args=[600]).start()
+        print("up", flush=True)
+        ctypes.CDLL(None).pthread_exit(None)
+    """
+    with subprocess.Popen(python(code), stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline() == b"up\n"
+        try:
+            until(lambda: b") Z " in Path(f"/proc/{child.pid}/stat").read_bytes(), "the first thread ended")
+            assert child.poll() is None
+            assert procs.identity(child.pid)
+            assert procs.kill_tree([child.pid], within=30) == ()
+            assert child.wait() == -signal.SIGKILL
+        finally:
+            child.kill()
+
+
+@linux
 def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> None:
     odd = tmp_path / "a) S 1 (b"
     odd.symlink_to("/bin/sleep")
@@ -171,13 +191,27 @@ def test_a_tree_is_killed_whole_and_what_is_kept_lives(family: Family) -> None:
     with subprocess.Popen(family.command("child", "grandchild")) as main, sleeper() as other:
         try:
             born = family.born("child", "grandchild")
-            assert procs.kill_tree([main.pid], keep=[born["grandchild"].pid]) == ()
+            assert procs.kill_tree([main.pid], keep=[born["grandchild"].pid], within=30) == ()
             assert [name for name, who in born.items() if procs.alive(who)] == ["grandchild"]
-            assert procs.kill_tree([born["grandchild"].pid]) == ()
+            assert procs.kill_tree([born["grandchild"].pid], within=30) == ()
             assert not procs.alive(born["grandchild"])
             assert other.poll() is None
         finally:
             other.kill()
+
+
+def test_a_long_line_of_descent_is_killed_to_its_end(family: Family) -> None:
+    """We are no subreaper: were a parent killed before its child is found, the child would be lost to us."""
+    with subprocess.Popen(family.command("chain")) as main:
+        born = family.born("chain")
+        line = procs.descendants(main.pid)
+        try:
+            assert born["chain"] in line and len(line) >= 30
+            assert procs.kill_tree([main.pid], within=30) == ()
+            assert [who for who in line if procs.alive(who)] == []
+        finally:
+            for who in line:
+                procs.send(who, signal.SIGKILL)
 
 
 KILL_AS_SUBREAPER = """

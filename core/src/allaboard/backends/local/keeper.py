@@ -297,6 +297,10 @@ class Keeper:
         spare = {os.getpid(), *keep}
 
         def left() -> Iterator[Identity]:
+            # Reaping as we go: a process that forks and exits without end would bury us in zombies.
+            for pid in procs.children(os.getpid()):
+                if pid not in spare and (who := procs.reap_orphan(pid)):
+                    yield who
             yield from procs.below([os.getpid()], spare)
             if not procs.has_prctl():  # orphans went to init: what we were told and the mark must do
                 here = {who for who in (*self._seen, *procs.find_marked(self.mark)) if procs.alive(who)}
@@ -305,11 +309,10 @@ class Keeper:
                 yield from procs.below([who.pid for who in here], spare)
 
         survivors = procs.kill_all(left, within)
+        for _ in left():  # the last zombies
+            pass
         self._wire.open = False
         self._wire.sock.close()
-        for pid in {self.pid, *procs.children(os.getpid())} - spare:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
         return survivors
 
     def close(self, within: float = 6.0) -> list[Event]:
@@ -517,19 +520,16 @@ class _Keeping:
         if member.deadline is None:
             member.deadline = time.monotonic() + _CLOSING_LIMIT
             if member.ended is None:
+                # The group at one stroke: no fork within it outruns that.
                 with contextlib.suppress(OSError):
-                    os.killpg(
-                        member.pid, signal.SIGSTOP
-                    )  # at one stroke: no fork inside the group outruns it
+                    os.killpg(member.pid, signal.SIGSTOP)
 
     def doomed(self) -> list[_Member]:
         return [member for member in self.members.values() if member.doomed]
 
     def close(self, member: _Member) -> None:
         """One round of killing; tells the end when nothing is left, or when it will not go."""
-        left = self.belongings(member)
-        if left:
-            procs.strike(lambda: self.belongings(member))
+        left = procs.strike(lambda: self.belongings(member))
         if left or member.ended is None:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
@@ -539,19 +539,22 @@ class _Keeping:
         if member.failure:
             self.tell_failure(member.name, **member.failure)
         else:
-            self.tell("exited", member.name, **member.ended, survivors=[who.pid for who in left])
+            survivors = [who.pid for who in left if procs.alive(who)]
+            self.tell("exited", member.name, **member.ended, survivors=survivors)
 
-    def belongings(self, member: _Member) -> list[Identity]:
+    def belongings(self, member: _Member) -> Iterator[Identity]:
         """What lives of a member: its main process, orphans that were its own, and all below these."""
         mains = {each.pid for each in self.members.values() if each.ended is None}
-        roots = [member.pid] if member.ended is None else []
-        roots += [
-            pid
-            for pid in self.orphans()
-            if pid not in mains and self.owner_of(pid) in (member.name, _ANYBODY)
-        ]
-        found = [who for pid in roots if (who := procs.identity(pid))]
-        return found + procs.below([who.pid for who in found], mains) if found else []
+        roots: list[int] = []
+        if member.ended is None and (who := procs.identity(member.pid)):
+            roots.append(who.pid)
+            yield who
+        for pid in self.orphans():
+            process = None if pid in mains else procs.look(pid)
+            if process and not process.dead and self.owner_of(process) in (member.name, _ANYBODY):
+                roots.append(pid)
+                yield process.identity
+        yield from procs.below(roots, mains)
 
     def orphans(self) -> Iterable[int]:
         """Processes of members that lost their parent: our children now, among the main processes."""
@@ -565,14 +568,13 @@ class _Keeping:
         )
         return {*in_session, *marked}
 
-    def owner_of(self, pid: int) -> str | None:
+    def owner_of(self, process: procs.Process) -> str | None:
         """Which member an orphan belonged to; anybody if it hides and all are ending; None: not known."""
-        environment = procs.environment(pid)
+        environment = procs.environment(process.pid)
         if environment.get(procs.MARK) == self.mark:
             return environment.get(procs.MEMBER)
-        process = procs.look(pid)
         for member in self.members.values():
-            if process and process.session == member.pid:
+            if process.session == member.pid:
                 return member.name
         return _ANYBODY if all(member.doomed for member in self.members.values()) else None
 
@@ -580,14 +582,15 @@ class _Keeping:
         """The supervisor is gone, or told us to leave: nothing of ours may outlive us."""
         deadline = time.monotonic() + _ABANDONED_LIMIT
         while procs.kill_all(self.everything, within=1.0) and time.monotonic() < deadline:
-            procs.reap()
+            pass
 
-    def everything(self) -> list[Identity]:
-        found = procs.descendants(os.getpid())
+    def everything(self) -> Iterator[Identity]:
+        procs.reap()
+        yield from procs.below([os.getpid()], ())
         if not procs.has_prctl():
             lost = [who for pid in self.orphans() if (who := procs.identity(pid))]
-            found += lost + procs.below([who.pid for who in lost], [os.getpid()])
-        return list(dict.fromkeys(found))
+            yield from lost
+            yield from procs.below([who.pid for who in lost], [os.getpid()])
 
     # Words to the supervisor.
 

@@ -52,7 +52,7 @@ class Process(NamedTuple):
     session: int
     start: int
     dead: bool
-    """A zombie: it has ended, and only its parent has not noticed."""
+    """A zombie: all its threads have ended, and only its parent has not noticed."""
 
     @property
     def identity(self) -> Identity:
@@ -94,8 +94,9 @@ def _parse_stat(pid: int, line: bytes) -> Process | None:
     fields = line[line.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
-    parent, group, session = int(fields[1]), int(fields[2]), int(fields[3])
-    return Process(pid, parent, group, session, int(fields[19]), fields[0] in (b"Z", b"X", b"x"))
+    parent, group, session, threads, start = (int(fields[i]) for i in (1, 2, 3, 17, 19))
+    # The state is the first thread's; others may go on without it.
+    return Process(pid, parent, group, session, start, fields[0] in (b"Z", b"X", b"x") and threads <= 1)
 
 
 def _ps(pid: int | None = None) -> dict[int, Process]:
@@ -180,15 +181,20 @@ _lists_children: bool | None = None
 
 def descendants(pid: int) -> list[Identity]:
     """The whole tree below ``pid``, all depths, parents first, without ``pid`` itself and without zombies."""
-    return below([pid], ())
+    return list(below([pid], ()))
 
 
-def below(roots: Iterable[int], spare: Iterable[int]) -> list[Identity]:
-    """Descendants of ``roots`` that are neither in ``spare`` nor below it."""
+def below(roots: Iterable[int], spare: Iterable[int]) -> Iterator[Identity]:
+    """Descendants of ``roots`` that are neither in ``spare`` nor below it, each told once it is seen."""
     # Walking down from the root is quick enough to catch a process that forks and exits, forks and exits; but
     # it may miss a child while its parent is exiting. So "nobody" is believed only when the whole table says
     # it as well.
-    return _walk(roots, spare, children) or _walk(roots, spare, _tree().get)
+    roots, spare, anybody = tuple(roots), tuple(spare), False
+    for who in _walk(roots, spare, children):
+        anybody = True
+        yield who
+    if roots and not anybody:
+        yield from _walk(roots, spare, _tree().get)
 
 
 def _tree() -> dict[int, list[int]]:
@@ -200,9 +206,8 @@ def _tree() -> dict[int, list[int]]:
 
 def _walk(
     roots: Iterable[int], spare: Iterable[int], children_of: Callable[[int], list[int] | None]
-) -> list[Identity]:
+) -> Iterator[Identity]:
     seen = {*roots, *spare}
-    found: list[Identity] = []
     todo = list(dict.fromkeys(roots))
     for pid in todo:  # grows while we go
         for child in children_of(pid) or ():
@@ -210,8 +215,7 @@ def _walk(
                 seen.add(child)
                 todo.append(child)
                 if who := identity(child):
-                    found.append(who)
-    return found
+                    yield who
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -312,12 +316,13 @@ def strike(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
     """One blow: freeze what ``find`` finds until nothing new turns up, kill it. Does not wait for deaths."""
     frozen: dict[Identity, None] = {}
     for _ in range(20):  # a storm of forks that outruns us is met again by the caller's next blow
-        fresh = [who for who in find() if who not in frozen]
-        if not fresh:
+        before = len(frozen)
+        for who in find():
+            if who not in frozen:
+                send(who, signal.SIGSTOP)  # while it is found: a moment later it may run under another pid
+                frozen[who] = None
+        if len(frozen) == before:
             break
-        for who in fresh:
-            frozen[who] = None
-            send(who, signal.SIGSTOP)
     for who in frozen:
         send(who, signal.SIGKILL)
     return list(frozen)
@@ -349,14 +354,19 @@ def kill_tree(roots: Iterable[int], keep: Iterable[int] = (), within: float = 2.
     """
     spare = {os.getpid(), *keep}
     known = {who for root in roots if root not in spare and (who := identity(root))}
-    mine = {*children(os.getpid()), *spare} if _is_subreaper() else None
+    adopts = _is_subreaper()
+    mine = {*children(os.getpid()), *spare} if adopts else set()
 
     def find() -> Iterator[Identity]:
-        orphans = [pid for pid in children(os.getpid()) if pid not in mine] if mine is not None else []
-        known.update(who for pid in orphans if (who := identity(pid)))
+        for pid in children(os.getpid()) if adopts else ():
+            if pid not in mine and (who := reap_orphan(pid)):
+                known.add(who)
+                yield who
         known.intersection_update([who for who in known if alive(who)])
-        known.update(below([who.pid for who in known], spare) if known else ())
-        yield from known
+        yield from tuple(known)
+        for who in below([who.pid for who in known], spare):
+            known.add(who)
+            yield who
 
     return kill_all(find, within)
 
@@ -375,10 +385,20 @@ def sweep(
     def find() -> Iterator[Identity]:
         found = {*find_marked(mark), *(who for who in recorded if alive(who))}
         found = {who for who in found if who.pid not in spare}
-        found.update(below([who.pid for who in found], spare) if found else ())
-        yield from (who for who in found if uid is None or user_of(who.pid) == uid)
+        for who in (*found, *below([who.pid for who in found], spare)):
+            if uid is None or user_of(who.pid) == uid:
+                yield who
 
     return kill_all(find, within)
+
+
+def reap_orphan(pid: int) -> Identity | None:
+    """Who a child of ours is; None when it has ended, and then it is gone for good."""
+    who = identity(pid)
+    if who is None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return who
 
 
 def _ancestors(pid: int) -> Iterator[int]:
