@@ -15,7 +15,8 @@ from allaboard.inside import Checkpointer, report
 saver = Checkpointer()
 for step in range(1, 6):
     report(step=step, total=5)
-    saver.step(step * 10, lambda: b"state %d" % step, metrics={"loss": 1 / step, "accuracy": 0.9 if step == 3 else 0.1})
+    metrics = {"loss": 1 / step, "accuracy": 0.9 if step == 3 else 0.1}
+    saver.step(step * 10, lambda: b"state %d" % step, metrics=metrics)
 """
 STEPS = [10, 20, 30, 40, 50]
 
@@ -131,7 +132,7 @@ WRONG = {
     "nothing to collect": (["collect", "./nowhere", "models"], 2, "no complete checkpoint is there"),
     "no such step": (["collect", "digits", "models", "--step", "7"], 2, "complete are: 10, 20, 30, 40, 50"),
     "best by nothing": (["collect", "digits", "models", "--best", "loss"], 2, "val_loss:min"),
-    "best by what is not there": (["collect", "digits", "models", "--best", "f1:max"], 2, "no checkpoint has a finite metric"),
+    "best by what is not": (["collect", "digits", "models", "--best", "f1:max"], 2, "has a finite metric"),
     "two choices": (["collect", "digits", "models", "--best", "loss:min", "--step", "7"], 2, "not both"),
     "keep nothing": (["prune", "digits", "--keep", "0"], 2, "0 is not in the range"),
     "prune one": (["prune", "saved/x/step-000000000010", "--keep", "1"], 2, "name the run's folder"),

@@ -1,4 +1,5 @@
-"""`allaboard run`: what it answers, how signals are obeyed, and who may die and be replaced. Real processes throughout."""
+"""`allaboard run`: what it answers, how signals are obeyed, and who may die and be replaced. Real processes
+throughout."""
 
 from __future__ import annotations
 
@@ -199,7 +200,7 @@ def test_the_first_signal_stops_the_run_and_waits_until_it_has_saved(
     ab.until_said("ready", member="worker-0")
     process.send_signal(number)
     said = finished(process)
-    assert said.code == 3 and f"{word}: stopping" in said.out and f"was stopped" in said.err
+    assert said.code == 3 and f"{word}: stopping" in said.out and "was stopped" in said.err
     (run,) = ab.runs()
     seen = ab.seen(run)
     assert seen.stop is not None and seen.stop.reason == word and "@" in seen.stop.by
@@ -309,7 +310,7 @@ def holders(ab: Terminal, run: str) -> list[int]:
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             try:
-                if any(os.readlink(fd) == live for fd in (process / "fd").iterdir()):
+                if any(str(fd.readlink()) == live for fd in (process / "fd").iterdir()):
                     pids.append(int(process.name))
             except OSError:
                 continue
@@ -322,8 +323,12 @@ import os, sys
 from allaboard.inside import context, result
 result(checkpoints=context().checkpoints, data=sys.argv[1], other=sys.argv[2])
 """
-    job = ab.job(script, checkpoints={"uri": "store://digits/runs"}, storage=[{"mount": "/data", "pvc": "sets"}],
-                 command=["python", "job.py", "/data/train.csv", "store://digits/shards"])  # fmt: skip
+    job = ab.job(
+        script,
+        checkpoints={"uri": "store://digits/runs"},
+        storage=[{"mount": "/data", "pvc": "sets"}],
+        command=["python", "job.py", "/data/train.csv", "store://digits/shards"],
+    )
     said = ab("run", job, "--json", "--store", "./team", "--mount", "/data=./sets")
     assert said.code == 0
     (run,) = ab.runs()

@@ -72,7 +72,7 @@ WRONG = {
     "no such source": (["prepare", "nowhere", "shards"], 2, "nowhere"),
     "an empty source": (["prepare", "empty", "shards"], 2, "holds no files"),
     "no such function": (["prepare", "prepare:nothing", "shards"], 2, "prepare"),
-    "no size": (["prepare", "photos", "shards", "--bytes-per-shard", "big"], 2, "bytes_per_shard: 'big' is not a size"),
+    "no size": (["prepare", "photos", "shards", "--bytes-per-shard", "big"], 2, "'big' is not a size"),
     "into itself": (["prepare", "photos", "photos/shards"], 2, "inside of the source"),
     "nothing prepared": (["list", "empty"], 2, "holds no index.json"),
 }  # fmt: skip

@@ -1,0 +1,282 @@
+"""The words that people read: the same for every view, made of values alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from allaboard.backends.base import Handle
+from allaboard.cli import words
+from allaboard.cli.ending import command_again, ending
+from allaboard.cli.plain import PlainView
+from allaboard.cli.saying import as_json_line
+from allaboard.cli.status import page
+from allaboard.diagnose import diagnose
+from allaboard.follow import Outcome
+from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
+from allaboard.testing import a_condition, a_member, seen
+
+
+@pytest.fixture(autouse=True)
+def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def at_step(step: int | None, total: int | None = None, **metrics: float | None) -> Observation:
+    return seen(State.RUNNING, progress=Progress(step=step, total=total, metrics=metrics))
+
+
+def test_the_gang() -> None:
+    assert words.gang([]) == ""
+    members = [a_member("master-0"), a_member("worker-0"), a_member("worker-1")]
+    assert words.gang(members) == "1 master + 2 workers"
+
+
+@pytest.mark.parametrize(
+    ("observation", "expected"),
+    [
+        (at_step(None), ""),
+        (at_step(3), "step 3"),
+        (at_step(0, 10), "step 0/10 (0%)"),
+        (
+            at_step(5, 10, loss=0.03125, steps_per_second=2.0),
+            "step 5/10 (50%), loss 0.03125, 2 steps/s, 2.5 s left",
+        ),
+        (at_step(12, 10, steps_per_second=2.0), "step 12/10 (100%), 2 steps/s"),
+        (at_step(5, 10, loss=None), "step 5/10 (50%), loss nan"),
+        (at_step(5, None, steps_per_second=0.0), "step 5"),
+    ],
+)
+def test_the_progress(observation: Observation, expected: str) -> None:
+    assert words.progress(observation) == expected
+
+
+def test_the_phase_that_is_on_runs_and_the_others_stand_still() -> None:
+    observation = seen(
+        State.RUNNING, phases={"admitted": 1.0, "scheduled": 2.0, "image": None, "rendezvous": 3.0}
+    )
+    found = words.phases(observation, more=60.0)
+    assert found == [
+        ("admitted", "1.0 s", False),
+        ("scheduled", "2.0 s", False),
+        ("rendezvous", "1m 03s", True),
+    ]
+    ended = replace(observation, conditions=seen(State.SUCCEEDED).conditions)
+    assert [on for *_, on in words.phases(ended)] == [False] * 3
+
+
+def test_the_march_keeps_what_is_no_longer_true_and_goes_by_time() -> None:
+    conditions = (
+        a_condition("Succeeded", since=9.0),
+        a_condition("Running", "False", since=2.0),
+        a_condition("Created", since=1.0),
+        a_condition("Suspended", "False", since=3.0),
+    )
+    assert [c.type for c in words.march(conditions)] == ["Created", "Running", "Succeeded"]
+    assert words.march([Condition("Created", "True", "", "")])[0].type == "Created"
+
+
+def test_metrics_are_short_and_nested_ones_left_out() -> None:
+    assert words.metrics({"loss": 1 / 3, "bad": None, "steps_per_second": 9.9, "n": 3, "deep": {"x": 1}}) == (
+        "loss 0.3333, bad nan, n 3"
+    )
+
+
+def test_a_table_is_as_wide_as_it_must_be() -> None:
+    assert words.table(("a", "long"), [("xxxx", "y"), ("z", "")]) == ["a     long", "xxxx  y", "z"]
+
+
+def test_json_holds_no_nan() -> None:
+    assert (
+        as_json_line({"a": [float("nan"), float("inf"), 1.5], "b": {1: None}})
+        == '{"a":[null,null,1.5],"b":{"1":null}}'
+    )
+
+
+# --- the last words
+
+
+def failed(**fields: object) -> Outcome:
+    members = (
+        a_member("master-0", "failed", rank=0, exit_code=143, ended=9.0),
+        a_member("worker-0", "failed", rank=1, exit_code=1, ended=8.0, restarts=2),
+    )
+    tails = {
+        "worker-0": "Traceback (most recent call last):\n  ...\nValueError: odd",
+        "master-0": "Connection reset by peer",
+    }
+    found = seen(State.FAILED, **{"members": members, "tails": tails, **fields})
+    return Outcome(found, diagnose(found))
+
+
+def test_a_failure_in_order() -> None:
+    lines = list(ending(failed(), "allaboard run job.yaml --key k"))
+    assert lines[0] == (
+    assert as_json_line({"a": [float("nan"), 1.5], "b": {1: None}}) == '{"a":[null,1.5],"b":{"1":null}}'
+    )
+    assert lines[1:] == [
+        "  because     log/worker-0 text: ValueError: odd",
+        "              member/worker-0 exit_code: 1",
+        "  do          fix the script; its log shows the traceback",
+        "  log         the last 3 lines of worker-0, restart 2:",
+        "    │ Traceback (most recent call last):",
+        "    │   ...",
+        "    │ ValueError: odd",
+        "  next        allaboard logs digits-00000000 worker-0",
+        "              allaboard events digits-00000000",
+        "              allaboard run job.yaml --key k   (tries again)",
+    ]
+
+
+def test_only_the_last_twenty_lines_are_quoted() -> None:
+    tails = {"worker-0": "\n".join(f"line {n}" for n in range(100))}
+    quoted = [line for line in ending(failed(tails=tails)) if "│" in line]
+    assert len(quoted) == 20 and quoted[-1].endswith("line 99")
+
+
+def test_a_success_with_a_warning_and_lost_steps() -> None:
+    progress = Progress(
+        step=9,
+        total=9,
+        lost_steps=4,
+        result={"accuracy": 0.9},
+        checkpoint="/c/step-9",
+        best_checkpoint="/c/step-5",
+    )
+    member = a_member("master-0", "succeeded", log="/home/logs/master-0.0.log")
+    found = seen(State.SUCCEEDED, members=(member,), progress=progress, flags=("nan_loss",))
+    text = "\n".join(ending(Outcome(found, diagnose(found)), "again"))
+    assert text.startswith("✓ digits-00000000 succeeded after 8.0 s\n")
+    for line in (
+        "  metrics     accuracy 0.9",
+        "  lost        4 steps were done again after restarts",
+        "  warning     the loss is not a finite number",
+        "  checkpoint  /c/step-9",
+        "  best        /c/step-5",
+        "  logs        /home/logs",
+        "  next        allaboard checkpoints list digits-00000000",
+    ):
+        assert line in text, line
+    assert "again" not in text.splitlines()[-1], "what succeeded is not run again"
+
+
+def test_a_stop_says_who_and_why_and_how_to_go_on() -> None:
+    stop = Stop("ann@lab", "Ctrl-C", 5.0)
+    saved = Progress(step=20, checkpoint="/c/step-20")
+    lines = list(
+        ending(
+            Outcome(seen(State.STOPPED, stop=stop, started=1.0, finished=6.0, progress=saved)),
+            "again --key k",
+        )
+    )
+    assert lines[0] == "■ digits-00000000 was stopped after 5.0 s by ann@lab: Ctrl-C"
+    assert lines[-1].endswith("again --key k   (resumes from its newest checkpoint)")
+
+
+def test_attempts_that_were_used_up_are_said_and_a_repetition_is_not() -> None:
+    found = seen(State.LOST, attempt=3)
+    assert any(
+        "3 of 3 attempts used" in line
+        for line in ending(Outcome(found, diagnose(found), "3 of 3 attempts used"))
+    )
+    note = "another attempt would repeat it: the training script raised an error"
+    assert not any("repeat" in line for line in ending(replace(failed(), note=note)))
+
+
+def test_the_command_that_goes_on_can_be_pasted() -> None:
+    assert command_again("run", ["my job.yaml", "--store", "s3://b"], "a b") == (
+        "allaboard run 'my job.yaml' --store s3://b --key 'a b'"
+    )
+
+
+# --- the page of a run
+
+
+@pytest.mark.parametrize("state", [s for s in State])
+def test_every_state_has_a_page(state: State) -> None:
+    observation = seen(state)
+    text = "\n".join(page(observation, diagnose(observation), 100.0, coloured=False))
+    assert text.startswith(f"digits-00000000  {str(state).replace('_', ' ')}") and "next" in text
+
+
+def test_a_page_says_what_holds_it() -> None:
+    text = "\n".join(page(seen(State.QUEUED), (), 100.0, coloured=False))
+    assert "waits       waits for 2 CPUs" in text
+    stop = Stop("ann@lab", "no need", 50.0)
+    assert "by ann@lab at 00:00:50: no need" in "\n".join(
+        page(seen(State.STOPPING, stop=stop), (), 100.0, False)
+    )
+
+
+# --- plain lines
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was said since the last time, without the times of day."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.partition("  ")[2] or line for line in lines]
+
+
+def test_progress_is_one_line_every_five_seconds_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    view = PlainView(lambda: [], clock=clock)
+    view.seen(seen(State.RUNNING))
+    told(capsys)
+    said: list[str] = []
+    for step in range(1, 21):
+        clock.now += 1.0
+        view.seen(at_step(step, 20))
+        said += told(capsys)
+    assert said == [f"step {n}/20 ({n / 20:.0%})" for n in (1, 6, 11, 16, 20)]
+
+
+def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlainView(lambda: [])
+    member = a_member("master-0")
+    for observation in (seen(State.QUEUED), seen(State.QUEUED), seen(State.RUNNING, members=(member,))):
+        view.seen(observation)
+    view.seen(seen(State.RUNNING, members=(member,)))
+    assert told(capsys) == ["queued: waits for 2 CPUs", "running: 1 master"]
+
+
+def test_warnings_are_told_once_and_what_is_normal_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [Event(1.0, "Normal", "Started", "worker-0", "started try 0")]
+    view = PlainView(lambda: events)
+    view.seen(seen(State.RUNNING))
+    told(capsys)
+    events.append(Event(2.0, "Warning", "BackOff", "worker-0", "exited with code 1; restart 1"))
+    for _ in range(2):
+        view.seen(seen(State.RUNNING, restarts=1))
+    assert told(capsys) == ["worker-0: exited with code 1; restart 1"]
+
+
+def test_what_happened_before_it_was_found_is_not_news(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlainView(lambda: [Event(1.0, "Warning", "BackOff", "worker-0", "long ago")])
+    view.launched(Handle("digits-00000000", 1, 1, "u", adopted=True))
+    view.seen(seen(State.RUNNING))
+    text = capsys.readouterr().out
+    assert "runs already; following it" in text and "long ago" not in text
+
+
+def test_beside_a_json_object_all_is_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlainView(lambda: [], aside=True)
+    view.launched(Handle("digits-00000000", 1, 1, "u"))
+    view.seen(at_step(1, 2))
+    view.ended(Outcome(seen(State.SUCCEEDED)))
+    out, err = capsys.readouterr()
+    assert out == "" and "on its way" in err and "step 1/2" in err and "succeeded" in err
