@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOREIGN = ("ALLABOARD_", "AIRFLOW__", "_AIRFLOW", "AIRFLOW_", "KFP_", "AWS_", "PET_", "TORCHELASTIC_")
 # The ranks of a training that the tests may themselves run in, and what makes every child start slowly.
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONDONTWRITEBYTECODE")
+
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+_libc = ctypes.CDLL(None)
 
 
 def _own_environment() -> Path:
@@ -55,6 +61,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if not wanted:
             item.add_marker(pytest.mark.skip(reason="needs a Kubernetes cluster; say --e2e"))
+
+
+@pytest.fixture(autouse=True)
+def _leaves_this_process_as_it_was() -> Iterator[None]:
+    """Fails the test that moved all later ones to another folder, or made pytest the parent of every orphan:
+    such a pytest collects the dead of all later tests as zombies, and shows them as its children."""
+    before = (Path.cwd(), _adopts_orphans())
+    yield
+    after = (Path.cwd(), _adopts_orphans())
+    if after != before:
+        os.chdir(before[0])
+        if sys.platform == "linux":
+            _libc.prctl(PR_SET_CHILD_SUBREAPER, int(before[1]), 0, 0, 0)
+        pytest.fail(f"(folder, adopts orphans) was {before} and is now {after}")
+
+
+def _adopts_orphans() -> bool:
+    if sys.platform != "linux":
+        return False
+    answer = ctypes.c_int()
+    _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
+    return bool(answer.value)
 
 
 @pytest.fixture(scope="session")

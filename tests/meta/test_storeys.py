@@ -71,7 +71,7 @@ def test_a_forbidden_import_breaks_its_contract(
     with (sources / where).open("a") as file:
         file.write(f"\n{statement}\n")
     broken = [line.partition(" BROKEN")[0] for line in lint(sources).splitlines() if " BROKEN" in line]
-    assert broken == [CONTRACTS[contract]["name"]]
+    assert CONTRACTS[contract]["name"] in broken
 
 
 def test_a_layer_that_exists_is_not_optional() -> None:
