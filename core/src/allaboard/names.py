@@ -7,7 +7,6 @@ are limited to 63 characters; so a job's name may have 40.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 
@@ -39,6 +38,8 @@ def as_job_name(text: str) -> str:
 
 
 def key_hash(key: str) -> str:
+    import hashlib
+
     return hashlib.blake2s(key.encode(), digest_size=_HASH_LENGTH // 2).hexdigest()
 
 

@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from allaboard.engines.base import Counts, Place, Verdict
-from allaboard.layout import Layout, Member
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
     from allaboard.job import TrainingJob
+    from allaboard.layout import Layout, Member
 
 
 class Engine(Protocol):

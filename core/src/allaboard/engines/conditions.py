@@ -10,8 +10,10 @@ message and times.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from allaboard.observation import Condition
+if TYPE_CHECKING:
+    from allaboard.observation import Condition
 
 _EXCLUDES = {"Running": "Restarting", "Restarting": "Running"}
 

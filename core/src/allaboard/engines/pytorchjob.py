@@ -7,9 +7,12 @@ pytorchjob_controller.go), pkg/util/status.go. The local backend uses this modul
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from allaboard.engines.base import Counts, Place, Verdict
-from allaboard.layout import Layout, Member
+
+if TYPE_CHECKING:
+    from allaboard.layout import Layout, Member
 
 NAME = "pytorchjob"
 KIND = "PyTorchJob"
