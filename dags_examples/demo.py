@@ -1,0 +1,345 @@
+"""What `make demo` runs: the DAG of `retrain_digits.py`, in an Airflow of its own, as a real DAG run.
+
+    make demo ARGS="--epochs 2"       a shorter training
+
+Everything that it makes is in one folder, `.allaboard/demo`, and the end says where in it. The second time
+there is a champion, so only a better model is promoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from own_airflow import ApiError, OwnAirflow
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError
+from allaboard.observation import Observation
+from allaboard.promotion import History, Promotion, history
+from allaboard.status import state_of
+from allaboard.storage import open_store
+from allaboard.units import show_bytes, show_seconds
+
+HERE = Path(__file__).resolve().parent
+FOLDER = HERE.parent / ".allaboard" / "demo"
+STORE, HOME, AIRFLOW = FOLDER / "store", FOLDER / "home", FOLDER / "airflow"
+DAG = "retrain_digits"
+STEPS = {
+    "prepare": "make tar shards of the handwritten digits that ship with scikit-learn",
+    "train": "a small convolutional net, DistributedDataParallel, 1 master + 1 worker: two real processes",
+    "collect": "copy the best checkpoint to where models are kept, verified",
+    "evaluate": "read digits that it has never seen",
+    "promote": "make it the champion, if it is good enough and better than the present one",
+}
+ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
+LIMIT = 900.0
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass
+class Step:
+    """One task of the DAG run, as the reader sees it."""
+
+    name: str
+    state: str = ""
+    began: float | None = None
+    ended: float | None = None
+    note: str = ""
+    training: Observation | None = None
+
+    def take(self, state: str, now: float) -> bool:
+        """Its state now; true when that is news."""
+        news, self.state = state != self.state, state
+        if self.began is None and state in ("running", "deferred", *ENDED):
+            self.began = now
+        if self.ended is None and state in ENDED:
+            self.ended = now
+        return news
+
+    def took(self, now: float) -> str:
+        return "" if self.began is None else show_seconds((self.ended or now) - self.began)
+
+
+@dataclass
+class Show:
+    """What is on the screen: on a terminal drawn anew, elsewhere a line for each piece of news."""
+
+    steps: dict[str, Step] = field(default_factory=lambda: {name: Step(name) for name in STEPS})
+
+    def __rich__(self) -> Table:
+        now = time.time()
+        table = Table.grid(padding=(0, 2))
+        for step in self.steps.values():
+            table.add_row(self._mark(step), f"[bold]{step.name}[/]", step.took(now), self._words(step))
+        return table
+
+    def _mark(self, step: Step) -> Any:
+        if step.state == "success":
+            return "[green]✓[/]"
+        if step.state in ENDED:
+            return "[red]✗[/]"
+        return Spinner("dots", style="cyan") if step.began is not None else "[dim]·[/]"
+
+    def _words(self, step: Step) -> Any:
+        seen = step.training
+        if (
+            seen is not None
+            and step.state not in ENDED
+            and seen.progress.step is not None
+            and seen.progress.total
+        ):
+            bar = Table.grid(padding=(0, 1))
+            loss = seen.progress.metrics.get("loss")
+            said = f"step {seen.progress.step}/{seen.progress.total}" + (
+                f", loss {loss:.3f}" if loss is not None else ""
+            )
+            bar.add_row(ProgressBar(seen.progress.total, seen.progress.step, width=30), said)
+            return bar
+        if seen is not None and step.state not in ENDED:
+            return f"[dim]{state_of(seen)}: {STEPS[step.name]}[/]"
+        return escape(step.note) if step.note else f"[dim]{STEPS[step.name]}[/]"
+
+    def line(self, step: Step) -> str:
+        """One line of news, for a log."""
+        seen = step.training
+        if step.state not in ENDED and seen is not None and seen.progress.step is not None:
+            loss = seen.progress.metrics.get("loss")
+            at = f"step {seen.progress.step}/{seen.progress.total}"
+            return f"{step.name}: {at}" + (f", loss {loss:.3f}" if loss is not None else "")
+        took = f" after {step.took(time.time())}" if step.state in ENDED else ""
+        return f"{step.name}: {step.state}{took}{': ' + step.note if step.note else ''}"
+
+
+def main(epochs: int | None) -> int:
+    began = time.monotonic()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"ALLABOARD_HOME": str(HOME), "ALLABOARD_STORE": str(STORE)}
+    before = history(open_store(STORE / "digits")) if STORE.exists() else History()
+    introduce(before.champion)
+    with own_airflow() as airflow:
+        run = f"demo-{time.strftime('%Y-%m-%dT%H:%M:%S')}"
+        conf = {} if epochs is None else {"epochs": epochs}
+        begin(airflow, run, conf)
+        show = Show()
+        ok = follow(airflow, run, show)
+        results = {name: xcom(airflow, run, name) for name in STEPS}
+    if not ok:
+        return failed(show, run)
+    ending(before, history(open_store(STORE / "digits")), results, run, time.monotonic() - began)
+    return 0
+
+
+def introduce(champion: Promotion | None) -> None:
+    console.print("\n[bold]Is tonight's model better than the one in production?[/]")
+    if champion is None:
+        console.print("[dim]There is no champion yet, so the first good model becomes it.[/]\n")
+    else:
+        accuracy = champion.metrics.get("accuracy", float("nan"))
+        console.print(f"[dim]The champion is number {champion.number}, accuracy {accuracy:.4f}.[/]\n")
+
+
+def own_airflow() -> OwnAirflow:
+    """An Airflow whose DAGs folder holds this example alone."""
+    dags = AIRFLOW / "dags"
+    dags.mkdir(parents=True, exist_ok=True)
+    for name in ("retrain_digits.py", "digits"):
+        link = dags / name
+        if not link.is_symlink():
+            link.symlink_to(HERE / name)
+    return StartingAirflow(AIRFLOW, dags, {"AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO"})
+
+
+class StartingAirflow(OwnAirflow):
+    """Says on the terminal that it starts."""
+
+    def __enter__(self) -> OwnAirflow:
+        began = time.monotonic()
+        fresh = not (self.home / "airflow.db").exists()
+        words = "an Airflow of its own starts" + (" (the first time it makes its database)" if fresh else "")
+        with console.status(f"{words}: scheduler, DAG processor, triggerer, API server"):
+            started = super().__enter__()
+        console.print(
+            f"[green]✓[/] Airflow is ready after {show_seconds(time.monotonic() - began)}: {self.url}"
+        )
+        console.print(f"  [dim]its own words: {near(self.log)}[/]\n")
+        return started
+
+
+def begin(airflow: OwnAirflow, run: str, conf: Mapping[str, Any]) -> None:
+    """Start the DAG run as soon as the DAG is known."""
+    end = time.monotonic() + 120
+    while True:
+        try:
+            airflow.api("PATCH", f"/dags/{DAG}", {"is_paused": False})
+            airflow.api(
+                "POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf}
+            )
+            return
+        except ApiError as error:
+            if error.status != 404 or time.monotonic() > end:
+                raise
+        time.sleep(0.5)
+
+
+def follow(airflow: OwnAirflow, run: str, show: Show) -> bool:
+    """Until the DAG run has ended; whether it succeeded."""
+    if console.is_terminal:
+        with Live(show, console=console, refresh_per_second=8):
+            return all(step.state == "success" for step in watch(airflow, run, show, lambda step: None))
+    return all(
+        step.state == "success"
+        for step in watch(airflow, run, show, lambda step: console.print(show.line(step)))
+    )
+
+
+def watch(airflow: OwnAirflow, run: str, show: Show, news: Any) -> Iterator[Step]:
+    """The steps, once all have ended."""
+    backend, said, end = LocalBackend(), 0.0, time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        states = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
+        for task in states:
+            step = show.steps[task["task_id"]]
+            fresh = step.take(task["state"] or "", time.time())
+            if step.state in ENDED and fresh:
+                step.note = (
+                    told(step.name, xcom(airflow, run, step.name)) if step.state == "success" else step.state
+                )
+            if step.name in ("train", "evaluate") and step.state in ("running", "deferred"):
+                step.training = looked(backend, airflow, run, step.name) or step.training
+            if fresh and step.state in ("running", *ENDED):
+                news(step)
+            elif moves(step) and time.monotonic() - said > 5:
+                said = time.monotonic()
+                news(step)
+        ended = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}")["state"] in ("success", "failed")
+        if ended:
+            break
+        time.sleep(0.4)
+    yield from show.steps.values()
+
+
+def moves(step: Step) -> bool:
+    """Whether a training is at its steps."""
+    return step.state not in ENDED and step.training is not None and step.training.progress.step is not None
+
+
+def looked(backend: LocalBackend, airflow: OwnAirflow, run: str, task: str) -> Observation | None:
+    """What the training of a task does just now."""
+    place = xcom(airflow, run, task, "allaboard_run")
+    try:
+        return backend.observe(place["run"]) if place else None
+    except AllaboardError:
+        return None
+
+
+def xcom(airflow: OwnAirflow, run: str, task: str, key: str = "return_value") -> Any:
+    """What a task has handed on; None when there is nothing yet."""
+    try:
+        value = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/{task}/xcomEntries/{key}")[
+            "value"
+        ]
+    except ApiError:
+        return None
+    return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
+
+
+def told(step: str, result: Any) -> str:
+    """What a step did, in a few words."""
+    if not isinstance(result, Mapping):
+        return ""
+    match step:
+        case "prepare":
+            return f"{result['samples']} samples in {result['shards']} shards, {show_bytes(result['bytes'])}"
+        case "train":
+            loss = result["metrics"].get("val_loss")
+            words = f"{result['progress']['step']} steps, {result['restarts']} restarts"
+            return words + (f", validation loss {loss:.4f}" if loss is not None else "")
+        case "collect":
+            return f"the best one is of step {result['step']}, {show_bytes(result['bytes'])}"
+        case "evaluate":
+            return (
+                f"accuracy {result['metrics'].get('accuracy', float('nan')):.4f} on digits it has never seen"
+            )
+        case _:
+            return str(result["verdict"]["reason"])
+
+
+def failed(show: Show, run: str) -> int:
+    first = next((step for step in show.steps.values() if step.state != "success"), None)
+    name = first.name if first is not None else "a step"
+    logs = AIRFLOW / "logs" / f"dag_id={DAG}" / f"run_id={run}" / f"task_id={name}"
+    console.print(f"\n[bold red]✗ {name} did not succeed.[/] Why: {near(logs)}")
+    return 1
+
+
+def ending(before: History, after: History, results: Mapping[str, Any], run: str, seconds: float) -> None:
+    """What came of it, where everything is, and what to try next."""
+    champion = after.champion
+    assert champion is not None
+    accuracy = champion.metrics.get("accuracy", float("nan"))
+    console.rule(style="green")
+    if before.champion is None or champion.number > before.champion.number:
+        console.print(
+            f"[bold green]✓ Promoted:[/] [bold]champion number {champion.number}, accuracy {accuracy:.4f}[/]"
+        )
+    else:
+        console.print(
+            f"[bold green]✓ The gate stayed shut:[/] [bold]the champion stays number {champion.number}, "
+            f"accuracy {accuracy:.4f}[/]; a model that is not better is not promoted"
+        )
+    console.print(f"[dim]All of it took {show_seconds(seconds)}.[/]\n")
+    train = results["train"]
+    command = f"ALLABOARD_HOME={shlex.quote(near(HOME))} {near(Path(sys.executable).with_name('allaboard'))}"
+    places = {
+        "checkpoint": near(Path(results["collect"]["uri"])),
+        "metrics": json.dumps(results["evaluate"]["metrics"]),
+        "champions": near(STORE / "digits" / "promoted"),
+        "task logs": near(AIRFLOW / "logs" / f"dag_id={DAG}" / f"run_id={run}"),
+        "training": f"{command} logs {train['run']}",
+    }
+    more = {
+        "again": "make demo                     the gate at work: promoted only if better",
+        "look": f"{command} status {train['run']}",
+        "pipeline": "make demo-kfp                 the same chain in Kubeflow Pipelines",
+        "yours": "dags_examples/retrain_digits.py is the DAG, dags_examples/digits/train.py the training",
+    }
+    for title, rows in (("Where things are", places), ("What to try next", more)):
+        console.print(f"[bold]{title}[/]")
+        for name, words in rows.items():
+            console.print(f"  [cyan]{name:11}[/]{escape(words)}")
+        console.print()
+
+
+def near(path: Path) -> str:
+    """A path as it is typed from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, help="how often the data is gone through (16)")
+    try:
+        sys.exit(main(parser.parse_args().epochs))
+    except KeyboardInterrupt:
+        sys.exit(130)
