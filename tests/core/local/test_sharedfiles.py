@@ -40,8 +40,9 @@ def test_a_look_at_a_lock_does_not_disturb_another_look(folder: int, tmp_path: P
         assert not files.is_held(folder, "lock")
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
 def test_the_lock_is_on_the_file_that_has_the_name(
-    folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made_anew: bool, folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody tidies the folder between our open and our lock: what we locked is nobody's lock any more."""
     real = fcntl.flock
@@ -49,6 +50,8 @@ def test_the_lock_is_on_the_file_that_has_the_name(
     def tidied(fd: int, how: int) -> None:
         monkeypatch.undo()
         (tmp_path / "lock").unlink()
+        if made_anew:
+            (tmp_path / "lock").touch()
         real(fd, how)
 
     (tmp_path / "lock").touch()
