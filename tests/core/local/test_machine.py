@@ -9,6 +9,7 @@ import pytest
 
 from allaboard.backends.local import machine
 from allaboard.backends.local.machine import Capacity
+from allaboard.errors import SiteError
 
 GiB = 1 << 30
 USABLE = (
@@ -202,6 +203,15 @@ def test_mig_devices_count_in_place_of_the_gpu_that_is_split(root: Root) -> None
 def test_a_driver_without_nvidia_smi_is_no_gpu(root: Root) -> None:
     root("dev/nvidiactl")
     assert machine.gpus({"PATH": str(root.path)}, str(root)) == ()
+
+
+def test_a_driver_that_hangs_is_named(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(root, "GPU-????????-????-????-????-????????????")
+    environ = nvidia_smi(root, LISTING)
+    root("bin/nvidia-smi", "#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(machine, "_DRIVER_PATIENCE", 0.05)
+    with pytest.raises(SiteError, match="the GPU driver hangs"):
+        machine.gpus(environ, str(root))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -744,6 +745,28 @@ def test_when_the_folder_is_removed_a_running_gang_goes_on(pool: Pool) -> None:
     with pytest.raises(SiteError, match="cannot be used"):
         pool.try_admit(waiting)
     waiting.cancel()
+
+
+def test_a_full_disk_is_named_and_costs_nobody_his_slots(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = pool.ask(ALL_GPUS)
+    real = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(SiteError, match="cannot be used: No space left on device"):
+        pool.try_admit(waiting)
+    monkeypatch.setattr(os, "write", real)
+    grant = pool.try_admit(waiting)
+    assert grant is not None and grant.gpus(0) == ROOM.gpus
+    monkeypatch.setattr(os, "write", full)
+    grant.record([])
+    grant.shrink([])
+    assert pool.port(grant), "a training that runs goes on"
+    grant.release()
+    monkeypatch.setattr(os, "write", real)
+    assert nothing_is_held(pool)
 
 
 def test_a_stuck_lock_is_named_and_not_waited_for_without_end(

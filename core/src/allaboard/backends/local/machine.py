@@ -16,6 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allaboard.backends.local import procs
+from allaboard.errors import SiteError
+
+_DRIVER_PATIENCE = 20.0
+"""Seconds; without persistence mode a healthy driver needs several to wake eight GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,13 @@ def _is_split(root: str, minor: str) -> bool:
 
 def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
     try:
-        listing = procs.output_of("nvidia-smi", "-L", path=environ.get("PATH"))
+        listing = procs.output_of("nvidia-smi", "-L", path=environ.get("PATH"), within=_DRIVER_PATIENCE)
+    except TimeoutError as error:
+        raise SiteError(
+            f"nvidia-smi has not answered within {_DRIVER_PATIENCE:g} s: the GPU driver hangs; repair it, "
+            "or run without GPUs (CUDA_VISIBLE_DEVICES= or ALLABOARD_GPUS= in the environment)",
+            code="gpu_driver_hangs",
+        ) from error
     except OSError:  # not installed: no GPU that CUDA could use
         return []
     return listed(listing.splitlines())

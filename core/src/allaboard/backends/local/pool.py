@@ -326,10 +326,14 @@ class Pool:
 
     def _admit(self, ticket: Ticket, answer: Allotment, gpus: dict[str, int]) -> Grant:
         entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)))
-        slots = files.new_lock(ticket._folder, "slots")
-        files.write_whole(ticket._folder, "entry.json", entry.to_json())
         name, queue, gangs = ticket._name, self._fds["queue"], self._fds["gangs"]
-        os.rename(name, name, src_dir_fd=queue, dst_dir_fd=gangs)
+        slots = files.new_lock(ticket._folder, "slots")
+        try:
+            files.write_whole(ticket._folder, "entry.json", entry.to_json())
+            os.rename(name, name, src_dir_fd=queue, dst_dir_fd=gangs)
+        except BaseException:
+            os.close(slots)
+            raise
         grant = Grant(self, name, entry, ticket._folder, ticket._owner, slots, gpus)
         os.close(ticket._wake)
         ticket._spend()

@@ -19,7 +19,9 @@ prctl off on Linux too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import signal
 import sys
 import time
@@ -112,8 +114,11 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
     return found
 
 
-def output_of(*command: str, path: str | None = None) -> str:
-    """What a command found in ``path`` (default: ours) prints, without complaints. OSError: cannot start."""
+def output_of(*command: str, path: str | None = None, within: float = 10.0) -> str:
+    """What a command, found in ``path`` (default: ours), prints; its complaints are dropped.
+
+    Raises TimeoutError when it has not ended ``within`` seconds, another OSError when it cannot be started.
+    """
     reading, writing = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (writing, 1), (null, 2))]
@@ -129,10 +134,19 @@ def output_of(*command: str, path: str | None = None) -> str:
     finally:
         os.close(writing)
         os.close(null)
-    with open(reading, "rb") as file:
-        text = file.read()
-    _wait(pid)
-    return text.decode(errors="replace")
+    text = b""
+    deadline = time.monotonic() + within
+    try:
+        while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not (data := os.read(reading, 65536)):
+                _wait(pid)
+                return text.decode(errors="replace")
+            text += data
+    finally:
+        os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    reap_orphan(pid)  # without waiting: what hangs in a driver does not die of it
+    raise TimeoutError(errno.ETIMEDOUT, f"no answer within {within:g} s", command[0])
 
 
 def _is_program(path: str) -> bool:
