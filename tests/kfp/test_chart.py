@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -64,10 +65,11 @@ def test_thinning_keeps_both_ends_and_the_shape() -> None:
     assert all(abs(y - 0.5) < 0.1 for _, y in few[1:-2])  # the last mean is of what was left
 
 
-def test_a_trend_has_less_noise_and_the_same_level() -> None:
-    points = [(float(n), 1.0 + (0.5 if n % 2 else -0.5)) for n in range(1000)]
-    late = [y for _, y in trend(points)[200:]]
-    assert max(abs(y - 1.0) for y in late) < 0.05
+def test_a_trend_has_less_noise_the_same_level_and_no_lag() -> None:
+    points = [(float(n), n / 1000 + (0.5 if n % 2 else -0.5)) for n in range(1000)]
+    assert max(abs(y - x / 1000) for x, y in trend(points)[50:-50]) < 0.05
+    falling = [(float(n), math.exp(-n / 50)) for n in range(1000)]
+    assert all(y == pytest.approx(math.exp(-x / 50)) for x, y in trend(falling, log=True)[50:-50])
     assert trend([]) == []
 
 

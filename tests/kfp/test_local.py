@@ -17,13 +17,12 @@ from kfp import dsl, local
 
 from allaboard.checkpoints import list_checkpoints
 from allaboard.errors import BadInput
-from allaboard.promotion import history
 from allaboard.shards import load_index
 from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, start_local, train
 from tests.kfp.conftest import JOBS, Here
-from tests.kfp.golden import ROOT, subjects
+from tests.kfp.golden import ROOT
 from tests.kfp.waiting import until
 
 QUICK = {"name": "quick", "command": ["python", "quick.py"], "workers": 1}
@@ -61,28 +60,6 @@ def test_each_component_runs(started: Here) -> None:
         checkpoint=kept, into="store://champions", results=judged.outputs["results"], metric="accuracy"
     )
     assert (ended.outputs["promoted"], ended.outputs["number"], ended.outputs["champion"]) == (True, 1, kept)
-
-
-@pytest.mark.timeout(900)
-def test_the_pipeline_of_the_example_trains_and_its_gate_works(
-    started: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Real digits, DistributedDataParallel on two processes; the second time a model that is worse."""
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn")
-    retrain_digits = subjects()["retrain_digits"]
-    where = {"store": str(started.store), "folder": str(ROOT / "dags_examples" / "digits")}
-
-    assert retrain_digits(**where).outputs == {"Output": True}
-    (first,) = history(open_store(started.store / "digits")).promotions
-    assert first.metrics["accuracy"] >= 0.97
-    assert first.metrics["digits"] == 356
-    assert Path(first.checkpoint).is_relative_to(started.store / "digits" / "models")
-
-    monkeypatch.setenv("EPOCHS", "1")
-    assert retrain_digits(**where).outputs == {"Output": False}
-    assert history(open_store(started.store / "digits")).promotions == (first,)
-    assert all(run.handed_over for run in started.runs())
 
 
 # --- failing ---

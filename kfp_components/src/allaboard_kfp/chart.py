@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 
 Points = Sequence[tuple[float, float]]
 
 MOST_POINTS = 500
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 18, 16, 34
+_ROOM_FOR_NOTES = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,18 @@ def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]
     return [points[0], *means, points[-1]]
 
 
-def trend(points: Points) -> list[tuple[float, float]]:
-    """The points without their noise: an average over the last twentieth, the newest weighing most."""
-    if not points:
-        return []
-    keep = 1 - 1 / max(1.0, len(points) / 20)
-    found, sum_, weight = [], 0.0, 0.0
-    for x, y in points:
-        sum_, weight = keep * sum_ + y, keep * weight + 1
-        found.append((x, sum_ / weight))
+def trend(points: Points, log: bool = False) -> list[tuple[float, float]]:
+    """The points without their noise: each the mean of the thirtieth of them around it, so nothing lags.
+
+    ``log``: the mean of the logarithms, which is what the eye takes on such a scale."""
+    half = max(1, len(points) // 60)
+    values = [math.log(y) if log else y for _, y in points]
+    sums = [0.0, *accumulate(values)]
+    found = []
+    for n, (x, _) in enumerate(points):
+        first, last = max(0, n - half), min(len(points), n + half + 1)
+        mean = (sums[last] - sums[first]) / (last - first)
+        found.append((x, math.exp(mean) if log else mean))
     return found
 
 
@@ -149,7 +154,9 @@ def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
         room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
         low, high = (0.0 if 0 <= low < (high - low) * 0.5 else low - room), high + room
     x0, x1 = min(xs), max(xs)
-    return Frame(width, height, x0, x1 if x1 > x0 else x0 + 1, low, high, log)
+    if x0 == x1:
+        x0, x1 = (0.0, x1) if x1 > 0 else (x0, x0 + 1)
+    return Frame(width, height, x0, x1, low, high, log)
 
 
 def _grid(frame: Frame, unit: str) -> Iterator[str]:
@@ -178,7 +185,7 @@ def _line(frame: Frame, series: Series, n: int) -> Iterator[str]:
     points = thinned(series.points)
     if series.noisy and len(points) > 20:
         yield f'<path class="raw {colour}" d="{_path(frame, points)}"/>'
-        points = thinned(trend(series.points))
+        points = thinned(trend(series.points, frame.log))
     if len(points) > 1:
         yield f'<path class="line {colour}" d="{_path(frame, points)}"/>'
     for x, y in points if series.dots or len(points) == 1 else ():
@@ -192,13 +199,13 @@ def _path(frame: Frame, points: Points) -> str:
 
 
 def _mark(frame: Frame, mark: Mark) -> str:
-    x, bottom = frame.x(mark.x), frame.bottom
-    words = escape(mark.text)
-    place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}"'
-    return (
-        f'<line class="mark" {place}><title>{words}</title></line>'
-        f'<text class="note" x="{x + 5:.1f}" y="{_TOP + 9}">{words}</text>'
-    )
+    x, words = frame.x(mark.x), escape(mark.text)
+    place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{frame.bottom}"'
+    line = f'<line class="mark" {place}><title>{words}</title></line>'
+    if frame.width < _ROOM_FOR_NOTES:
+        return line
+    anchor, dx = ("end", -5) if x > frame.width * 0.8 else ("start", 5)
+    return line + f'<text class="note" x="{x + dx:.1f}" y="{_TOP + 9}" text-anchor="{anchor}">{words}</text>'
 
 
 def _star(frame: Frame, at: tuple[float, float]) -> str:

@@ -88,7 +88,7 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
             job: the job as a mapping.
             job_text: instead of job: the job as JSON, as YAML, or the path of a job file.
             shards: what to train on: the job's data.shards.
-            folder: where members start, and relative paths; empty: the job file's, else the working directory.
+            folder: where members and relative paths start; empty: the job file's, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
 
         Returns:

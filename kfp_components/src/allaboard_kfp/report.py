@@ -190,7 +190,8 @@ def _figure(
     picture = chart(title, series, marks=marks, star=star, size=size)
     names = [s.name for s in series if s.points]
     legend = "".join(f'<span class="key s{n % 6}">{escape(name)}</span>' for n, name in enumerate(names))
-    return f"<figure>{picture}<figcaption>{legend}</figcaption></figure>" if picture else ""
+    scroll = f'<div class="wide">{picture}</div>'
+    return f"<figure>{scroll}<figcaption>{legend}</figcaption></figure>" if picture else ""
 
 
 def _timeline(outcome: Outcome) -> str:
@@ -236,7 +237,8 @@ def _checkpoints(outcome: Outcome, told: History) -> str:
     ]
     if not rows:
         return ""
-    note = '<p class="fine">★ the best. Retention may have removed older ones since.</p>'
+    starred = "★ the best. " if any(saved.uri == best for saved in told.saved) else ""
+    note = f'<p class="fine">{starred}Retention may have removed older ones since.</p>'
     return _section("Checkpoints", _table(("step", "metrics", "place"), rows) + note)
 
 

@@ -147,7 +147,9 @@ class StepView:
 
     def seen(self, seen: Observation) -> None:
         with unread():
-            wrote = [say(line) for line in self.rank0.news(seen)]
+            wrote = list(self.rank0.news(seen))
+            for line in wrote:
+                say(line)
             self.plain.seen(seen)
             known, now = (state_of(seen), seen.progress.step, seen.members), self.clock()
             if wrote or known != self.known:
