@@ -117,7 +117,7 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
 def output_of(*command: str, path: str | None = None, within: float = 10.0) -> str:
     """What a command, found in ``path`` (default: ours), prints; its complaints are dropped.
 
-    Raises TimeoutError when it has not ended ``within`` seconds, another OSError when it cannot be started.
+    Raises TimeoutError when it has not ended after ``within`` seconds, OSError when it cannot be started.
     """
     reading, writing = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
