@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
@@ -15,7 +16,7 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key
 from allaboard.job import TrainingJob
-from allaboard.jobfile import load
+from allaboard.jobfile import parse, read_text
 from allaboard.observation import Observation, Owner
 
 ATTEMPTS = 3
@@ -45,14 +46,26 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     problem.
     """
     if isinstance(job, (str, os.PathLike)):
-        return checked(load(os.fspath(job)), lenient=lenient)
-    return checked(TrainingJob.of(job), lenient=lenient)
+        file = Path(job).expanduser()
+        # The fields before they are a job: one that does not exist is one problem among all.
+        fields = checked(parse(read_text(file), os.fspath(job)), lenient=lenient).as_mapping()
+        return TrainingJob(folder=str(file.resolve().parent), **fields)
+    return checked(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
 
 
 def me(kind: str = "attached") -> Owner:
     """The owner that this process is: a follower who can be told from others."""
     phase = "detached" if kind == "detached" else "worker"
-    return Owner(f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}", phase, kind)
+    return Owner(f"{person()}:{os.getpid()}", phase, kind)
+
+
+def person() -> str:
+    """Who acts: ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user without a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def submit(

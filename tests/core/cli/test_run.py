@@ -58,9 +58,7 @@ def test_a_run_that_fails_says_why_and_what_to_do(ab: Terminal) -> None:
     first, *rest = said.err.splitlines()
     assert run in first and "failed after" in first and "ValueError: the data is odd" in first, "one sentence"
     text = "\n".join(rest)
-    assert "because" in text and "log/master-0 text: ValueError: the data is odd" in text, (
-        "the evidence, quoted"
-    )
+    assert "because" in text and "master-0 wrote: ValueError: the data is odd" in text, "the evidence, quoted"
     assert "fix the script" in text, "what to do"
     assert "│ about to fail" in text and "│ ValueError: the data is odd" in text, "its last lines"
     assert f"allaboard logs {run} master-0" in text and "--key once/" in text

@@ -123,8 +123,8 @@ def test_a_failure_in_order() -> None:
         "the training script raised an error (worker-0): ValueError: odd"
     )
     assert lines[1:] == [
-        "  because     log/worker-0 text: ValueError: odd",
-        "              member/worker-0 exit_code: 1",
+        "  because     worker-0 wrote: ValueError: odd",
+        "              worker-0's exit code: 1",
         "  do          fix the script; its log shows the traceback",
         "  log         the last 3 lines of worker-0, restart 2:",
         "    │ Traceback (most recent call last):",

@@ -49,7 +49,7 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     first, *others = outcome.diagnoses
     label = "because"
     for evidence in first.evidence:
-        yield _row(label, f"{evidence.object} {evidence.field}: {ink(evidence.text, 'yellow')}")
+        yield _row(label, f"{words.source(evidence)}: {ink(evidence.text, 'yellow')}")
         label = ""
     yield _row("do", first.fix)
     for other in others:
@@ -91,7 +91,7 @@ def _next(outcome: Outcome, again: str | None) -> Iterator[str]:
     run, commands = outcome.run, []
     if outcome.ok and outcome.seen.progress.checkpoint:
         commands.append(f"allaboard checkpoints list {run}")
-    member = None if outcome.ok else words.first_failing(outcome)
+    member = words.first_failing(outcome) if outcome.diagnoses and not outcome.ok else None
     commands.append(f"allaboard logs {run}" + (f" {member.name}" if member is not None else ""))
     if not outcome.ok:
         commands.append(f"allaboard events {run}")

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.cli.failing import before_start
-from allaboard.cli.place import handle_of, person
+from allaboard.cli.place import handle_of
 from allaboard.errors import AllaboardError, Conflict
 from allaboard.follow import Answer, Ask, FollowPolicy, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
-from allaboard.running import ATTEMPTS, Follower, me
+from allaboard.running import ATTEMPTS, Follower, me, person
 from allaboard.status import state_of
 
 SLICE = 0.1

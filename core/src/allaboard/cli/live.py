@@ -202,14 +202,14 @@ class Frame:
         last = words.notable(self.happened)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
         if not last:
             return None
-        rows = Table.grid(padding=(0, 2))
-        for column in ("dim", "default", "default", "dim"):
-            rows.add_column(style=column, no_wrap=True, overflow="ellipsis")
-        for event in last:
-            warning = "yellow" if event.type == "Warning" else ""
-            at, about, reason, message = words.event_row(event)
-            rows.add_row(at, about, Text(reason, style=warning), message)
-        return Padding(rows, (1, 0, 0, 2))
+        lines = words.table(("", "", "", ""), map(words.event_row, last))[1:]
+        rows = [
+            Text(
+                line, style="yellow" if event.type == "Warning" else "dim", no_wrap=True, overflow="ellipsis"
+            )
+            for event, line in zip(last, lines, strict=True)
+        ]
+        return Padding(Group(*rows), (1, 0, 0, 2))
 
 
 def _mark(state: State) -> str:

@@ -81,15 +81,3 @@ def handle_of(seen: Observation) -> Handle:
     from allaboard.backends.base import Handle
 
     return Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")
-
-
-def person() -> str:
-    """Who acts: ``user@host``."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user without a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"

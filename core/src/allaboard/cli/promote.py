@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from allaboard.cli import place
 from allaboard.cli.place import json_option, resolved, store_option
 from allaboard.cli.saying import say, show
 from allaboard.errors import BadInput
@@ -81,6 +80,7 @@ def promote(
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
     from allaboard import promotion
     from allaboard.evaluation import Gate
+    from allaboard.running import person
     from allaboard.storage import open_store
 
     _one_thing(checkpoint, rollback, history, to)
@@ -91,7 +91,7 @@ def promote(
         return
     common: dict[str, Any] = {
         "now": time.time(),
-        "by": place.person(),
+        "by": person(),
         "reason": reason,
         "single_writer": single_writer,
     }

@@ -50,7 +50,7 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
     for diagnosis in diagnoses:
         yield _row("why", ink(diagnosis.summary, "red" if state.is_final else "yellow"))
         yield from (
-            _row("", f"{e.object} {e.field}: {e.text}")
+            _row("", f"{words.source(e)}: {e.text}")
             for e in diagnosis.evidence
             if e.text not in diagnosis.summary
         )

@@ -10,6 +10,7 @@ import time as _time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from allaboard.diagnose import Evidence
 from allaboard.follow import Outcome
 from allaboard.observation import PHASES, Condition, Event, MemberSeen, Observation, State
 from allaboard.status import state_of
@@ -159,6 +160,18 @@ def progress(seen: Observation) -> str:
     if rest and not state_of(seen).is_final:
         parts.append(f"{show_seconds(rest)} left")
     return ", ".join(parts)
+
+
+def source(evidence: Evidence) -> str:
+    """Where a piece of evidence is from: ``worker-0 wrote``, ``worker-0's exit code``."""
+    kind, _, name = evidence.object.partition("/")
+    if kind == "log":
+        return f"{name} wrote"
+    return (
+        f"{name}'s {evidence.field.removeprefix('conditions.').replace('_', ' ')}"
+        if name
+        else evidence.object
+    )
 
 
 def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
