@@ -375,8 +375,8 @@ class Pool:
         ports = _port_range()
         start = int.from_bytes(os.urandom(4), "big") % len(ports)
         with self._translated():
-            order: list[int] = [*ports[start:], *ports[:start]]
-            for port in order:
+            for step in range(len(ports)):
+                port = ports[(start + step) % len(ports)]
                 fd = files.take_lock(self._fds["ports"], str(port))
                 if fd is not None and _bindable(port):
                     grant._ports[port] = fd
