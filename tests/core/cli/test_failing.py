@@ -68,13 +68,38 @@ def test_a_bad_job_is_refused_before_anything_starts(ab: Terminal, case: str) ->
 
 
 def test_all_problems_are_said_at_once(ab: Terminal) -> None:
-    job = ab.write("job.yaml", "name: My_Job\nworkers: 0\npolicy: {restart: often}\n")
+    job = ab.write("job.yaml", "name: My_Job\nwrokers: 2\nworkers: 0\npolicy: {restart: often}\n")
+    paths = ["wrokers", "name", "workers", "policy.restart", "command"]
     said = ab("run", job, "--json")
     assert said.code == 2 and said.err == ""
     error = said.json["error"]
-    assert error["code"] == "bad_input" and "4 problems" in error["message"]
-    assert [p["path"] for p in error["problems"]] == ["name", "workers", "policy.restart", "command"]
+    assert error["code"] == "bad_input" and "5 problems" in error["message"]
+    assert [p["path"] for p in error["problems"]] == paths
     assert all(set(p) == {"path", "message", "suggestion", "severity"} for p in error["problems"])
+    said = ab("check", job, "--json")
+    assert (
+        said.code == 2
+        and set(said.json) == {"problems"}
+        and [p["path"] for p in said.json["problems"]] == paths
+    )
+    said = ab("check", job)
+    assert said.code == 2 and "wrokers: no such field (did you mean 'workers'?)" in said.out
+    assert f"{job} has 5 problems" in said.out
+
+
+def test_a_warning_is_no_error(ab: Terminal) -> None:
+    job = ab.write("job.yaml", "name: digits\ncommand: [python, job.py]\nworkers: 2\nelastic: {min: 1}\n")
+    said = ab("check", job)
+    assert said.code == 0 and "warning: command: an elastic job is led by torchrun" in said.out
+    assert "is good, with 1 warning" in said.out
+    assert [p["severity"] for p in ab("check", job, "--json").json["problems"]] == ["warning"]
+
+
+def test_the_schema_is_the_vocabulary_of_check(ab: Terminal) -> None:
+    schema = ab("schema").json
+    assert schema["additionalProperties"] is False and schema["required"] == ["name", "command"]
+    assert {"workers", "groups", "elastic", "policy", "checkpoints", "fit"} <= set(schema["properties"])
+    assert ab("schema", "--json").json == schema
 
 
 HERE_ONLY = {

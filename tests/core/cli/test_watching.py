@@ -71,6 +71,14 @@ def test_the_page_of_a_live_run(ab: Terminal) -> None:
     assert set(body) == STATUS and body["state"] == "running" and body["progress"]["step"] == 3
 
 
+def test_the_clock_of_the_phase_that_is_on_goes_on_between_two_looks(ab: Terminal) -> None:
+    assert ab("run", ab.job(WAITS), "--detach").code == 0
+    ab.until_said("ready")
+    first, second = (ab("status", "digits", "--json").json["phases"] for _ in range(2))
+    assert second["first_step"] > first["first_step"] > 0
+    assert (first["admitted"], first["scheduled"]) == (second["admitted"], second["scheduled"])
+
+
 @pytest.mark.parametrize("name", ["the id", "the beginning", "the job"])
 def test_a_run_is_named_by_its_id_the_beginning_or_its_job(ab: Terminal, name: str) -> None:
     assert ab("run", ab.job()).code == ab("run", ab.job()).code == 0

@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import click
 
@@ -72,6 +73,8 @@ class Lines:
         if state_of(seen).is_final:
             return
         turned = before is None or (state_of(before), before.members) != (state_of(seen), seen.members)
-        if turned or (before != seen and now - self.at >= EVERY):
+        # The clock of a phase goes on by itself: that is no news.
+        news = before is None or replace(before, phases={}) != replace(seen, phases={})
+        if turned or (news and now - self.at >= EVERY):
             self.before, self.at = seen, now
             show_line(summary(seen, diagnose(seen)))

@@ -32,7 +32,7 @@ from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
-from allaboard.observation import Event, Observation, Owner, Progress, State, Stop
+from allaboard.observation import PHASES, Event, Observation, Owner, Progress, State, Stop
 from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 
@@ -281,6 +281,20 @@ class LocalBackend:
         body = read_json(attempt.state)
         return None if body is None else Observation.from_dict(body["seen"])
 
+    def _seen_now(self, attempt: AttemptFolder) -> Observation | None:
+        """The same for a live attempt: its state is written when something changes, and the phase that is on
+        has gone on since.
+        """
+        body = read_json(attempt.state)
+        if body is None:
+            return None
+        seen = Observation.from_dict(body["seen"])
+        on = next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
+        if on is None or seen.finished is not None or seen.suspended:
+            return seen
+        so_far = seen.phases[on] or 0.0
+        return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - body["written"])})
+
     def _observed(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> Observation:
         """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no
         final word is lost; while a launch is under way its lock is waited for first.
@@ -303,7 +317,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         # The lock before the state: a supervisor that ends in between has written its last word by then.
         live = attempt.is_live()
-        seen = self._seen(attempt) or Observation(run=record.run)
+        seen = (self._seen_now(attempt) if live else self._seen(attempt)) or Observation(run=record.run)
         alive = live or (None if _final(seen) else False)
         finished = seen.finished
         stopped = seen.stopped

@@ -16,6 +16,9 @@ GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME
     absent -> the loopback interface: the default route may be firewalled or absent
 OMP_NUM_THREADS
     absent -> the member's share of the CPUs: N members would start N times all threads
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE
+    absent -> 1 for elastic gangs: agents that share their store publish it in the first round alone, and
+    a member that joins later waits for it in vain
 CUDA_VISIBLE_DEVICES
     by the device plugin -> the member's slots, or empty: what is not asked for is not there
 """

@@ -291,7 +291,7 @@ class Operator:
         return one.due is not None or one.again
 
     def _verdict(self, now: float) -> list[Action]:
-        """Fail a job whose restarts are used up. One failure at a time: those that were granted come first."""
+        """Fail a job whose restarts are used up. One failure at a time: those granted before come first."""
         if not self.doomed or self.owed or self._leaving:
             return []
         return self._fail("BackoffLimit", now)
