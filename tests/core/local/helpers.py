@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,10 +39,12 @@ def processes_of(backend: LocalBackend, run: str) -> list[int]:
 
 
 def a_plan(folder: Path, script: str, key: str = "k", **fields: Any) -> Plan:
-    """A job whose members run ``script``."""
-    (folder / "main.py").write_text(script)
+    """A job whose members run ``script``, each script in its own file: an earlier run may read late."""
+    name = f"main-{zlib.crc32(script.encode()):08x}.py"
+    for file in (name, "main.py"):
+        (folder / file).write_text(script)
     job = TrainingJob(
-        folder=str(folder), **{"name": "job", "command": ["python", "main.py"], "workers": 2, **fields}
+        folder=str(folder), **{"name": "job", "command": ["python", name], "workers": 2, **fields}
     )
     return Plan(checked(job), key)
 

@@ -590,14 +590,18 @@ def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> 
 # Upgrades.
 
 
-def test_an_upgrade_under_its_feet_changes_nothing(backend: LocalBackend, folder: Path, tmp_path: Path) -> None:
+def test_an_upgrade_under_its_feet_changes_nothing(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
     """The supervisor has imported all it needs before its first member starts: its package may go."""
     import shutil
 
     package = Path(allaboard.__file__).parent
     copy = tmp_path / "installed" / "allaboard"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    script = "import os, time\nopen('ready', 'a').write('.')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    script = (
+        "import os, time\nopen('ready', 'a').write('.')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    )
     script += "n = len(open('ready').read())\nraise SystemExit(1 if n < 3 else 0)\n"
     plan = a_plan(folder, script, workers=1, policy={"backoff_limit": 5}, checkpoints={"uri": "out"})
     launch = (

@@ -41,6 +41,7 @@ _FAST, _SLOW = 0.05, 0.25
 _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
+_ADMISSION_EVERY = 1.0
 
 
 class Supervisor:
@@ -69,6 +70,7 @@ class Supervisor:
         self.written_events = 0
         self.wrote, self.dirty, self.over = 0.0, True, False
         self.owner_read = 0.0
+        self.tried = 0.0
         self.client_seen = (0.0, time.monotonic())
         self.begun = now
 
@@ -85,11 +87,11 @@ class Supervisor:
             self._do(self.operator.ask_stop(record.stop, False, time.time()))
         while not self.over:
             self._write_state()
-            self._sleep()
+            woken = self._sleep()
             now = time.time()
             self._keeper_events()
             self._requests(now)
-            self._admission()
+            self._admission(woken)
             self._look(now)
             self._do(self.operator.tick(now))
             self._clients(now)
@@ -98,7 +100,8 @@ class Supervisor:
     def _new_keeper(self) -> Keeper:
         return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
 
-    def _sleep(self) -> None:
+    def _sleep(self) -> bool:
+        """Until something happened; true when slots may have become free."""
         assert self.keeper is not None
         waiting = [self.keeper.fileno(), self.wake]
         if self.ticket is not None:
@@ -118,6 +121,7 @@ class Supervisor:
         if self.wake in ready:
             with suppress(BlockingIOError):
                 os.read(self.wake, 4096)
+        return self.ticket is not None and self.ticket.fileno() in ready
 
     def _end(self) -> None:
         """The last word: first the state, then the record, then the slots."""
@@ -164,7 +168,11 @@ class Supervisor:
         assert group is not None
         return Need(group.needs.cpu, group.needs.memory, group.needs.gpu)
 
-    def _admission(self) -> None:
+    def _admission(self, woken: bool = True) -> None:
+        """Try for slots: when the pool woke us, else once a second. Each try holds the machine's one lock."""
+        if not woken and time.monotonic() - self.tried < _ADMISSION_EVERY:
+            return
+        self.tried = time.monotonic()
         if self.ticket is not None:
             self._ask_again(self.ticket)
         elif self.grant is not None and self.layout.elastic is not None and not self.operator.ended:
