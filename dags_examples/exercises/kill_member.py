@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 
-def processes(run: str, member: str) -> list[int]:
-    """The processes of one member of a run, by the run's id, the beginning of one, or its job's name."""
-    found = []
+def processes(run: str, member: str) -> dict[str, list[int]]:
+    """The processes of a member, by run; ``run`` is a run's id, the beginning of one, or its job's name."""
+    found: dict[str, list[int]] = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
@@ -24,8 +24,9 @@ def processes(run: str, member: str) -> list[int]:
         except OSError:  # it ended meanwhile, or is not ours
             continue
         settings = dict(line.decode(errors="replace").partition("=")[::2] for line in lines)
-        if settings.get("ALLABOARD_MEMBER") == member and settings.get("ALLABOARD_RUN", "").startswith(run):
-            found.append(int(process.name))
+        name = settings.get("ALLABOARD_RUN", "")
+        if settings.get("ALLABOARD_MEMBER") == member and name.startswith(run):
+            found.setdefault(name, []).append(int(process.name))
     return found
 
 
@@ -33,12 +34,15 @@ def main() -> None:
     if len(sys.argv) != 3:
         sys.exit("usage: python kill_member.py RUN MEMBER, as in: python kill_member.py elastic worker-2")
     run, member = sys.argv[1:]
-    victims = processes(run, member)
+    found = processes(run, member)
+    if not found:
+        sys.exit(f"no process of {member} runs")
+    if len(found) > 1:
+        sys.exit(f"{run} fits several runs: {', '.join(sorted(found))}; write more of it")
+    ((name, victims),) = found.items()
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
-    if not victims:
-        sys.exit(f"no process of {member} runs")
-    print(f"killed {len(victims)} processes of {member}: {', '.join(map(str, victims))}")
+    print(f"killed {len(victims)} processes of {member} of {name}: {', '.join(map(str, victims))}")
 
 
 if __name__ == "__main__":

@@ -248,6 +248,15 @@ def test_a_terminal_that_goes_away_leaves_the_run(ab: Terminal) -> None:
     assert ab("stop", run).code == 0
 
 
+def test_a_terminal_that_goes_away_beside_a_json_object(ab: Terminal) -> None:
+    process = ab.start("run", ab.job(WAITS), "--json")
+    ab.until_said("ready")
+    process.send_signal(signal.SIGHUP)
+    said = finished(process)
+    assert said.code == 0 and set(said.json) == STATUS and said.json["state"] == "running"
+    assert ab("stop", "digits").code == 0
+
+
 def test_under_nohup_the_client_stays(ab: Terminal) -> None:
     process = ab.start("run", ab.job(WAITS), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     ab.until_said("ready")

@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 
@@ -35,6 +36,8 @@ EVERY = 1.0
 @json_option
 def follow(run: str, as_json: bool) -> int:
     """Watch a run to its end."""
+    # As Ctrl-C: the terminal gets its cursor back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     backend = local()
     seen = backend.observe(run)
     policy = FollowPolicy()

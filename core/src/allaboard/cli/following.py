@@ -6,6 +6,7 @@ look that holds a lock."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -46,10 +47,10 @@ class View(Protocol):
 
 
 class Left(Exception):
-    """The follower leaves, and the run goes on. ``code`` is the exit code."""
+    """The follower leaves before the end. ``code`` is the exit code; ``str`` says what becomes of the run."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__()
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
         self.code = code
 
 
@@ -81,6 +82,9 @@ class Signals:
         self.interrupts.append("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
         if self.launching and len(self.interrupts) > 1:
             raise KeyboardInterrupt
+        if self.launching:
+            # No view is open yet. One write: what was interrupted may itself be writing.
+            os.write(2, b"stopping it as soon as it has started; once more: at once\n")
 
     def _hang_up(self, *_: Any) -> None:
         self.hung_up = True
@@ -109,7 +113,7 @@ class Attended(Follower):
                 self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
             self._abandon()
-            raise Left(3) from None
+            raise Left(3, "the start was cut short; nothing of it is left running") from None
         finally:
             self.signals.launching = False
         self.view = self.open_view()
@@ -149,15 +153,12 @@ class Attended(Follower):
     def _stop(self, why: str) -> None:
         assert self.handle is not None and self.owner is not None
         if self.obeyed > 2:
-            self.say(f"leaving; {self.run} is being killed: allaboard status {self.run}")
-            raise Left(3)
+            raise self._leaving(3, f"leaving; {self.run} is being killed: allaboard status {self.run}")
         kill = self.obeyed == 2
         answer = self.backend.stop(self.handle, self.owner, person(), why, kill=kill)
         if isinstance(answer, NotYours):
-            self.say(
-                f"{self.run} belongs to {answer.owner} now and goes on; to stop it: allaboard stop {self.run}"
-            )
-            raise Left(5)
+            words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
+            raise self._leaving(5, words + f"allaboard stop {self.run}")
         gently = f"{why}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
@@ -165,8 +166,12 @@ class Attended(Follower):
         assert self.handle is not None and self.owner is not None
         with suppress(Conflict):  # somebody else has taken it over: it is in good hands
             self.backend.adopt(self.handle, self.owner, me("detached"))
-        self.say(f"{self.run} goes on without this terminal; watch it with: allaboard follow {self.run}")
-        raise Left(0)
+        words = f"{self.run} goes on without this terminal; watch it with: allaboard follow {self.run}"
+        raise self._leaving(0, words)
+
+    def _leaving(self, code: int, words: str) -> Left:
+        self.say(words)
+        return Left(code, words)
 
     def _abandon(self) -> None:
         """What a launch that was cut short has started, if anything, is killed."""
@@ -188,7 +193,7 @@ def to_the_end(
     finish: Callable[[Outcome], None] = lambda outcome: None,
 ) -> int:
     """Launch and follow until the end; returns the exit code. ``finish`` is told the outcome after the view;
-    the result counts as handed over once it is done."""
+    the result counts as handed over once it is done. Raises Left when it ends earlier."""
     limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     with Signals() as signals:
         follower = Attended(backend, plan, me(), open_view, signals)
@@ -201,8 +206,6 @@ def to_the_end(
             if outcome.ok and follower.handle is not None:
                 backend.hand_over(follower.handle)
             return outcome.exit_code
-        except Left as left:
-            return left.code
         finally:
             if follower.view is not None:
                 follower.view.close()

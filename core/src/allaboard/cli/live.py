@@ -65,10 +65,9 @@ class LiveView:
         )
 
     def launched(self, handle: Handle) -> None:
-        # Notes stand above the frame: they are said once and stay.
-        for line in (
-            introduction(handle)[1:] if not handle.adopted and not handle.hand_over else introduction(handle)
-        ):
+        lines = introduction(handle)
+        # These stand above the frame, which says by itself that a run is on its way.
+        for line in lines if handle.adopted or handle.hand_over else lines[1:]:
             self.console.print(Text(line, style="dim"))
             self.frame.told.add(line)
         if not self.live.is_started:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 import click
 
 from allaboard.backends.base import Backend, Plan
 from allaboard.cli.ending import command_again
 from allaboard.cli.failing import before_start
-from allaboard.cli.following import View, news, to_the_end
+from allaboard.cli.following import Left, View, news, to_the_end
 from allaboard.cli.place import json_option, local, site, site_options
 from allaboard.cli.saying import say, show
-from allaboard.errors import BadInput
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
 from allaboard.identity import fresh_key
 from allaboard.running import me, read_job
@@ -78,9 +79,30 @@ def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempt
         if as_json:
             show(outcome.summary)
 
-    return to_the_end(
-        backend, plan, lambda: view_of(backend, plan.run, again, as_json), attempts=attempts, finish=finish
-    )
+    try:
+        return to_the_end(
+            backend,
+            plan,
+            lambda: view_of(backend, plan.run, again, as_json),
+            attempts=attempts,
+            finish=finish,
+        )
+    except Left as left:
+        if as_json:
+            _show_left(backend, plan.run, left)
+        return left.code
+
+
+def _show_left(backend: Backend, run: str, left: Left) -> None:
+    """The one object of a follower that leaves early: how the run stands, or why it cannot be said."""
+    from allaboard.diagnose import diagnose
+    from allaboard.status import summary
+
+    if left.code != 5:
+        with suppress(AllaboardError):
+            seen = backend.observe(run)
+            return show(summary(seen, diagnose(seen)))
+    show({"error": {"code": "left", "message": str(left), "problems": []}})
 
 
 def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> View:
@@ -106,14 +128,8 @@ def _detached(backend: Backend, plan: Plan, as_json: bool) -> int:
         return 0
     for note in handle.notes:
         say(note)
-    what = (
-        "succeeded before and its result was not taken"
-        if handle.hand_over
-        else "runs already"
-        if handle.adopted
-        else "is on its way"
-    )
-    say(f"{handle.run} {what}")
+    what = "runs already" if handle.adopted else "is on its way"
+    say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else what}")
     say(f"  follow     allaboard follow {handle.run}")
     say(f"  stop       allaboard stop {handle.run}")
     if not plan.key.startswith("once/"):
@@ -122,5 +138,6 @@ def _detached(backend: Backend, plan: Plan, as_json: bool) -> int:
 
 
 def said(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
+    """The options of a site as they stand on a command line."""
     said = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
     return [*said, *(word for mount in mounts for word in ("--mount", mount))]
