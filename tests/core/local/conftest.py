@@ -14,6 +14,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.procs import sweep
 from allaboard.backends.local.records import read
+from tests.core.local.helpers import wait_for
 
 
 @pytest.fixture
@@ -29,9 +30,14 @@ def backend(tmp_path: Path) -> Iterator[LocalBackend]:
     made = LocalBackend(environ)
     yield made
     for path in made.runs.iterdir():
-        record = read(RunFolder(path))
-        if record is not None:
-            sweep(record.uid)
+        run = RunFolder(path)
+        record = read(run)
+        if record is None:
+            continue
+        attempt = run.attempt(record.generation, record.attempt)
+        attempt.ask("end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True})
+        wait_for(lambda attempt=attempt: not attempt.is_live())  # type: ignore[misc]
+        sweep(record.uid)
 
 
 @pytest.fixture

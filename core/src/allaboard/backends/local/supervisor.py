@@ -37,7 +37,7 @@ from allaboard.observation import Event, Observation, Progress, State, Stop
 from allaboard.progress import after, flags_of
 from allaboard.status import state_of
 
-_FAST, _SLOW = 0.05, 0.25
+_FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
@@ -107,11 +107,7 @@ class Supervisor:
         if self.ticket is not None:
             waiting.append(self.ticket.fileno())
         now = time.time()
-        pause = (
-            _FAST
-            if self.operator.marks.stepped is None and self.operator.marks.scheduled is not None
-            else _SLOW
-        )
+        pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
         if due is not None:
             pause = min(pause, max(0.0, due - now))
@@ -122,6 +118,11 @@ class Supervisor:
             with suppress(BlockingIOError):
                 os.read(self.wake, 4096)
         return self.ticket is not None and self.ticket.fileno() in ready
+
+    def _is_starting(self, now: float) -> bool:
+        """Whether a rendezvous or a first step is awaited, which are timed closely, though not for ever."""
+        marks = self.operator.marks
+        return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSELY
 
     def _end(self) -> None:
         """The last word: first the state, then the record, then the slots."""
