@@ -1,6 +1,7 @@
 """What the documents say is true: runnable blocks run, links lead somewhere, targets of make exist.
 
-A block is marked in its fence, where no reader sees it: three backticks, sh or python, ``runnable``.
+A block is marked in its fence, where no reader sees it: three backticks, sh, python or yaml (a job, which is
+checked), ``runnable``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ RUNNABLE = [block for document in DOCUMENTS for block in blocks(document)]
 @pytest.mark.parametrize("block", RUNNABLE, ids=str)
 def test_a_runnable_block_runs(block: Block, tmp_path: Path) -> None:
     """From the root of the repository, with this environment first in PATH and homes of its own."""
-    command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[block.language]
+    job = tmp_path / "job.yaml"
+    job.write_text(block.code)
+    command = {
+        "sh": ["bash", "-euo", "pipefail", "-c", block.code],
+        "python": [sys.executable, "-c", block.code],
+        "yaml": [sys.executable, "-m", "allaboard", "check", str(job)],
+    }[block.language]
     environ = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -56,7 +63,7 @@ def test_a_runnable_block_runs(block: Block, tmp_path: Path) -> None:
         "ALLABOARD_POOL": str(tmp_path / "pool"),
     }
     answer = subprocess.run(
-        [*command, block.code],
+        command,
         cwd=ROOT,
         env=environ,
         stdin=subprocess.DEVNULL,
