@@ -77,6 +77,7 @@ def test_shards_become_the_jobs_data_and_the_rest_of_it_stays() -> None:
         (JOB, "", "/not/there", "folder /not/there is not there"),
         ({**JOB, "wrokers": 2}, "", "", "did you mean 'workers'"),
         ({**JOB, "workers": 2.5}, "", "", "expected a whole number"),
+        ({**JOB, "wrokers": 2, "workers": 0}, "", "", "2 problems"),
     ],
 )
 def test_a_job_that_cannot_be_read_is_said(job: Any, text: str, folder: str, words: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
-from allaboard.jobfile import SUFFIXES, load, parse
+from allaboard.jobfile import SUFFIXES, parse, read_text
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
@@ -44,29 +44,31 @@ def as_written(value: Any, environ: Mapping[str, str] = os.environ, interpreter:
 def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = "") -> TrainingJob:
     """The checked job of a step: a mapping, or a text (JSON, YAML or the path of a job file).
 
-    Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards``
-    is what the job is to be trained on. Raises BadInput with every problem.
+    Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards`` is
+    what the job is to be trained on. Raises BadInput with every problem.
     """
-    read = _read(job, job_text)
-    if folder or read.folder is None:
-        read = TrainingJob(folder=str(Path(folder or ".").expanduser().absolute()), **read.as_mapping())
-    if read.folder is not None and not Path(read.folder).is_dir():
-        raise BadInput(f"folder {read.folder} is not there; give the folder in which the job's members start")
+    fields, beside = _fields(job, job_text.strip())
+    where = Path(folder).expanduser().absolute() if folder else beside
+    if not where.is_dir():
+        raise BadInput(f"folder {where} is not there; give the folder in which the job's members start")
     if shards:
-        data = read.get("data", {})
-        read = read.with_(data={**(data if isinstance(data, Mapping) else {}), "shards": shards})
-    return checked(read, lenient=True)
+        data = fields.get("data")
+        fields = {**fields, "data": {**(data if isinstance(data, Mapping) else {}), "shards": shards}}
+    # Checked before it is a job: a field that does not exist is one problem among all.
+    return TrainingJob(folder=str(where), **checked(fields, lenient=True).as_mapping())
 
 
-def _read(job: Mapping[str, Any], text: str) -> TrainingJob:
-    if bool(job) == bool(text.strip()):
+def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]:
+    """The fields that were given, and the folder beside which they stood."""
+    if bool(job) == bool(text):
         given = "both job and job_text are" if job else "neither job nor job_text is"
         raise BadInput(
             f"{given} given; give the job as a mapping (job), "
             "or as JSON, YAML or the path of a job file (job_text)"
         )
     if job:
-        return TrainingJob.of(job)
-    if "\n" not in text and text.strip().endswith(SUFFIXES):
-        return load(text.strip())
-    return TrainingJob.of(parse(text, "job_text"))
+        return job, Path.cwd()
+    if "\n" not in text and text.endswith(SUFFIXES):
+        file = Path(text).expanduser()
+        return parse(read_text(file), text), file.absolute().parent
+    return parse(text, "job_text"), Path.cwd()

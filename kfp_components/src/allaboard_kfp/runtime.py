@@ -22,7 +22,7 @@ from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
 from allaboard.promotion import history as champions
 from allaboard.promotion import promote
-from allaboard.running import backend_of, evaluation_job
+from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
 from allaboard.units import rfc3339, show_bytes
@@ -93,7 +93,8 @@ def run_train(
         place = Place.of(report.uri, store, folder)
         data = place.uri(as_written(shards)) if shards else ""
         read = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
-        backend = _backend(place)
+        place.check_store(read.as_mapping())
+        backend = place.backend()
         outcome, handle = run_to_the_end(backend, read, place.key)
         _publish(backend, outcome, read, place, report, metrics, "training")
         progress = outcome.seen.progress
@@ -143,7 +144,8 @@ def run_evaluate(
         place = Place.of(report.uri, store, folder)
         _, found = checkpoint_at(place.uri(as_written(checkpoint)))
         read = job_of(as_written(job), as_written(job_text), as_written(folder))
-        backend = _backend(place)
+        place.check_store(read.as_mapping())
+        backend = place.backend()
         outcome, handle = run_to_the_end(backend, evaluation_job(read, found.uri, lenient=True), place.key)
         _publish(backend, outcome, read, place, report, metrics, "evaluation")
         results = _for_kubeflow(numbers_of(outcome))
@@ -171,7 +173,7 @@ def run_promote(
         where = open_store(place.uri(as_written(into)))
         decision = promote(
             where, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
-            now=time.time(), reason=reason, single_writer=single_writer,
+            now=time.time(), reason=as_written(reason), single_writer=single_writer,
         )  # fmt: skip
         for check in decision.verdict.checks:
             say(f"{'✓' if check.passed else '✗'} {check.reason}")
@@ -227,12 +229,6 @@ def _source(source: str, folder: str) -> Any:
     return str(path if path.is_absolute() else Path(folder) / path)
 
 
-def _backend(place: Place) -> Backend:
-    from allaboard.backends.local.backend import LocalBackend
-
-    return backend_of(LocalBackend(site=place.site))
-
-
 def _publish(
     backend: Backend,
     outcome: Outcome,
@@ -249,7 +245,7 @@ def _publish(
     """
     page = training_page(outcome, job, _history(backend, outcome), kind)
     write_page(report, page)
-    if not outcome.ok:
+    if not outcome.ok and place.lasting:
         key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")
         reports = open_store(place.uri("store://reports"))
         with suppress(AllaboardError):  # the reason of the failure must come through whatever the store does

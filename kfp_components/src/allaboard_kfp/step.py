@@ -9,9 +9,11 @@ stopped as abandoned (contract, section 1).
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,18 +24,18 @@ from typing import Any
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
 from allaboard.cli import words
 from allaboard.cli.failing import code_of
-from allaboard.cli.following import Attended, Left, Signals, news
+from allaboard.cli.following import Attended, Left, Signals
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import FollowPolicy, Outcome
 from allaboard.job import TrainingJob
-from allaboard.observation import Observation
+from allaboard.observation import Event, Observation
 from allaboard.reportline import decode
-from allaboard.running import me
-from allaboard.site import Site, resolve_uri, site_of
+from allaboard.running import backend_of, me
+from allaboard.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
-from allaboard_kfp.given import as_written
+from allaboard_kfp.given import as_written, on_cluster
 from allaboard_kfp.identity import check_place, key_of
 
 RANK0_EVERY = 0.5  # seconds between two looks at rank 0's output
@@ -59,23 +61,48 @@ def told() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a step works: its key, its site, and where relative paths start."""
+    """Where a step works: its key, its site, and where relative paths start. ``lasting``: whether what is
+    put into the store outlives the step, which it does not where a pod has nothing but its own disk.
+    """
 
     key: str
     site: Site
     folder: str
+    lasting: bool = True
 
     @classmethod
     def of(cls, output: str, store: str, folder: str = "") -> Place:
-        """Raises BadInput. ``output``: where one of the step's outputs goes; ``store``: what ``store://``
-        stands for.
-        """
+        """Raises BadInput. ``output``: where one of the step's outputs goes; ``store``: what store:// is."""
         check_place(output, os.environ)
         site = site_of(os.environ, store=as_written(store) or None)
-        return cls(key_of(output), site, str(Path(as_written(folder) or ".").expanduser().absolute()))
+        start = str(Path(as_written(folder) or ".").expanduser().absolute())
+        lasting = not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE"))
+        return cls(key_of(output), site, start, lasting)
 
     def uri(self, text: str) -> str:
+        """The place that this names. Raises BadInput."""
+        if text.startswith(STORE):
+            self.check_store([text])
         return resolve_uri(text, self.site, self.folder)
+
+    def check_store(self, value: Any) -> None:
+        """Refuse what would be put onto the pod's own disk, and be gone with it."""
+        if not self.lasting and STORE in json.dumps(value):
+            raise BadInput(
+                "store:// stands for nothing in this pod; give store, or set ALLABOARD_STORE in the image: "
+                "s3://bucket/prefix, or the folder of a mounted volume"
+            )
+
+    def backend(self) -> Backend:
+        """Where the step's runs live: in its own pod, or on this machine."""
+        from allaboard.backends.local.backend import LocalBackend
+
+        environ = dict(os.environ)
+        if on_cluster() and "ALLABOARD_HOME" not in environ:
+            # The user of a pod may have no home that can be written, and what is there ends with the pod
+            # anyway.
+            environ["ALLABOARD_HOME"] = str(Path(tempfile.gettempdir()) / f"allaboard-{os.getuid()}")
+        return backend_of(LocalBackend(environ, self.site))
 
 
 def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
@@ -136,7 +163,7 @@ class StepView:
     """What the command line says where there is no terminal, with rank 0's own output between its lines."""
 
     def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plain = PlainView(news(backend, run), clock=clock)
+        self.plain = PlainView(News(backend, run), clock=clock)
         self.rank0 = Rank0(backend, run, clock)
         self.clock, self.spoke_at = clock, clock()
         self.known: object = None
@@ -180,6 +207,20 @@ def unread() -> Iterator[None]:
     """Lines that nobody reads any more are no error; `Step` notices that itself."""
     with suppress(BrokenPipeError):
         yield
+
+
+class News:
+    """What happened to a run so far, over all attempts that this step has seen."""
+
+    def __init__(self, backend: Backend, run: str) -> None:
+        self.backend, self.run = backend, run
+        self.by_attempt: dict[int, tuple[Event, ...]] = {}
+
+    def __call__(self) -> list[Event]:
+        with suppress(AllaboardError):
+            seen = self.backend.observe(self.run, evidence=True)
+            self.by_attempt[seen.attempt] = seen.events
+        return [event for attempt in sorted(self.by_attempt) for event in self.by_attempt[attempt]]
 
 
 class Rank0:

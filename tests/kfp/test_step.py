@@ -1,0 +1,186 @@
+"""Following from a step: what its log says and when, who reads it, and where a pod may put things."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from allaboard.backends.base import LogLine, Plan
+from allaboard.errors import BadInput
+from allaboard.observation import Progress, State
+from allaboard.running import me
+from allaboard.testing import FakeBackend, a_job, a_member, seen
+from allaboard_kfp.given import job_of
+from allaboard_kfp.step import SILENCE, Place, Rank0, StepView, nobody_reads, run_to_the_end, told
+
+OUTPUT = "/tmp/out/pipe-2026-11-21-12-00-00-000001/train/report"
+
+
+class Clock:
+    """Time as data."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    made = FakeBackend()
+    made.launch(Plan(a_job(), "k"), me())
+    return made
+
+
+def write(backend: FakeBackend, *lines: str) -> None:
+    backend.lines += [LogLine("master-0", 0, 0, None, line) for line in lines]
+
+
+# --- the log ---
+
+
+def test_a_silent_training_is_said_to_live(
+    backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = StepView(backend, Plan(a_job(), "k").run, clock)
+    running = seen(State.RUNNING, members=(a_member("master-0"), a_member("worker-0", "pending")))
+    view.seen(running)
+    capsys.readouterr()
+    clock.now += SILENCE - 1
+    view.seen(running)
+    assert capsys.readouterr().out == ""
+    clock.now += 1
+    view.seen(running)
+    assert "still running" in (said := capsys.readouterr().out)
+    assert "1 of 2 members running" in said
+    view.seen(running)
+    assert capsys.readouterr().out == ""
+
+
+def test_one_that_gets_on_is_not(
+    backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = StepView(backend, Plan(a_job(), "k").run, clock)
+    for step in range(5):
+        view.seen(seen(State.RUNNING, progress=Progress(step=step, total=9)))
+        clock.now += SILENCE - 1
+    assert "still" not in capsys.readouterr().out
+
+
+def test_rank_0_is_quoted_once_and_without_the_lines_for_us(backend: FakeBackend, clock: Clock) -> None:
+    rank0 = Rank0(backend, "r", clock)
+    write(backend, "hello", '[allaboard] {"v":1,"kind":"progress","step":1}', "x" * 5000)
+    first = list(rank0.news(seen()))
+    assert first[0] == "[rank0] hello"
+    assert [len(line) for line in first] == [13, 2008]
+    clock.now += 1
+    assert list(rank0.news(seen())) == []
+    write(backend, "more")
+    assert list(rank0.news(seen())) == []  # looked a moment ago
+    clock.now += 1
+    assert list(rank0.news(seen())) == ["[rank0] more"]
+
+
+def test_a_flood_is_cut_counted_and_told_where_it_is_whole(backend: FakeBackend, clock: Clock) -> None:
+    rank0 = Rank0(backend, "r", clock)
+    write(backend, *(f"line {n}" for n in range(1000)))
+    looked = seen(members=(a_member("master-0", log="/logs/master-0.0.log"),))
+    assert len(list(rank0.news(looked))) == 300
+    clock.now += 60
+    write(backend, "after a minute")
+    assert list(rank0.news(looked)) == [
+        "[rank0] … 700 lines left out here; all are in /logs/master-0.0.log",
+        "[rank0] after a minute",
+    ]
+
+
+# --- who reads it ---
+
+
+def test_a_pipe_whose_reader_is_gone_is_noticed() -> None:
+    reader, writer = os.pipe()
+    assert not nobody_reads(writer)
+    os.write(writer, b"not read yet")
+    assert not nobody_reads(writer)
+    os.close(reader)
+    assert nobody_reads(writer)
+    os.close(writer)
+
+
+def test_a_file_and_a_closed_stdout_count_as_read(tmp_path: Any) -> None:
+    with (tmp_path / "log").open("w") as file:
+        assert not nobody_reads(file.fileno())
+    assert not nobody_reads(1_000_000)
+
+
+# --- how it ends ---
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [(State.SUCCEEDED, 0), (State.FAILED, 1), (State.LOST, 1), (State.STOPPED, 3), (State.TIMED_OUT, 4)],
+)
+def test_the_outcome_is_what_the_backend_saw(ending: State, code: int) -> None:
+    backend = FakeBackend((State.QUEUED, State.RUNNING, ending))
+    outcome, handle = run_to_the_end(backend, a_job(), "k")
+    assert (outcome.exit_code, handle.attempt) == (code, 1)
+    # Retries are the pipeline's, and the result is handed over only when it is published.
+    assert [call[0] for call in backend.calls if call[0] in ("launch", "hand_over")] == ["launch"]
+
+
+def test_a_job_that_wants_attempts_gets_them() -> None:
+    backend = FakeBackend((State.RUNNING, State.LOST), (State.RUNNING, State.SUCCEEDED))
+    outcome, handle = run_to_the_end(backend, a_job(policy={"attempts": 2}), "k")
+    assert (outcome.ok, handle.attempt) == (True, 2)
+
+
+def test_errors_of_ours_become_a_sentence_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, told():
+        raise BadInput("that is not how it is spelt")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: that is not how it is spelt\n"
+
+
+# --- where a pod may put things ---
+
+
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Place]]:
+    monkeypatch.setenv("KFP_POD_NAME", "retrain-1")
+    monkeypatch.delenv("ALLABOARD_STORE", raising=False)
+    yield lambda store="": Place.of(OUTPUT, store)
+
+
+def test_a_pod_without_a_store_refuses_what_would_be_gone_with_it(
+    pod: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match="store:// stands for nothing in this pod"):
+        pod().uri("store://models")
+    with pytest.raises(BadInput, match="ALLABOARD_STORE"):
+        pod().check_store(
+            job_of({**a_job(checkpoints={"uri": "store://c"}).as_mapping()}, "", "").as_mapping()
+        )
+    pod().check_store(a_job(checkpoints={"uri": "s3://b/c"}).as_mapping())
+    assert pod().uri("s3://b/c") == "s3://b/c"
+    assert pod("s3://b/team").uri("store://models") == "s3://b/team/models"
+    monkeypatch.setenv("ALLABOARD_STORE", "/mnt/team")
+    assert pod().uri("store://models") == "/mnt/team/models"
+
+
+def test_a_pod_needs_no_home(
+    pod: Callable[..., Place], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/nobody")
+    monkeypatch.delenv("ALLABOARD_HOME", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert pod().backend().list() == []
+    assert [path.name for path in tmp_path.iterdir()] == [f"allaboard-{os.getuid()}"]
