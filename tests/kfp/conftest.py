@@ -5,6 +5,7 @@ folders, nothing alive at the end.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,9 +60,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     yield Here(tmp_path)
     if (tmp_path / "home").exists():
         for path in LocalBackend().runs.iterdir():
-            record = read(RunFolder(path))
-            if record is not None:
-                sweep(record.uid)
+            run = RunFolder(path)
+            record = read(run)
+            if record is None:
+                continue
+            # A supervisor that lives would restart the members that are swept.
+            attempt = run.attempt(record.generation, record.attempt)
+            attempt.ask("end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True})
+            deadline = time.monotonic() + 60
+            while attempt.is_live() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            sweep(record.uid)
 
 
 @pytest.fixture
