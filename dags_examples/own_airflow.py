@@ -1,5 +1,6 @@
-"""An Airflow of one's own, for a while: a real `airflow standalone` (scheduler, DAG processor, API server, triggerer) with a
-home, a database and ports for itself, on the loopback alone. `demo.py` runs a DAG in one; the tests run many.
+"""An Airflow of one's own, for a while: a real `airflow standalone` (scheduler, DAG processor, API server,
+triggerer) with a home, a database and ports for itself, on the loopback alone. `demo.py` runs a DAG in one;
+the tests run many.
 
     with OwnAirflow(home, dags) as airflow:
         airflow.api("POST", "/dags/retrain_digits/dagRuns", {"logical_date": None})
@@ -46,13 +47,16 @@ class OwnAirflow:
     def _settings(self) -> dict[str, str]:
         return {
             "AIRFLOW_HOME": str(self.home),
-            "PATH": os.pathsep.join([str(self.home / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PATH": os.pathsep.join(
+                [str(self.home / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+            ),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",  # who reaches the loopback is the user anyway
+            # Who reaches the loopback is the user anyway.
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
@@ -77,7 +81,9 @@ class OwnAirflow:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -91,22 +97,27 @@ class OwnAirflow:
         with self.log.open("ab") as log:
             # Its own session: a Ctrl-C at the terminal is ours to handle, and ends it in the right order.
             return subprocess.Popen(
-                ["airflow", *command], env=self.environ, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                ["airflow", *command], env=self.environ, cwd=self.home, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log,
                 start_new_session=True, executable=str(self.home / "bin" / "airflow"),
             )  # fmt: skip
 
     def _put_airflow_on_path(self) -> None:
-        """Standalone starts its parts by the name `airflow`. Two of them would serve logs on every interface of the machine,
-        and there is no setting for that, only an option of theirs."""
+        """Standalone starts its parts by the name `airflow`. Two of them would serve logs on every interface
+        of the machine, and there is no setting for that, only an option of theirs.
+        """
         real = Path(sys.executable).with_name("airflow")
         program = self.home / "bin" / "airflow"
         program.parent.mkdir(exist_ok=True)
         program.write_text(
-            f'#!/bin/sh\ncase "$1" in scheduler|triggerer) set -- "$@" --skip-serve-logs;; esac\nexec "{real}" "$@"\n'
+            f'#!/bin/sh\ncase "$1" in scheduler|triggerer) set -- "$@" --skip-serve-logs;; esac\n'
+            f'exec "{real}" "$@"\n'
         )
         program.chmod(0o755)
 
-    def wait_until_ready(self, seconds: float = READY_SECONDS, tell: Callable[[list[str]], None] | None = None) -> None:
+    def wait_until_ready(
+        self, seconds: float = READY_SECONDS, tell: Callable[[list[str]], None] | None = None
+    ) -> None:
         """Until the API answers and every component has shown a heartbeat. ``tell`` hears which have."""
         for healthy in self._healthy(seconds):
             if tell is not None:
@@ -126,7 +137,9 @@ class OwnAirflow:
             time.sleep(0.25)
 
     def stop(self) -> None:
-        """End every process of it. Standalone itself would leave its parts running: they are told one by one."""
+        """End every process of it. Standalone itself would leave its parts running: they are told one by
+        one.
+        """
         process, self.process = self.process, None
         if process is None:
             return
@@ -150,7 +163,9 @@ class OwnAirflow:
     # Asking.
 
     def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """One request to the REST API (below ``/api/v2``). Raises ApiError with what the server said, or OSError."""
+        """One request to the REST API (below ``/api/v2``). Raises ApiError with what the server said, or
+        OSError.
+        """
         if not self._token:
             self._token = self._ask("GET", f"{self.url}/auth/token", None, "")["access_token"]
         return self._ask(method, f"{self.url}/api/v2{path}", body, self._token)
@@ -161,12 +176,18 @@ class OwnAirflow:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(url, data, headers, method=method)
-        try:
-            with self._open(request, timeout=30) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            raise ApiError(error.code, error.read().decode("utf-8", "replace")[:2000]) from None
-        return json.loads(text) if text else None
+        # A question may be asked again; whoever gave an order hears of its fate at once.
+        for asked in range(3 if method == "GET" else 1, 0, -1):
+            try:
+                with self._open(request, timeout=60) as answer:
+                    text = answer.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                raise ApiError(error.code, error.read().decode("utf-8", "replace")[:2000]) from None
+            except TimeoutError:
+                if asked == 1:
+                    raise
+        return None
 
 
 class ApiError(Exception):
@@ -189,7 +210,9 @@ def free_port() -> int:
 
 def parents() -> dict[int, int]:
     """pid -> parent's pid of every process."""
-    listing = subprocess.run([shutil.which("ps") or "ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        [shutil.which("ps") or "ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
+    )
     return {int(pid): int(ppid) for pid, ppid in (line.split() for line in listing.stdout.splitlines())}
 
 
@@ -207,7 +230,9 @@ def descendants(pid: int) -> list[int]:
 def command_line(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    found = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip()
 
 

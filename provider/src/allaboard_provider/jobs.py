@@ -28,7 +28,9 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
         raise BadInput(
             f"job: {type(job).__name__} is no job; give a TrainingJob, a mapping, or the path of a job file"
         )
-    return checked(TrainingJob.of(job, folder=start), lenient=True)
+    # As a mapping first: a TrainingJob names unknown fields only, and says nothing of what else is wrong.
+    fields = job.as_mapping() if isinstance(job, TrainingJob) else job
+    return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
 
 
 def as_mapping(text: str, what: str) -> Mapping[str, Any]:

@@ -54,12 +54,8 @@ class Listener:
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
-        if not _any_runs():
-            return
-        stop_runs_of(
-            [ti.id for ti in dag_run.get_task_instances()],
-            "the DAG run was failed while the task was deferred",
-        )
+        if _any_runs():
+            stop_runs_of(_tries_of(dag_run), "the DAG run was failed while the task was deferred")
 
 
 class AllaboardPlugin(AirflowPlugin):
@@ -69,6 +65,24 @@ class AllaboardPlugin(AirflowPlugin):
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
         Listener.active = True
+
+
+def _tries_of(dag_run: Any) -> list[Any]:
+    """The ids of the present tries of a DAG run's tasks. Read in the session that the scheduler or the API
+    server is in the middle of: Airflow's own way to ask would end that session, and the scheduler with it.
+    """
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is None:
+        return []
+    with session.no_autoflush:
+        found = select(TaskInstance.id).where(
+            TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id
+        )
+        return list(session.scalars(found))
 
 
 def stop_runs_of(ti_ids: Collection[Any], reason: str) -> None:

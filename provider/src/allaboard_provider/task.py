@@ -32,6 +32,7 @@ from allaboard.backends.base import Changes, Handle, Plan
 from allaboard.errors import AllaboardError, BackendUnreachable, Conflict, UnknownRun
 from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.observation import Observation, State
+from allaboard.reportline import PREFIX
 from allaboard.status import state_of
 from allaboard_provider import plugin
 from allaboard_provider.fence import BY
@@ -81,6 +82,7 @@ class Leg:
     def begin(self) -> dict[str, Any]:
         """A new try."""
         with in_airflows_words(), self._timing():
+            self._let_a_stop_end()
             self.handle = self.backend.launch(self.plan, self.worker)
             self._announce(self.handle)
             return self._go_on()
@@ -132,6 +134,18 @@ class Leg:
 
     # Launching and handing over between worker and triggerer.
 
+    def _let_a_stop_end(self) -> None:
+        """A run that the try before was made to stop is not worth adopting: the next attempt begins when the
+        last member has had its grace.
+        """
+        try:
+            with self.backend.changes(self.plan.run) as changes:
+                while state_of(self.backend.observe(self.plan.run)) is State.STOPPING:
+                    self._leave_if_killed()
+                    changes.wait(_STEP)
+        except UnknownRun:
+            return
+
     def _announce(self, handle: Handle) -> None:
         for note in handle.notes:
             self.log.info("%s", note)
@@ -167,9 +181,9 @@ class Leg:
             here = False
         if not here:
             raise AirflowFailException(
-                f"run {self.handle.run} lives on {event.get('host') or 'another machine'}, and this worker is "
-                f"on {socket.gethostname()}: a local run can only be followed on its own machine; give its "
-                "task a queue whose workers and triggerer run there, or deferrable=False"
+                f"run {self.handle.run} lives on {event.get('host') or 'another machine'}, and this worker "
+                f"is on {socket.gethostname()}: a local run can only be followed on its own machine; give "
+                "its task a queue whose workers and triggerer run there, or deferrable=False"
             )
 
     def _take_back(self) -> None:
@@ -363,7 +377,7 @@ class Leg:
         member = first_failing(outcome)
         text = outcome.seen.tails.get(member or "", "")
         if text:
-            lines = text.splitlines()[-LAST_LINES:]
+            lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
             self.log.error("the last lines of %s, which failed first:", member)
             for line in lines:
                 self.log.error("  %s", line)

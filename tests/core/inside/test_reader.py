@@ -119,9 +119,7 @@ def test_all_ranks_take_the_same_number_of_steps_and_share_the_last_batch_evenly
 def test_reading_stays_within_few_shards(data: Path) -> None:
     stream = stream_of(data)
     shards = [int(key[1:]) // 12 for key in stream]
-    assert (
-        sum(one != other for one, other in itertools.pairwise(shards)) == 8
-    )  # each of 9 shards once
+    assert sum(one != other for one, other in itertools.pairwise(shards)) == 8  # each of 9 shards once
 
 
 def test_len_counts_the_batches_that_are_left(data: Path) -> None:

@@ -53,6 +53,6 @@ class StoreOperator(BaseOperator):
         self.killed = True
 
     def stop_if_killed(self, *_: Any) -> None:
-        """To be called now and then. What is half done is left as it is: all work here can be taken up again."""
+        """To be called now and then. What is half done is left as it is: it can be taken up again."""
         if self.killed:
             raise AirflowException("this worker was told to end; the next try goes on where this one stopped")

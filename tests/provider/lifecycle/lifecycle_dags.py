@@ -1,0 +1,108 @@
+"""The DAGs of the lifecycle tests: one task each, which trains (`gated.py`) until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG
+
+from allaboard import TrainingJob
+from allaboard_provider.operators.train import TrainingJobOperator
+
+SOON = timedelta(seconds=1)
+
+
+def gated(name: str, gate: str = "{{ run_id }}") -> TrainingJob:
+    return TrainingJob(
+        name=name,
+        command=["python", "gated.py", gate],
+        workers=2,
+        policy={"restart": "never"},
+        checkpoints={"uri": "store://lifecycle", "keep": 2},
+        spot={"grace": "2s"},
+    )
+
+
+def dag(name: str, operator: type[TrainingJobOperator] = TrainingJobOperator, /, **task: Any) -> None:
+    """A DAG of one task, called ``train``."""
+    limit = task.pop("dagrun_timeout", None)
+    with DAG(name, schedule=None, dagrun_timeout=limit):
+        operator(task_id="train", **{"job": gated(name.replace("_", "-")), **task})
+
+
+class WithTrigger(TrainingJobOperator):
+    """Defers to one of `odd_triggers`."""
+
+    odd = ""
+
+    def defer(self, *, trigger: Any, **kwargs: Any) -> Any:
+        import odd_triggers
+
+        _, arguments = trigger.serialize()
+        super().defer(trigger=getattr(odd_triggers, self.odd)(**arguments), **kwargs)
+
+
+class Raising(WithTrigger):
+    odd = "Raises"
+
+
+class Elsewhere(WithTrigger):
+    odd = "Blind"
+
+
+class Forgotten(WithTrigger):
+    odd = "Sleeps"
+    backstop = 1.0
+
+
+class DiesOnce(TrainingJobOperator):
+    """Its worker is killed in the first try, at the point that a subclass says."""
+
+    def die_once(self, context: Any) -> None:
+        if context["ti"].try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesAfterLaunch(DiesOnce):
+    """The run is there; the task has not deferred yet."""
+
+    def execute(self, context: Any) -> Any:
+        from allaboard_provider.task import Leg
+
+        defer = Leg._defer
+
+        def die_first(leg: Leg) -> None:
+            self.die_once(context)
+            defer(leg)
+
+        Leg._defer = die_first  # type: ignore[method-assign,assignment]
+        return super().execute(context)
+
+
+class DiesWithTheResult(DiesOnce):
+    """The run has succeeded, the result is in hand, Airflow has not heard of it."""
+
+    def post_execute(self, context: Any, result: Any = None) -> None:
+        self.die_once(context)
+
+
+dag("held")
+dag("held_sync", deferrable=False)
+dag("retried", retries=1, retry_delay=SOON)
+dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
+dag("timed", execution_timeout=timedelta(seconds=12))
+dag("timed_sync", deferrable=False, execution_timeout=timedelta(seconds=8))
+dag("limited", dagrun_timeout=timedelta(seconds=12))
+dag("raising", Raising)
+dag("elsewhere", Elsewhere)
+dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=5))
+dag("dies_after_launch", DiesAfterLaunch, retries=1, retry_delay=SOON)
+dag("dies_with_the_result", DiesWithTheResult, retries=1, retry_delay=SOON)
+
+with DAG("mapped", schedule=None):
+    TrainingJobOperator.partial(task_id="train").expand(
+        job=[gated("mapped", f"{{{{ run_id }}}}/{n}").as_mapping() for n in range(2)]
+    )

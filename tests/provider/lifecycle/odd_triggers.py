@@ -1,0 +1,42 @@
+"""Triggers that behave as badly as triggers do. The triggerer imports this module by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import TriggerEvent
+
+from allaboard_provider.triggers.train import TrainingJobTrigger
+
+
+class Raises(TrainingJobTrigger):
+    """Dies before it can tell anything."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(0)
+        raise RuntimeError("this trigger was made to fail")
+        yield
+
+
+class Blind(TrainingJobTrigger):
+    """Sits on a machine from which the run cannot be seen, and lingers after its word: Airflow then calls its
+    `on_kill`.
+    """
+
+    def _backend(self) -> Any:
+        return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        async for event in super().run():
+            yield event
+        await asyncio.sleep(10)
+
+
+class Sleeps(TrainingJobTrigger):
+    """Never looks, not even at the clock."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(3600)
+        yield TriggerEvent({})

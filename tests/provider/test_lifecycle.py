@@ -1,0 +1,375 @@
+"""What happens to a training when something happens to its task, under a real `airflow standalone`.
+
+Each test is a row of "what fires": a person marks, clears or fails; a limit passes; a worker or a triggerer
+is killed, told to end, or frozen. The promise is the same in all: what a person or a limit ends is stopped,
+with every process of it; what only loses its follower goes on; there are never two, and what is tried again
+resumes.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dags_examples.own_airflow import ApiError, is_alive, parents, send
+from tests.provider.live import Live, Run, until
+
+pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    live = Live(Path(tmp_path_factory.mktemp("live")))
+    try:
+        live.airflow.start()
+        live.airflow.wait_until_ready()
+        yield live
+    finally:
+        live.stop()
+
+
+def steps_of(run: Run, attempt: int) -> int:
+    """The step from which an attempt began."""
+    return max(start.step for start in run.starts() if start.attempt == attempt)
+
+
+def resumed_elsewhere_than_zero(run: Run, attempt: int) -> None:
+    until(
+        "a further attempt has begun", lambda: any(s.attempt == attempt and s.rank == 0 for s in run.starts())
+    )
+    assert steps_of(run, attempt) > 0
+
+
+def attempts(run: Run) -> set[int]:
+    return {start.attempt for start in run.starts()}
+
+
+# --- a run that goes well
+# ---------------------------------------------------------------------------------------------
+
+
+def test_a_deferred_training_succeeds_and_leaves_its_status_and_its_output(live: Live) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    until("rank 0's output is in the task log while deferred", lambda: "rank 0 works at step 10" in run.log())
+    assert run.task()["state"] == "deferred"
+    run.finish()
+    run.wait_task("success")
+    status = run.xcom()
+    assert status["state"] == "succeeded" and status["metrics"]["steps"] > 0
+    assert "members" not in status and status["checkpoints"]["latest"]
+    assert run.xcom("allaboard_run")["run"] == status["run"]
+    log = run.log()
+    assert log.count("rank 0 works at step 10\n") == 1 and "rank 1" not in log
+    assert run.record().handed_over
+    run.wait_gone()
+
+
+def test_a_synchronous_training_is_no_different(live: Live) -> None:
+    run = live.start("held_sync")
+    run.wait_started()
+    until("rank 0's output is in the task log", lambda: "rank 0 works at step 10" in run.log())
+    run.finish()
+    run.wait_task("success")
+    status = run.xcom()
+    assert status["state"] == "succeeded" and status["checkpoints"]["latest"] and "members" not in status
+    assert run.record().handed_over
+
+
+def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
+    run = live.start("mapped")
+    for n in ("0", "1"):
+        run.wait_started(gate=n)
+    assert len({record.run for record in run.records()}) == 2
+    run.finish("0")
+    run.wait_task("success", map_index=0)
+    assert run.task(1)["state"] in ("deferred", "running", "scheduled", "queued")
+    live.airflow.api("PATCH", run.path(1), {"new_state": "failed"})
+    until("the members of the other one are gone", lambda: not any(is_alive(s.pid) for s in run.starts("1")))
+    assert run.xcom(map_index=0)["state"] == "succeeded"
+
+
+# --- a person acts
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_a_deferred_task_stops_the_training(live: Live, state: str) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    run.mark(state)
+    run.wait_gone()
+    run.wait_training("stopped")
+    stop = run.observe().stop
+    assert stop is not None and f"marked {state}" in stop.reason
+    assert run.task()["state"] == state
+
+
+def test_clearing_a_deferred_task_stops_the_training_and_a_new_attempt_resumes(live: Live) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    run.wait_saved()
+    first = run.pids()
+    run.clear()
+    resumed_elsewhere_than_zero(run, 2)
+    assert not any(is_alive(pid) for pid in first), "two trainings at once"
+    run.finish()
+    run.wait_task("success")
+    assert run.record().attempt == 2 and attempts(run) == {1, 2}
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_a_task_that_no_triggerer_watches_yet_stops_the_training(live: Live, state: str) -> None:
+    with live.frozen_triggerer():
+        run = live.start("held")
+        run.wait_task("deferred")
+        run.wait_started()
+        run.mark(state)
+        run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> None:
+    with live.frozen_triggerer():
+        run = live.start("held")
+        run.wait_task("deferred")
+        run.wait_saved()
+        first = run.pids()
+        run.clear()
+        resumed_elsewhere_than_zero(run, 2)
+        assert not any(is_alive(pid) for pid in first)
+    run.finish()
+    run.wait_task("success")
+
+
+def test_failing_the_dag_run_stops_the_training(live: Live) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    run.patch("failed")
+    run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_failing_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live) -> None:
+    with live.frozen_triggerer():
+        run = live.start("held")
+        run.wait_task("deferred")
+        run.wait_started()
+        run.patch("failed")
+        run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_pausing_the_dag_or_deleting_its_run_leaves_the_training_alone(live: Live) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    live.airflow.api("PATCH", "/dags/held", {"is_paused": True})
+    with pytest.raises(ApiError) as refusal:
+        live.airflow.api("DELETE", f"/dags/held/dagRuns/{run.name}")
+    assert refusal.value.status == 409
+    step = run.observe().progress.step or 0
+    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 20)
+    live.airflow.api("PATCH", "/dags/held", {"is_paused": False})
+    run.finish()
+    run.wait_task("success")
+
+
+def test_marking_a_synchronous_task_failed_stops_the_training(live: Live) -> None:
+    run = live.start("held_sync")
+    run.wait_started()
+    run.mark("failed")
+    run.wait_gone()
+    run.wait_training("stopped")
+    assert run.task()["state"] == "failed"
+
+
+def test_clearing_a_synchronous_task_stops_the_training_and_a_new_attempt_resumes(live: Live) -> None:
+    run = live.start("held_sync")
+    run.wait_started()
+    run.wait_saved()
+    first = run.pids()
+    run.clear()
+    resumed_elsewhere_than_zero(run, 2)
+    assert not any(is_alive(pid) for pid in first), "two trainings at once"
+    run.finish()
+    run.wait_task("success")
+    assert attempts(run) == {1, 2}
+
+
+# --- limits
+# -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dag", ["timed", "timed_sync"])
+def test_execution_timeout_stops_the_training_in_both_modes(live: Live, dag: str) -> None:
+    run = live.start(dag)
+    run.wait_started()
+    run.wait_task("failed")
+    run.wait_gone()
+    stop = run.observe().stop
+    run.wait_training("stopped")
+    assert stop is not None and "execution_timeout" in stop.reason
+    assert "AirflowTaskTimeout" in run.log() or "execution_timeout" in run.log()
+
+
+def test_dagrun_timeout_stops_the_training(live: Live) -> None:
+    run = live.start("limited")
+    run.wait_started()
+    run.wait_gone()
+    run.wait_training("stopped")
+    assert run.task()["state"] in ("skipped", "failed")
+
+
+def test_a_deferral_that_nobody_looks_after_ends_by_airflows_own_timer(live: Live) -> None:
+    run = live.start("forgotten")
+    run.wait_started()
+    run.wait_task("failed")
+    run.wait_gone()
+    stop = run.observe().stop
+    assert stop is not None and "nobody followed it" in stop.reason
+
+
+# --- retries
+# ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dag", ["retried", "retried_sync"])
+def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
+    run = live.start(dag)
+    run.wait_saved()
+    run.fail(1)
+    resumed_elsewhere_than_zero(run, 2)
+    first = run.log(1)
+    assert "RuntimeError: this attempt was told to fail" in first
+    assert "the last lines of" in first and "allaboard logs" in first
+    run.finish()
+    run.wait_task("success")
+    assert run.record().attempt == 2 and run.xcom()["attempt"] == 2
+
+
+# --- workers die
+# ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_killed_between_launch_and_deferral_is_replaced_by_one_that_adopts(live: Live) -> None:
+    run = live.start("dies_after_launch")
+    run.wait_started()
+    uid = run.record().uid
+    until("the second try follows", lambda: run.task()["try_number"] == 2)
+    run.wait_task("deferred")
+    run.finish()
+    run.wait_task("success")
+    assert run.record().uid == uid and len(run.starts()) == 2, "it was started again"
+
+
+def test_a_worker_killed_with_the_result_in_hand_is_replaced_by_one_that_hands_it_over(live: Live) -> None:
+    run = live.start("dies_with_the_result")
+    run.wait_started()
+    run.finish()
+    run.wait_task("success")
+    assert run.task()["try_number"] == 2
+    assert run.xcom()["state"] == "succeeded"
+    assert len(run.starts()) == 2 and run.record().attempt == 1, "it trained again"
+    assert run.record().handed_over
+
+
+def test_a_synchronous_task_killed_is_replaced_by_one_that_adopts(live: Live) -> None:
+    run = live.start("retried_sync")
+    run.wait_started()
+    uid = run.record().uid
+    send(run.wait_task("running")["pid"], signal.SIGKILL)
+    until(
+        "the second try follows", lambda: run.task()["try_number"] == 2 and run.task()["state"] == "running"
+    )
+    until("the second try has adopted it", lambda: "adopted" in run.log(2))
+    run.finish()
+    run.wait_task("success")
+    assert run.record().uid == uid and len(run.starts()) == 2, "it was started again"
+
+
+def test_a_drained_worker_leaves_its_training_to_the_next_try(live: Live) -> None:
+    run = live.start("retried_sync")
+    run.wait_started()
+    uid = run.record().uid
+    task = run.wait_task("running")["pid"]
+    until("rank 0's output is in the task log", lambda: "rank 0 works" in run.log())
+    send(parents()[task], signal.SIGTERM)
+    until("the second try follows", lambda: run.task()["try_number"] == 2)
+    assert "goes on" in run.log(1)
+    run.finish()
+    run.wait_task("success")
+    assert run.record().uid == uid and len(run.starts()) == 2 and run.record().stop is None
+
+
+# --- triggers and triggerers misbehave
+# --------------------------------------------------------------------------------
+
+
+def test_a_trigger_that_dies_takes_its_training_with_it(live: Live) -> None:
+    run = live.start("raising")
+    run.wait_started()
+    run.wait_task("failed")
+    run.wait_gone()
+    stop = run.observe().stop
+    assert stop is not None and "trigger failed" in stop.reason
+
+
+def test_a_run_that_the_triggerer_cannot_see_is_followed_by_the_worker(live: Live) -> None:
+    """And the trigger's on_kill, which Airflow calls after its word because it lingers, stops nothing."""
+    run = live.start("elsewhere")
+    run.wait_started()
+    until("the worker follows", lambda: "follows it to its end" in run.log())
+    step = run.observe().progress.step or 0
+    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 100)
+    run.finish()
+    run.wait_task("success")
+    assert run.record().stop is None and len(run.starts()) == 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["told to end", "killed"])
+def test_a_triggerer_that_ends_leaves_the_training_alone(live: Live, how: signal.Signals) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    uid = run.record().uid
+    until("its first words are told", lambda: "rank 0 works at step 10\n" in run.log())
+    live.replace_triggerer(how)
+    step = run.observe().progress.step or 0
+    until("the new triggerer tells", lambda: f"rank 0 works at step {(step // 10 + 3) * 10}" in run.log())
+    run.finish()
+    run.wait_task("success")
+    assert run.record().uid == uid and len(run.starts()) == 2 and run.record().stop is None
+    assert run.log().count("rank 0 works at step 10\n") == 1, "a line stands twice"
+
+
+def test_a_frozen_triggerer_that_wakes_kills_nothing_that_another_one_watches(live: Live) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    owner = run.task()["triggerer_job"]["id"]
+    frozen = live.triggerer()
+    other = live.another_triggerer()
+    for pid in frozen:
+        send(pid, signal.SIGSTOP)
+    until(
+        "the other triggerer takes over",
+        lambda: (run.task()["triggerer_job"] or {"id": owner})["id"] != owner,
+    )
+    for pid in frozen:
+        send(pid, signal.SIGCONT)
+
+    def told() -> bool:
+        """It asked Airflow; on a busy machine the answer may come after Airflow has lost its patience with
+        it.
+        """
+        log = run.log() + live.airflow.log.read_text(errors="replace")
+        return "another triggerer follows it" in log or "on_kill() timed out" in log
+
+    until("the first one was told to kill, and did not", told)
+    assert is_alive(other) and run.training_state() == "running"
+    step = run.observe().progress.step or 0
+    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 50)
+    run.finish()
+    run.wait_task("success")
+    assert len(run.starts()) == 2 and run.record().stop is None

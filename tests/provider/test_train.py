@@ -1,0 +1,447 @@
+"""`TrainingJobOperator` without Airflow's database: real runs of small programs, in both modes, ended in
+every way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
+from airflow.sdk.serde import deserialize, serialize
+
+from allaboard import TrainingJob
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.observation import Owner
+from allaboard.status import state_of
+from allaboard_provider import plugin
+from allaboard_provider.operators.train import TrainingJobOperator
+from allaboard_provider.task import Leg
+from tests.provider.building import StateStore, TaskInstance, a_context
+from tests.provider.runs import only_run, stop, wait
+
+QUICK = [
+    "python",
+    "-c",
+    "from allaboard.inside import report, result; report(3, 3, loss=0.5); result(loss=0.5)",
+]
+HANGS = ["python", "-c", "import time; print('hangs', flush=True); time.sleep(300)"]
+RAISES = ["python", "-c", "print('before'); raise ValueError('the learning rate is not right')"]
+
+
+def an_operator(command: list[str] = QUICK, **fields: Any) -> TrainingJobOperator:
+    job = fields.pop("job", {"name": "small", "command": command, "policy": {"restart": "never"}})
+    return TrainingJobOperator(
+        task_id="train", job=job, allaboard_conn_id=None, **{"deferrable": False, **fields}
+    )
+
+
+def deferred(operator: TrainingJobOperator, context: Any) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as deferral:
+        operator.execute(context)
+    return deferral.value
+
+
+def event_of(deferral: TaskDeferred, status: str = "ended", **more: Any) -> dict[str, Any]:
+    """What the trigger of a deferral would fire."""
+    event: dict[str, Any] = deferral.trigger._event(status, **more)
+    return event
+
+
+# --- the job
+# ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_becomes_its_plain_mapping_in_the_order_of_its_fields() -> None:
+    expected = {"name": "a", "command": ["b"], "workers": 2}
+    for job in (
+        TrainingJob(workers=2, command=["b"], name="a"),
+        {"workers": 2, "command": ["b"], "name": "a"},
+    ):
+        operator = an_operator(job=job)
+        assert operator.job == expected and list(operator.job) == list(expected)
+        assert json.loads(json.dumps(operator.job)) == expected
+
+
+def test_every_text_in_a_job_is_a_template_and_numbers_may_be_text() -> None:
+    job = TrainingJob(
+        name="{{ params.name }}",
+        command=["python", "train.py", "--epochs={{ params.epochs }}"],
+        workers="{{ params.workers }}",
+        policy={"backoff_limit": "{{ params.workers }}.0", "suspend": "{{ params.suspend }}"},
+    )
+    operator = an_operator(job=job)
+    operator.render_template_fields({"params": {"name": "a", "epochs": 3, "workers": 4, "suspend": False}})
+    read = operator.training_job()
+    assert read.get("command") == ["python", "train.py", "--epochs=3"]
+    assert (read.name, read.get("workers")) == ("a", 4)
+    assert read.get("policy") == {"backoff_limit": 4, "suspend": False}
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "job.yml", "job.json", "{{ params.which }}.yaml"])
+def test_a_whole_text_that_ends_like_a_job_file_is_one_relative_to_the_dag_file(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / name.replace("{{ params.which }}", "x")).write_text(
+        '{"name": "a", "command": ["b"]}'
+    )
+    with DAG("files") as dag:
+        operator = an_operator(job=f"jobs/{name}")
+    dag.fileloc = str(tmp_path / "dag.py")
+    operator.render_template_fields({"params": {"which": "x"}})
+    read = operator.training_job()
+    assert read.name == "a" and read.folder == str(tmp_path / "jobs")
+
+
+def test_a_mapping_that_a_template_made_into_text_is_read() -> None:
+    for text in ('{"name": "a", "command": ["b"]}', "{'name': 'a', 'command': ['b']}"):
+        assert an_operator(job=text).training_job().as_mapping() == {"name": "a", "command": ["b"]}
+
+
+def test_members_start_in_the_folder_of_the_dag_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from allaboard.inside import result; result(here=__file__)")
+    with DAG("folders") as dag:
+        operator = an_operator(["python", "train.py"])
+    dag.fileloc = str(tmp_path / "dag.py")
+    assert operator.execute(a_context())["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"nam": "a", "comand": ["b"], "workers": 0},
+        "no such file.yaml",
+        "not a mapping",
+        {"name": "a", "command": ["no-such-program-at-all"]},
+        {"name": "a", "command": ["python", "no_such_script.py"]},
+    ],
+    ids=["fields", "file", "text", "program", "script"],
+)
+def test_bad_input_is_never_retried_and_starts_nothing(job: Any) -> None:
+    with pytest.raises(AirflowFailException) as failure:
+        an_operator(job=job).execute(a_context())
+    assert "Traceback" not in str(failure.value)
+    assert LocalBackend().list() == []
+
+
+def test_all_that_is_wrong_with_a_job_is_said_at_once() -> None:
+    with pytest.raises(AirflowFailException) as failure:
+        an_operator(job={"nme": "a", "comand": ["b"], "workers": 0}).execute(a_context())
+    text = str(failure.value)
+    assert (
+        "did you mean 'name'" in text and "did you mean 'command'" in text and "workers: 0 is too few" in text
+    )
+
+
+# --- how it ends
+# ------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_is_the_status_without_its_members() -> None:
+    context = a_context()
+    result = an_operator().execute(context)
+    assert result["state"] == "succeeded" and result["metrics"] == {"loss": 0.5}
+    assert result["progress"] == {"step": 3, "total": 3, "lost_steps": 0}
+    assert "members" not in result and json.loads(json.dumps(result)) == result
+    assert context["ti"].xcoms["allaboard_run"]["run"] == result["run"]
+
+
+def test_a_failure_says_why_and_where_to_look() -> None:
+    with pytest.raises(AirflowException) as failure:
+        an_operator(RAISES).execute(a_context())
+    assert not isinstance(failure.value, AirflowFailException)
+    assert "ValueError: the learning rate is not right" in str(failure.value)
+    assert f"allaboard logs {only_run().run}" in str(failure.value)
+
+
+def test_the_last_fifty_lines_of_the_first_failing_member_are_logged() -> None:
+    code = "import sys, time\nfor n in range(70): print('line', n, flush=True)\nsys.exit(3)"
+    waits = "import time; time.sleep(300)"
+    groups = {"master": {"command": ["python", "-c", waits]}, "worker": {"command": ["python", "-c", code]}}
+    job = {"name": "two", "groups": groups, "policy": {"restart": "never"}}
+    said = lines_logged(an_operator(job=job, get_logs=False), AirflowException)
+    assert "the last lines of worker-0, which failed first:" in said
+    assert "  line 69" in said and "  line 20" in said and "  line 19" not in said
+
+
+def lines_logged(operator: TrainingJobOperator, error: type[BaseException]) -> list[str]:
+    """What the operator says in its log."""
+    said: list[str] = []
+
+    class Log:
+        def __getattr__(self, level: str) -> Callable[..., None]:
+            return lambda text, *arguments, **_: said.append(text % arguments if arguments else text)
+
+    leg = Leg(operator, a_context())
+    leg.log = Log()  # type: ignore[assignment]
+    with pytest.raises(error):
+        leg.begin()
+    return said
+
+
+def test_a_program_that_a_retry_cannot_mend_is_not_retried() -> None:
+    # Found before the start where it can be; here only the member itself finds out.
+    with pytest.raises(AirflowFailException, match="exited with 127"):
+        an_operator(["sh", "-c", "no-such-program-at-all"]).execute(a_context())
+
+
+def test_a_run_that_a_person_stopped_is_not_started_again_by_a_retry() -> None:
+    operator, context = an_operator(HANGS, deferrable=True), a_context()
+    deferral = deferred(operator, context)
+    stop(only_run(), by="ann@lab")
+    with pytest.raises(AirflowFailException, match="by ann@lab"):
+        operator.execute_complete(context, event_of(deferral))
+
+
+def test_attempts_of_the_policy_are_made_by_the_worker_in_both_modes() -> None:
+    once = "import os, sys; os.environ['ALLABOARD_ATTEMPT'] == '1' and os.kill(os.getpid(), 9)"
+    job = {"name": "small", "command": ["python", "-c", once], "policy": {"restart": "never", "attempts": 2}}
+    result = an_operator(job=job).execute(a_context())
+    assert (result["state"], result["attempt"]) == ("succeeded", 2)
+
+    operator, context = an_operator(job=job, deferrable=True), a_context(TaskInstance(task_id="other"))
+    first = deferred(operator, context)
+    run = first.trigger.run_name
+    wait(lambda: state_of(LocalBackend().observe(run)).is_final)
+    with pytest.raises(TaskDeferred) as second:
+        operator.execute_complete(context, event_of(first))
+    assert second.value.trigger.attempt == 2
+    wait(lambda: state_of(LocalBackend().observe(run)).is_final)
+    assert operator.execute_complete(context, event_of(second.value))["attempt"] == 2
+
+
+# --- exactly once
+# -----------------------------------------------------------------------------------------------------
+
+
+def test_a_result_that_airflow_has_accepted_is_taken_and_a_clear_trains_from_scratch() -> None:
+    store = StateStore()
+    first = an_operator().execute(a_context(store=store))
+    again = an_operator().execute(a_context(store=store))
+    assert again["run"] == first["run"]
+    assert only_run().generation == 2
+
+
+def test_a_result_that_airflow_has_not_accepted_is_handed_over_by_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugin.Listener, "active", True)
+    lost, ti = TaskInstance(), TaskInstance()
+    first = an_operator().execute(a_context(lost))
+    assert an_operator().execute(a_context(ti)) == first  # its worker died with the result in hand
+    assert only_run().generation == 1 and not only_run().handed_over
+    plugin.Listener().on_task_instance_success("running", ti)
+    assert only_run().handed_over
+
+
+def test_a_next_try_adopts_what_a_dead_worker_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leg, "_go_on", lambda self: None)
+    an_operator(HANGS).execute(a_context())
+    uid = only_run().uid
+    an_operator(HANGS).execute(a_context())
+    assert only_run().uid == uid and only_run().attempt == 1
+
+
+def test_a_next_try_with_another_job_is_refused_while_the_first_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Leg, "_go_on", lambda self: None)
+    an_operator(HANGS).execute(a_context())
+    with pytest.raises(AirflowFailException, match="live with another job"):
+        an_operator([*HANGS, "--more"]).execute(a_context())
+
+
+def test_a_new_try_stops_what_was_deferred_before_and_starts_another_attempt() -> None:
+    deferred(an_operator(HANGS, deferrable=True), a_context())
+    uid = only_run().uid
+    deferred(an_operator(HANGS, deferrable=True), a_context())
+    assert only_run().attempt == 2 and only_run().uid != uid
+
+
+def test_a_new_try_waits_for_the_end_of_a_run_that_is_being_stopped() -> None:
+    stays = (
+        "import signal, time; signal.signal(signal.SIGTERM, lambda *_: time.sleep(1)); "
+        "print('up', flush=True); time.sleep(300)"
+    )
+    job = {
+        "name": "small",
+        "command": ["python", "-c", stays],
+        "policy": {"restart": "never"},
+        "spot": {"grace": "2s"},
+    }
+    told_to_end = an_operator(job=job)
+    told_to_end.on_kill()
+    with pytest.raises(AirflowException, match="stopped"):
+        told_to_end.execute(a_context(TaskInstance(state="restarting")))
+    deferred(an_operator(job=job, deferrable=True), a_context())
+    assert only_run().attempt == 2
+
+
+def test_the_key_is_the_same_for_all_tries_and_differs_by_installation_and_map_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from allaboard_provider.identity import key_of
+
+    def key(**fields: Any) -> str:
+        return key_of(a_context(TaskInstance(**fields)))
+
+    assert key(try_number=1) == key(try_number=2)
+    assert (
+        len({key(), key(map_index=0), key(map_index=1), key(task_id="b"), key(run_id="b"), key(dag_id="b")})
+        == 6
+    )
+    here = key()
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__INSTANCE", "another")
+    assert key() != here
+
+
+def test_the_installation_is_named_once_and_every_task_keeps_the_name_that_it_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from allaboard_provider import identity
+
+    kept: dict[str, str] = {}
+
+    class Variable:
+        @staticmethod
+        def get(key: str, default: Any = None) -> Any:
+            return kept.get(key, default)
+
+        @staticmethod
+        def set(key: str, value: str, description: str) -> None:
+            kept[key] = value
+
+    monkeypatch.delenv("AIRFLOW__ALLABOARD__INSTANCE")
+    monkeypatch.setattr(identity, "Variable", Variable)
+    store = StateStore()
+    first = identity.instance(a_context(store=store))
+    assert kept == {"allaboard_instance": first}
+    kept["allaboard_instance"] = "made at the same moment by another task"
+    assert identity.instance(a_context(store=store)) == first
+    assert identity.instance(a_context()) == kept["allaboard_instance"]
+
+
+# --- deferring
+# --------------------------------------------------------------------------------------------------------
+
+
+def test_a_deferral_carries_plain_json_and_leaves_the_run_to_the_triggerer() -> None:
+    context = a_context()
+    deferral = deferred(an_operator(HANGS, deferrable=True), context)
+    path, arguments = deferral.trigger.serialize()
+    assert path == "allaboard_provider.triggers.train.TrainingJobTrigger"
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert deserialize(serialize(arguments)) == arguments
+    assert only_run().owner == Owner(str(context["ti"].id), "deferred", "orchestrated")
+
+
+def test_a_resumed_worker_takes_the_run_back_and_finishes_as_if_it_had_never_left() -> None:
+    operator, context = an_operator(deferrable=True), a_context()
+    deferral = deferred(operator, context)
+    wait(lambda: state_of(only_run()).is_final)
+    result = operator.execute_complete(context, event_of(deferral))
+    assert result["metrics"] == {"loss": 0.5}
+    assert only_run().owner == Owner(str(context["ti"].id), "worker", "attached") and only_run().handed_over
+
+
+def test_a_run_that_is_over_is_not_waited_for_in_the_triggerer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin.Listener, "active", True)  # the result is never taken
+    first = an_operator().execute(a_context())
+    assert an_operator(deferrable=True).execute(a_context()) == first
+
+
+def test_a_deadline_that_passed_while_deferred_stops_the_run() -> None:
+    operator = an_operator(HANGS, deferrable=True, execution_timeout=timedelta(minutes=5))
+    context = a_context()
+    deferral = deferred(operator, context)
+    begun = context["ti"].start_date.timestamp()
+    assert deferral.trigger.deadline == pytest.approx(begun + 300)
+    assert deferral.timeout is not None and timedelta(minutes=5) < deferral.timeout
+    with pytest.raises(AirflowTaskTimeout):
+        operator.execute_complete(context, event_of(deferral, "timeout"))
+    assert state_of(only_run()).value == "stopped"
+
+
+@pytest.mark.parametrize(
+    "error", [TaskDeferralTimeout("Trigger timeout"), TaskDeferralError("Trigger failure")]
+)
+def test_a_trigger_that_timed_out_or_died_leaves_no_run_behind(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, context = an_operator(HANGS, deferrable=True), a_context()
+    deferred(operator, context)
+    words = "Trigger timeout" if isinstance(error, TaskDeferralTimeout) else "Trigger failure"
+    with pytest.raises(type(error)):
+        operator.resume_execution("__fail__", {"error": words}, context)
+    assert state_of(only_run()).value == "stopped"
+
+
+def test_a_run_of_another_machine_is_not_followed_from_here() -> None:
+    operator, context = an_operator(HANGS, deferrable=True), a_context()
+    event = event_of(deferred(operator, context), "elsewhere")
+    event |= {"host": "gpu-7", "fingerprint": {**event["fingerprint"], "boot": "another"}}
+    with pytest.raises(AirflowFailException, match="lives on gpu-7"):
+        operator.execute_complete(context, event)
+    assert state_of(only_run()).value in ("starting", "running")
+
+
+def test_a_run_that_the_triggerer_cannot_see_is_followed_here() -> None:
+    operator, context = an_operator(deferrable=True), a_context()
+    event = event_of(deferred(operator, context), "elsewhere")
+    assert operator.execute_complete(context, event)["state"] == "succeeded"
+
+
+def test_a_word_of_a_newer_trigger_is_no_reason_to_fail() -> None:
+    operator, context = an_operator(deferrable=True), a_context()
+    deferral = deferred(operator, context)
+    wait(lambda: state_of(only_run()).is_final)
+    event = event_of(deferral) | {"version": 9, "status": "something new", "more": {"a": 1}}
+    assert operator.execute_complete(context, event)["state"] == "succeeded"
+
+
+def test_a_run_that_somebody_else_took_over_is_left_alone() -> None:
+    operator, context = an_operator(HANGS, deferrable=True), a_context()
+    deferral = deferred(operator, context)
+    deferred(an_operator(HANGS, deferrable=True), a_context())  # cleared meanwhile: a new try
+    with pytest.raises(AirflowFailException, match="on attempt 2"):
+        operator.execute_complete(context, event_of(deferral))
+    assert not state_of(only_run()).is_final
+
+
+# --- workers that are told to end
+# -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "tries_left", "ends"),
+    [
+        ("failed", 1, "stopped"),
+        ("success", 1, "stopped"),
+        ("restarting", 1, "stopped"),
+        ("skipped", 1, "stopped"),
+        ("running", 1, "goes on"),
+        ("running", 0, "stopped"),
+    ],
+)
+def test_a_worker_told_to_end_asks_why_before_it_stops_anything(
+    state: str, tries_left: int, ends: str
+) -> None:
+    operator = an_operator(HANGS)
+    operator.on_kill()
+    with pytest.raises(AirflowException, match=ends):
+        operator.execute(a_context(TaskInstance(state=state, max_tries=tries_left)))
+    assert state_of(only_run()).value == ("stopped" if ends == "stopped" else "running") or ends == "goes on"
+    assert state_of(only_run()).is_final == (ends == "stopped")

@@ -1,0 +1,315 @@
+"""The triggers, without a triggerer: what they tell, what they outlive, and when `on_kill` stops a run and
+when it must not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.sdk.serde import deserialize, serialize
+
+from allaboard import TrainingJob
+from allaboard.backends.base import Handle, Plan
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.checkpoints import Manifest, save
+from allaboard.status import state_of
+from allaboard.storage import open_store
+from allaboard_provider import plugin
+from allaboard_provider.identity import in_triggerer, on_worker
+from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
+from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
+from tests.provider.building import TaskInstance
+from tests.provider.runs import only_run, wait
+
+HANGS = "import time; print('hangs', flush=True); time.sleep(300)"
+
+
+def a_run(ti: TaskInstance, code: str = "print('hello')") -> Handle:
+    """A run that a worker launched for this task instance and left to the triggerer."""
+    backend = LocalBackend()
+    job = TrainingJob(name="small", command=["python", "-c", code], policy={"restart": "never"})
+    handle = backend.launch(Plan(job, ti.run_id), on_worker(ti))
+    backend.adopt(handle, on_worker(ti), in_triggerer(ti.id))
+    return handle
+
+
+def a_trigger(ti: TaskInstance, handle: Handle, **fields: Any) -> TrainingJobTrigger:
+    known = {"fingerprint": LocalBackend().fingerprint(handle.run), "attempt": handle.attempt, **fields}
+    trigger = TrainingJobTrigger(run=handle.run, uid=handle.uid, owner=str(ti.id), **known)
+    trigger.task_instance = ti
+    return trigger
+
+
+def fired(trigger: Any) -> dict[str, Any]:
+    """The one event of a trigger, which ends at once after it."""
+
+    async def run() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    (payload,) = asyncio.run(run())
+    assert json.loads(json.dumps(payload)) == payload
+    return dict(payload)
+
+
+def test_it_fires_when_the_run_has_ended_and_carries_all_that_a_worker_needs() -> None:
+    ti = TaskInstance()
+    handle = a_run(ti)
+    event = fired(a_trigger(ti, handle))
+    assert event["status"] == "ended"
+    assert (event["run"], event["uid"], event["owner"]) == (handle.run, handle.uid, str(ti.id))
+
+
+def test_it_changes_nothing_about_the_run_that_it_watches() -> None:
+    ti = TaskInstance()
+    handle = a_run(ti)
+    before = LocalBackend().find(handle.run).record.read_text()
+    trigger = a_trigger(ti, handle)
+    wait(lambda: state_of(only_run()).is_final)
+    before = LocalBackend().find(handle.run).record.read_text()
+    fired(trigger)
+    asyncio.run(trigger.cleanup())
+    assert LocalBackend().find(handle.run).record.read_text() == before
+
+
+def test_its_arguments_survive_airflows_serialization_and_a_newer_or_older_release() -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti), deadline=12.5, host="here", get_logs=False)
+    path, arguments = trigger.serialize()
+    again = TrainingJobTrigger(**deserialize(serialize(arguments)))
+    assert again.serialize() == (path, arguments)
+    newer = TrainingJobTrigger(**arguments, something_new={"a": 1})
+    assert newer.serialize()[1]["something_new"] == {"a": 1}
+    TrainingJobTrigger(run="a", uid="b", owner="c")  # what the first release wrote
+    needed = [
+        name
+        for name, parameter in inspect.signature(TrainingJobTrigger).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    assert needed == ["run", "uid", "owner"]
+
+
+@pytest.mark.parametrize("differs", ["boot", "pid_namespace", "inode"])
+def test_a_triggerer_that_is_not_on_the_machine_says_so_at_once(differs: str) -> None:
+    ti = TaskInstance()
+    handle = a_run(ti, HANGS)
+    fingerprint = {**LocalBackend().fingerprint(handle.run), differs: "another"}
+    assert fired(a_trigger(ti, handle, fingerprint=fingerprint))["status"] == "elsewhere"
+
+
+def test_a_triggerer_that_has_no_such_run_says_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("ALLABOARD_HOME", str(tmp_path / "another"))
+        assert fired(trigger)["status"] == "elsewhere"
+
+
+def test_a_deadline_that_has_passed_is_told_unless_the_run_has_ended() -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti, HANGS), deadline=time.time() + 0.3)
+    assert fired(trigger)["status"] == "timeout"
+    assert not state_of(only_run()).is_final, "a trigger only observes"
+    ended = TaskInstance(run_id="another")
+    handle = a_run(ended)
+    wait(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
+    assert fired(a_trigger(ended, handle, deadline=time.time() - 1))["status"] == "ended"
+
+
+def test_another_attempt_ends_the_watch() -> None:
+    ti = TaskInstance()
+    handle = a_run(ti, HANGS)
+    assert fired(a_trigger(ti, Handle(handle.run, 1, 1, "an older uid")))["status"] == "ended"
+
+
+def test_whatever_goes_wrong_ends_in_an_event_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti))
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the disk is on fire")
+
+    monkeypatch.setattr(TrainingJobTrigger, "_look", broken)
+    event = fired(trigger)
+    assert event["status"] == "error" and "the disk is on fire" in event["error"]
+
+
+# --- on_kill
+# ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes Airflow answer, when it is asked for the state of a task."""
+
+    def says(answer: Any) -> None:
+        def states(dag_id: str, task_ids: list[str], run_ids: list[str], map_index: int) -> dict[str, Any]:
+            found = answer() if callable(answer) else answer
+            task = task_ids[0] if map_index < 0 else f"{task_ids[0]}_{map_index}"
+            return {run_ids[0]: {task: found}} if found is not None else {}
+
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+    return says
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "scheduled", "running", "queued", None])
+@pytest.mark.parametrize("map_index", [-1, 3])
+def test_a_task_that_a_person_ended_takes_its_run_with_it(
+    airflow_says: Any, state: str | None, map_index: int
+) -> None:
+    ti = TaskInstance(map_index=map_index)
+    trigger = a_trigger(ti, a_run(ti, HANGS))
+    airflow_says(state)
+    asyncio.run(trigger.on_kill())
+    wait(lambda: state_of(only_run()).value == "stopped")
+
+
+def test_a_trigger_that_moved_to_another_triggerer_stops_nothing(airflow_says: Any) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti, HANGS))
+    airflow_says("deferred")
+    asyncio.run(trigger.on_kill())
+    assert only_run().stop is None
+
+
+def test_a_trigger_that_has_fired_stops_nothing(airflow_says: Any) -> None:
+    ti = TaskInstance()
+    handle = a_run(ti, HANGS)
+    trigger = a_trigger(ti, handle, fingerprint={"boot": "another"})
+    assert fired(trigger)["status"] == "elsewhere"
+    trigger.fingerprint = LocalBackend().fingerprint(handle.run)
+    airflow_says("running")
+    asyncio.run(trigger.on_kill())
+    assert only_run().stop is None
+
+
+def test_a_run_that_a_worker_follows_again_is_not_stopped(airflow_says: Any) -> None:
+    """A second triggerer's trigger fired, a worker took the run back, and only then did the first one
+    wake.
+    """
+    ti = TaskInstance()
+    handle = a_run(ti, HANGS)
+    LocalBackend().adopt(handle, in_triggerer(ti.id), on_worker(ti))
+    airflow_says("running")
+    asyncio.run(a_trigger(ti, handle).on_kill())
+    assert only_run().stop is None
+
+
+def test_a_run_that_a_new_try_took_over_during_the_question_is_not_stopped(airflow_says: Any) -> None:
+    ti, another = TaskInstance(), TaskInstance()
+    handle = a_run(ti, HANGS)
+
+    def slow_answer() -> str:
+        LocalBackend().adopt(handle, in_triggerer(ti.id), in_triggerer(another.id))
+        return "failed"
+
+    airflow_says(slow_answer)
+    asyncio.run(a_trigger(ti, handle).on_kill())
+    assert only_run().stop is None and only_run().owner == in_triggerer(another.id)
+
+
+def test_an_airflow_that_does_not_answer_stops_nothing(
+    airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti, HANGS))
+    asked = []
+
+    def no_answer() -> str:
+        asked.append(1)
+        raise ConnectionError("the API server is away")
+
+    async def no_pause(_: float) -> None: ...
+
+    airflow_says(no_answer)
+    monkeypatch.setattr(asyncio, "sleep", no_pause)
+    with pytest.raises(ConnectionError):
+        asyncio.run(trigger.on_kill())
+    assert only_run().stop is None and len(asked) == 3
+
+
+# --- the listener
+# -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hook", ["on_task_instance_failed", "on_task_instance_success", "on_task_instance_skipped"]
+)
+def test_a_person_who_ends_a_deferred_task_stops_its_run_also_without_a_triggerer(hook: str) -> None:
+    ti, other = TaskInstance(), TaskInstance(run_id="other")
+    mine, others = a_run(ti, HANGS), a_run(other, HANGS)
+    arguments = {"previous_state": None, "task_instance": ti}
+    if hook == "on_task_instance_failed":
+        arguments["error"] = "TaskInstance's state was manually set to `failed`."
+    getattr(plugin.Listener(), hook)(**arguments)
+    wait(lambda: state_of(LocalBackend().observe(mine.run)).value == "stopped")
+    assert LocalBackend().observe(others.run).stop is None
+
+
+def test_a_task_that_ends_by_itself_stops_nothing() -> None:
+    ti = TaskInstance()
+    a_run(ti, HANGS)
+    plugin.Listener().on_task_instance_failed("running", ti, RuntimeError("it failed"))
+    assert only_run().stop is None
+
+
+def test_a_run_that_a_worker_follows_is_not_the_listeners() -> None:
+    ti = TaskInstance()
+    handle = a_run(ti, HANGS)
+    LocalBackend().adopt(handle, in_triggerer(ti.id), on_worker(ti))
+    plugin.Listener().on_task_instance_failed(None, ti, "manually")
+    assert only_run().stop is None
+
+
+# --- looking for what others do
+# ---------------------------------------------------------------------------------------
+
+
+def test_a_run_of_others_is_watched_by_name_or_key_until_it_ends() -> None:
+    ti = TaskInstance(run_id="the key")
+    handle = a_run(ti)
+    from allaboard.backends.local.machine import fingerprint
+
+    place = fingerprint(str(LocalBackend().runs))
+    for how in ({"run": handle.run}, {"run": "small"}, {"key": "the key"}):
+        trigger = RunTrigger(fingerprint=place, poll=0.05, **how)
+        assert fired(RunTrigger(**deserialize(serialize(trigger.serialize()[1])))) == {
+            "version": 1,
+            "status": "there",
+        }
+    assert fired(RunTrigger(run="small", fingerprint={**place, "boot": "another"}))["status"] == "elsewhere"
+
+
+def test_a_checkpoint_is_there_once_it_is_complete_and_above_the_step(tmp_path: Path) -> None:
+    run = tmp_path / "checkpoints" / "small-1"
+    trigger = CheckpointTrigger(uri=str(run), after=5, fingerprint=fingerprint_of(str(run)), poll=0.05)
+    assert not trigger.is_there()
+    (run / "step-000000000009").mkdir(parents=True)
+    (run / "step-000000000009" / "state").write_bytes(b"half")
+    assert not trigger.is_there(), "no manifest, no checkpoint"
+    save(open_store(run), Manifest(step=5), {"state": b"five"})
+    assert not trigger.is_there(), "not above the step"
+    save(open_store(run), Manifest(step=6, metrics={"loss": 0.5}), {"state": b"six"})
+    assert fired(CheckpointTrigger(**deserialize(serialize(trigger.serialize()[1]))))["status"] == "there"
+    found = newest(str(tmp_path / "checkpoints"))
+    assert found is not None and (found["step"], found["metrics"]) == (6, {"loss": 0.5})
+
+
+def test_a_bucket_can_be_seen_from_anywhere() -> None:
+    assert fingerprint_of("s3://bucket/prefix") is None
+
+
+def test_a_folder_of_another_machine_is_not_looked_for_here(tmp_path: Path) -> None:
+    place = {**(fingerprint_of(str(tmp_path)) or {}), "boot": "another"}
+    assert fired(CheckpointTrigger(uri=str(tmp_path), fingerprint=place))["status"] == "elsewhere"
+    gone = {**(fingerprint_of(str(tmp_path)) or {}), "folder": str(tmp_path / "gone")}
+    assert fired(CheckpointTrigger(uri=str(tmp_path), fingerprint=gone))["status"] == "elsewhere"
