@@ -20,8 +20,8 @@ os.environ["AIRFLOW__ALLABOARD__INSTANCE"] = "tests"
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs, slots and the default store of this test alone, emptied of live runs at the end. Airflow's plugin is not
-    loaded, as in a bare process.
+    """Runs, slots and the default store of this test alone, emptied of live runs at the end. Airflow's plugin
+    is not loaded, as in a bare process.
     """
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.status import state_of
