@@ -66,8 +66,9 @@ def test_a_training_that_writes_without_end_does_not_fill_the_log(
     artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, _, _ = trained(artifacts, {**job, "environment": {"TALK": "5000"}})
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[rank0]")]
-    assert 300 <= len(lines) <= 330
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if line.startswith("[rank0]")]
+    assert 300 <= len(lines) <= 330, said
     assert "lines left out here; all are in" in lines[-1]
     assert made.run in lines[-1]
 

@@ -246,7 +246,7 @@ class Rank0:
         self.counted_at = now
         if seen.attempt != self.attempt:
             self.attempt, self.cursor = seen.attempt, None
-        for line in self._lines(seen):
+        for line in self._lines(seen, last):
             if self.allowance < 1:
                 self.left_out += 1
                 continue
@@ -256,15 +256,18 @@ class Rank0:
         if last:
             yield from self._left_out(seen)
 
-    def _lines(self, seen: Observation) -> list[str]:
+    def _lines(self, seen: Observation, last: bool) -> list[str]:
         found: list[str] = []
-        with suppress(AllaboardError):  # a log that cannot be read now may be readable at the next look
+        try:
             for item in self.backend.logs(self.run, Selection(ranks=(0,), attempt=seen.attempt), self.cursor):
                 if isinstance(item, LogLine):
                     if decode(item.text) is None:
                         found.append(item.text)
                 else:
                     self.cursor = item
+        except AllaboardError as error:
+            # What cannot be read now may be readable at the next look, if there is one.
+            return [f"… what it wrote cannot be read: {error}"] if last else []
         return found
 
     def _left_out(self, seen: Observation) -> Iterator[str]:
