@@ -3,18 +3,21 @@
     make demo ARGS="--epochs 2"       a shorter training
 
 Everything that it makes is in one folder, `.allaboard/demo`, and the end says where in it. The second time
-there is a champion, so only a better model is promoted.
+there is a champion, so only a better model is promoted. Ctrl-C ends it, with the training and Airflow.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,6 +132,12 @@ class Show:
 def main(epochs: int | None) -> int:
     began = time.monotonic()
     FOLDER.mkdir(parents=True, exist_ok=True)
+    alone = (FOLDER / "lock").open("w")  # held until this process ends
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        console.print(f"[red]✗[/] another demo runs in {near(FOLDER)} just now; wait for its end")
+        return 2
     os.environ |= {"ALLABOARD_HOME": str(HOME), "ALLABOARD_STORE": str(STORE)}
     before = history(open_store(STORE / "digits")) if STORE.exists() else History()
     introduce(before.champion)
@@ -137,7 +146,11 @@ def main(epochs: int | None) -> int:
         conf = {} if epochs is None else {"epochs": epochs}
         begin(airflow, run, conf)
         show = Show()
-        ok = follow(airflow, run, show)
+        try:
+            ok = follow(airflow, run, show)
+        except KeyboardInterrupt:
+            give_up(airflow, run)
+            raise
         results = {name: xcom(airflow, run, name) for name in STEPS}
     if not ok:
         return failed(show, run)
@@ -197,6 +210,16 @@ def begin(airflow: OwnAirflow, run: str, conf: Mapping[str, Any]) -> None:
         time.sleep(0.5)
 
 
+def give_up(airflow: OwnAirflow, run: str) -> None:
+    """Ctrl-C: a person fails the DAG run, and its training ends with it."""
+    console.print("\n[yellow]The demo ends here, and the training with it ...[/]")
+    with suppress(ApiError, OSError, KeyboardInterrupt):
+        airflow.api("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": "failed"})
+        end = time.monotonic() + 40  # members have 30 s of grace
+        while any(not state_of(seen).is_final for seen in LocalBackend().list()) and time.monotonic() < end:
+            time.sleep(0.2)
+
+
 def follow(airflow: OwnAirflow, run: str, show: Show) -> bool:
     """Until the DAG run has ended; whether it succeeded."""
     if console.is_terminal:
@@ -208,7 +231,7 @@ def follow(airflow: OwnAirflow, run: str, show: Show) -> bool:
     )
 
 
-def watch(airflow: OwnAirflow, run: str, show: Show, news: Any) -> Iterator[Step]:
+def watch(airflow: OwnAirflow, run: str, show: Show, news: Callable[[Step], None]) -> Iterator[Step]:
     """The steps, once all have ended."""
     backend, said, end = LocalBackend(), 0.0, time.monotonic() + LIMIT
     while time.monotonic() < end:
@@ -221,7 +244,7 @@ def watch(airflow: OwnAirflow, run: str, show: Show, news: Any) -> Iterator[Step
                     told(step.name, xcom(airflow, run, step.name)) if step.state == "success" else step.state
                 )
             if step.name in ("train", "evaluate") and step.state in ("running", "deferred"):
-                step.training = looked(backend, airflow, run, step.name) or step.training
+                step.training = looked(backend, airflow, run, step) or step.training
             if fresh and step.state in ("running", *ENDED):
                 news(step)
             elif moves(step) and time.monotonic() - said > 5:
@@ -239,11 +262,12 @@ def moves(step: Step) -> bool:
     return step.state not in ENDED and step.training is not None and step.training.progress.step is not None
 
 
-def looked(backend: LocalBackend, airflow: OwnAirflow, run: str, task: str) -> Observation | None:
+def looked(backend: LocalBackend, airflow: OwnAirflow, run: str, step: Step) -> Observation | None:
     """What the training of a task does just now."""
-    place = xcom(airflow, run, task, "allaboard_run")
+    place = None if step.training else xcom(airflow, run, step.name, "allaboard_run")
+    name = step.training.run if step.training else place["run"] if place else None
     try:
-        return backend.observe(place["run"]) if place else None
+        return backend.observe(name) if name else None
     except AllaboardError:
         return None
 
@@ -290,19 +314,8 @@ def failed(show: Show, run: str) -> int:
 
 def ending(before: History, after: History, results: Mapping[str, Any], run: str, seconds: float) -> None:
     """What came of it, where everything is, and what to try next."""
-    champion = after.champion
-    assert champion is not None
-    accuracy = champion.metrics.get("accuracy", float("nan"))
     console.rule(style="green")
-    if before.champion is None or champion.number > before.champion.number:
-        console.print(
-            f"[bold green]✓ Promoted:[/] [bold]champion number {champion.number}, accuracy {accuracy:.4f}[/]"
-        )
-    else:
-        console.print(
-            f"[bold green]✓ The gate stayed shut:[/] [bold]the champion stays number {champion.number}, "
-            f"accuracy {accuracy:.4f}[/]; a model that is not better is not promoted"
-        )
+    console.print(verdict(before.champion, after.champion, results["promote"]["verdict"]["reason"]))
     console.print(f"[dim]All of it took {show_seconds(seconds)}.[/]\n")
     train = results["train"]
     command = f"ALLABOARD_HOME={shlex.quote(near(HOME))} {near(Path(sys.executable).with_name('allaboard'))}"
@@ -326,6 +339,18 @@ def ending(before: History, after: History, results: Mapping[str, Any], run: str
         console.print()
 
 
+def verdict(before: Promotion | None, after: Promotion | None, reason: str) -> str:
+    """What the gate said."""
+    if after is None:
+        return f"[bold green]✓ The gate stayed shut:[/] [bold]there is no champion yet[/]; {escape(reason)}"
+    accuracy = after.metrics.get("accuracy", float("nan"))
+    which = f"champion number {after.number}, accuracy {accuracy:.4f}"
+    if before is None or after.number > before.number:
+        return f"[bold green]✓ Promoted:[/] [bold]{which}[/]"
+    shut = "[bold green]✓ The gate stayed shut:[/]"
+    return f"{shut} [bold]it stays {which}[/]; a model that is not better is not promoted"
+
+
 def near(path: Path) -> str:
     """A path as it is typed from here."""
     try:
@@ -339,6 +364,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--epochs", type=int, help="how often the data is gone through (16)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main(parser.parse_args().epochs))
     except KeyboardInterrupt:

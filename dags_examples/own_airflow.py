@@ -38,7 +38,7 @@ class OwnAirflow:
         self.log = self.home / "airflow.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.environ = {**os.environ, **self._settings(), **(settings or {})}
+        self.environ = {**_callers(), **self._settings(), **(settings or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self._token = ""
         # A proxy is for the world outside, and this is none.
@@ -188,6 +188,18 @@ class OwnAirflow:
                 if asked == 1:
                     raise
         return None
+
+
+def _callers() -> dict[str, str]:
+    """The caller's environment without another Airflow's: its database above all is not ours to touch. A
+    connection of ours may be given in it.
+    """
+    others = ("AIRFLOW", "_AIRFLOW", "PYTHONDONTWRITEBYTECODE")
+    return {
+        n: v
+        for n, v in os.environ.items()
+        if n.startswith("AIRFLOW_CONN_ALLABOARD") or not n.startswith(others)
+    }
 
 
 class ApiError(Exception):
