@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if not wanted:
             item.add_marker(pytest.mark.skip(reason="needs a Kubernetes cluster; say --e2e"))
+
+
+_seen = {"left out": 0, "tried again": 0}
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    _seen["left out"] += len(items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seen["tried again"] += report.outcome == "rerun"  # type: ignore[comparison-overlap]  # of pytest-rerunfailures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tells_what_a_green_line_would_hide(
+    record_testsuite_property: Callable[[str, object], None],
+) -> Iterator[None]:
+    """For the closing line of tests/run.py, which reads the report."""
+    yield
+    for name, count in _seen.items():
+        record_testsuite_property(name, count)
 
 
 @pytest.fixture(autouse=True)

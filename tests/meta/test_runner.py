@@ -25,7 +25,7 @@ run.LINGERING = 1.0
 run.INTERRUPTED_GRACE = 10
 arguments = (str(folder / "suite"), "-p", "no:cacheprovider")
 run.SUITES = (run.Suite("one", arguments, Path(sys.executable).parent),)
-sys.exit(run.main([]))
+sys.exit(run.main(sys.argv[2:]))
 """
 
 
@@ -35,10 +35,14 @@ def runner(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, tests: str) -> tuple[int, str]:
+def run(folder: Path, tests: str, *arguments: str) -> tuple[int, str]:
     (folder / "suite" / "test_it.py").write_text(tests)
     answer = subprocess.run(
-        [sys.executable, "-c", RUNNER, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", RUNNER, str(folder), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return answer.returncode, answer.stdout
 
@@ -66,6 +70,28 @@ def test_no_test_at_all_fails_it(runner: Path) -> None:
     code, output = run(runner, "")
     assert code == 1
     assert output.splitlines()[-1].startswith("one: no tests ran in ")
+
+
+def test_it_tells_what_was_left_out_and_what_passed_at_a_later_try(tmp_path: Path) -> None:
+    """Both would hide behind a green line. The hooks are those of tests/conftest.py."""
+    (tmp_path / "suite").mkdir()
+    hooks = "pytest_deselected, pytest_runtest_logreport, pytest_unconfigure"
+    (tmp_path / "suite" / "conftest.py").write_text(
+        f"from tests.conftest import _tells_what_a_green_line_would_hide, {hooks}\n"
+    )
+    tests = """
+import pathlib, pytest
+def test_wobbles(tmp_path_factory):
+    seen = pathlib.Path(__file__).with_name("seen")
+    there = seen.exists()
+    seen.touch()
+    assert there
+@pytest.mark.slow
+def test_left_out(): assert False
+"""
+    code, output = run(tmp_path, tests, "--reruns=1", "-m", "not slow")
+    assert code == 0
+    assert output.splitlines()[-1].startswith("one: 1 passed, 1 left out, 1 tried again in ")
 
 
 def test_a_file_that_cannot_be_read_fails_it(runner: Path) -> None:
