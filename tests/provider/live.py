@@ -98,11 +98,13 @@ class Live:
             with suppress(AssertionError):
                 until("the run ended", lambda run=seen.run: state_of(backend.observe(run)).is_final, 30)  # type: ignore[misc]
 
-    def start(self, dag: str) -> Run:
+    def start(self, dag: str, **params: Any) -> Run:
         """Trigger a DAG."""
         until(f"DAG {dag} is known", lambda: self.known(dag))
         name = f"{dag}-{secrets.token_hex(4)}"
-        self.airflow.api("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": name, "logical_date": None})
+        self.airflow.api(
+            "POST", f"/dags/{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params}
+        )
         return Run(self, dag, name)
 
     def known(self, dag: str) -> bool:

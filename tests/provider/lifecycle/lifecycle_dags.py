@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 
 from allaboard import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
+from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 
 SOON = timedelta(seconds=1)
 
@@ -101,6 +102,12 @@ dag("elsewhere", Elsewhere)
 dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=5))
 dag("dies_after_launch", DiesAfterLaunch, retries=1, retry_delay=SOON)
 dag("dies_with_the_result", DiesWithTheResult, retries=1, retry_delay=SOON)
+
+with DAG("watching", schedule=None, params={"run": "", "saved": ""}):
+    TrainingJobSensor(task_id="run", run="{{ params.run }}", poke_interval=1)
+    CheckpointSensor(
+        task_id="saved", uri="store://lifecycle/{{ params.run }}", after="{{ params.saved }}", poke_interval=1
+    )
 
 with DAG("mapped", schedule=None):
     TrainingJobOperator.partial(task_id="train").expand(

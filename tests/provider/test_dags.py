@@ -1,0 +1,124 @@
+"""The retraining DAG: it can be read, is the same at every reading, and runs with `airflow dags test`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.promotion import history
+from allaboard.storage import open_store
+
+BROKEN = """
+from airflow.sdk import DAG
+from allaboard_provider.operators import TrainingJobOperator
+with DAG("broken", schedule=None):
+    TrainingJobOperator(
+        task_id="train",
+        job={"name": "broken", "command": ["python", "-c", "raise ValueError('not right')"], "workers": "{{ 2 }}"},
+    )
+"""
+
+
+def read(folder: Path) -> Any:
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(str(folder))
+
+
+def test_the_examples_folder_holds_the_dag_and_nothing_that_cannot_be_read(examples: Path) -> None:
+    bag = read(examples)
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {"retrain_digits"}
+
+
+def test_the_chain_is_prepare_train_collect_evaluate_promote(examples: Path) -> None:
+    dag = read(examples / "retrain_digits.py").dags["retrain_digits"]
+    assert [task.task_id for task in dag.topological_sort()] == [
+        "prepare",
+        "train",
+        "collect",
+        "evaluate",
+        "promote",
+    ]
+    assert all(len(task.upstream_task_ids) <= 2 for task in dag.tasks)
+    assert dag.get_task("train").deferrable and dag.get_task("evaluate").deferrable
+
+
+def test_every_path_of_the_chain_hangs_off_the_connections_store(examples: Path) -> None:
+    """So the same DAG runs elsewhere once the connection says so: no step reads another step's disk."""
+    dag = read(examples / "retrain_digits.py").dags["retrain_digits"]
+    train = dag.get_task("train").job
+    places = [
+        dag.get_task("prepare").into,
+        train["data"]["shards"],
+        train["checkpoints"]["uri"],
+        dag.get_task("collect").into,
+        dag.get_task("promote").store,
+    ]
+    assert [place for place in places if not place.startswith("store://")] == []
+    assert all(task.allaboard_conn_id == "allaboard_default" for task in dag.tasks)
+
+
+def test_reading_it_again_makes_no_new_version_of_it(examples: Path) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    def written() -> str:
+        dag = read(examples / "retrain_digits.py").dags["retrain_digits"]
+        return json.dumps(DagSerialization.to_dict(dag), sort_keys=True, default=str)
+
+    assert written() == written()
+
+
+def airflow(folder: Path, dags: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """``airflow WORDS`` in a home of its own."""
+    environ: Mapping[str, str] = {
+        **os.environ,
+        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [sys.executable, "-m", "airflow", *words]
+    return subprocess.run(
+        command,
+        env=environ,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path) -> None:
+    """Without a connection, a database that has just been made, and the installation not named yet."""
+    assert airflow(tmp_path, examples, "db", "migrate").returncode == 0
+    answer = airflow(tmp_path, examples, "dags", "test", "retrain_digits", "--conf", '{"epochs": 8}')
+    assert answer.returncode == 0, answer.stdout
+    assert "resumed" not in answer.stdout and "step 158/158 (100 %)" in answer.stdout
+    champion = history(open_store(tmp_path / "home" / "store" / "digits")).champion
+    assert champion is None or champion.metrics["accuracy"] >= 0.97
+    verdict = "promoted:" if champion else "not promoted: accuracy"
+    assert verdict in answer.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "broken.py").write_text(BROKEN)
+    assert airflow(tmp_path, dags, "db", "migrate").returncode == 0
+    answer = airflow(tmp_path, dags, "dags", "test", "broken")
+    assert answer.returncode == 1
+    assert "ValueError: not right" in answer.stdout and "allaboard logs broken-" in answer.stdout
