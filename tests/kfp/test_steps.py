@@ -387,7 +387,7 @@ def test_a_model_that_is_not_better_is_not_promoted_and_the_step_succeeds(
             verdict=place[dsl.Metrics], report=place[dsl.HTML],
         )  # fmt: skip
 
-    earlier = made.checkpoint.replace("10", "08")
+    earlier = f"{made.checkpoint[:-2]}08"
     assert gate(made.checkpoint, {"accuracy": 0.98}, "first") == (True, 1, made.checkpoint)
     assert gate(earlier, {"accuracy": 0.9805}, "second") == (False, 1, made.checkpoint)
     assert "not promoted; the champion stays number 1" in capsys.readouterr().out

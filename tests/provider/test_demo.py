@@ -82,8 +82,12 @@ def test_ctrl_c_ends_the_training_and_airflow_with_it(place: Path, monkeypatch: 
     monkeypatch.setenv("ALLABOARD_HOME", str(place / ".allaboard" / "demo" / "home"))
     before = len(LocalBackend().list())
     process = demo(place, "--epochs", "400")
-    until("the training is at its steps", lambda: any(seen.progress.step for seen in LocalBackend().list()[:1])
-          and len(LocalBackend().list()) > before)  # fmt: skip
+
+    def at_its_steps() -> bool:
+        runs = LocalBackend().list()
+        return len(runs) > before and bool(runs[0].progress.step)
+
+    until("the training is at its steps", at_its_steps)
     process.send_signal(signal.SIGINT)
     text = said(process)
     assert process.returncode == 130, text

@@ -255,6 +255,19 @@ def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[s
     assert told(capsys) == ["queued: waits for 2 CPUs", "running: 1 master"]
 
 
+def test_a_run_that_was_over_before_the_first_look_still_says_that_it_ran(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = PlainView(lambda: [])
+    conditions = (a_condition("Created"), a_condition("Running", "False"), a_condition("Succeeded"))
+    view.seen(seen(State.SUCCEEDED, members=(a_member("master-0"),), conditions=conditions))
+    assert told(capsys) == ["running: 1 master"]
+    view = PlainView(lambda: [])
+    view.seen(seen(State.RUNNING, members=(a_member("master-0"),)))
+    view.seen(seen(State.SUCCEEDED, members=(a_member("master-0"),)))
+    assert told(capsys) == ["running: 1 master"], "once"
+
+
 def test_warnings_are_told_once_and_what_is_normal_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     events = [Event(1.0, "Normal", "Started", "worker-0", "started try 0")]
     view = PlainView(lambda: events)

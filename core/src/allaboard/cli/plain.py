@@ -34,6 +34,7 @@ class PlainView:
         self.reported: int | None = None
         self.reported_at = float("-inf")
         self.told = 0
+        self.ran = False
         self.notes: set[str] = set()
 
     def launched(self, handle: Handle) -> None:
@@ -73,8 +74,12 @@ class PlainView:
 
     def _state(self, seen: Observation) -> None:
         state = state_of(seen)
-        if state.is_final:  # the last words say it
+        if state.is_final:  # the last words say it; but a run may be over before the first look at it
+            started = next((c.since for c in seen.conditions if c.type == "Running"), None)
+            if started is not None and not self.ran:
+                self._line(f"{words.clock(seen.started or started)}  running: {words.gang(seen.members)}")
             return
+        self.ran = self.ran or state is State.RUNNING
         more = {
             State.QUEUED: seen.waiting or "",
             State.STARTING: words.gang(seen.members),

@@ -102,9 +102,10 @@ class AttemptFolder:
         return False
 
     def ask(self, name: str, body: Mapping[str, Any]) -> None:
-        """Leave a request for the supervisor and wake it."""
-        write_json(self.requests / f"{name}.json", body)
-        self.poke()
+        """Leave a request for the supervisor and wake it. Nobody, if the run was deleted meanwhile."""
+        with suppress(FileNotFoundError):
+            write_json(self.requests / f"{name}.json", body)
+            self.poke()
 
     def poke(self) -> None:
         """Wake the supervisor; nobody listening is no error."""
