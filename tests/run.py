@@ -62,6 +62,8 @@ SUITES = (
 
 def main(arguments: list[str]) -> int:
     adopt_orphans()
+    # Under nohup it would be ignored, by the tests too, and some of them hang up.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     REPORTS.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LIMIT
     closing: list[str] = []

@@ -79,8 +79,10 @@ def handlers_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored
     with handlers_as_before():
         yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_run_to_its_end_is_handed_over() -> None:
