@@ -62,8 +62,9 @@ SUITES = (
 
 def main(arguments: list[str]) -> int:
     adopt_orphans()
-    # Under nohup it would be ignored, by the tests too, and some of them hang up.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Under nohup, or behind a script's `&`, they would be ignored, also by pytest and the tests, which send them.
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
     REPORTS.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LIMIT
     closing: list[str] = []
