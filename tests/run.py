@@ -62,7 +62,7 @@ SUITES = (
 
 def main(arguments: list[str]) -> int:
     adopt_orphans()
-    # Under nohup, or behind a script's `&`, they would be ignored, also by pytest and the tests, which send them.
+    # Under nohup, or behind `&`, they would be ignored: by pytest too, and by the tests, which send them.
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     REPORTS.mkdir(parents=True, exist_ok=True)
