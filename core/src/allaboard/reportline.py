@@ -47,20 +47,24 @@ def encode(kind: str, **fields: Any) -> str:
 
 
 def decode(line: str) -> Report | None:
-    """The report in a log line, or None when the line is something else (also when it was cut short)."""
+    """The report in a log line, or None when the line is something else (also when it was cut short).
+
+    Of a writer that put NaN or Infinity there, which JSON has not, they are null and named, as `encode` does.
+    """
     start = line.find(PREFIX + "{")
     if start < 0:
         return None
     try:
         body = json.loads(line[start + len(PREFIX) :])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     version, kind = body.pop("v", None), body.pop("kind", None)
     nonfinite = body.pop("nonfinite", ())
     if not isinstance(version, int) or not isinstance(kind, str):
         return None
-    names = tuple(n for n in nonfinite if isinstance(n, str)) if isinstance(nonfinite, (list, tuple)) else ()
-    return Report(kind, body, names, version)
+    names = [n for n in nonfinite if isinstance(n, str)] if isinstance(nonfinite, (list, tuple)) else []
+    fields = {name: _plain(value, name, names) for name, value in body.items()}
+    return Report(kind, fields, tuple(names), version)
 
 
 def _plain(value: Any, path: str, nonfinite: list[str]) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allaboard.errors import BadInput, Problem
+from allaboard.errors import BadInput, Problem, SiteError
 from allaboard.job import TrainingJob
 
 STORE = "store://"
@@ -32,10 +32,15 @@ class Site:
 
 
 def home(environ: Mapping[str, str]) -> str:
-    """``ALLABOARD_HOME``, or ``~/.allaboard``: runs, secrets and the default store of this user."""
+    """``ALLABOARD_HOME``, or ``~/.allaboard``: runs, secrets and the default store of this user. Raises
+    SiteError for a user without a home, as containers have.
+    """
     import os.path
 
-    return os.path.abspath(os.path.expanduser(environ.get("ALLABOARD_HOME") or "~/.allaboard"))
+    folder = os.path.expanduser(environ.get("ALLABOARD_HOME") or "~/.allaboard")
+    if folder.startswith("~"):
+        raise SiteError(f"{folder}: this user has no home folder here; set ALLABOARD_HOME to a folder")
+    return os.path.abspath(folder)
 
 
 def site_of(

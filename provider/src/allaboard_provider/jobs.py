@@ -11,7 +11,6 @@ from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
 from allaboard.jobfile import SUFFIXES, load
-from allaboard_provider.task import dag_folder
 
 
 def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
@@ -31,6 +30,12 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
     # As a mapping first: a TrainingJob names unknown fields only, and says nothing of what else is wrong.
     fields = job.as_mapping() if isinstance(job, TrainingJob) else job
     return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
+
+
+def dag_folder(operator: Any) -> str:
+    """Where relative paths of a DAG's jobs start: the folder of the DAG file."""
+    file = operator.dag.fileloc if operator.has_dag() else None
+    return str(Path(file).absolute().parent if file else Path.cwd())
 
 
 def as_mapping(text: str, what: str) -> Mapping[str, Any]:

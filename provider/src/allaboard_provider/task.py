@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import (
@@ -435,12 +434,6 @@ def is_hopeless(outcome: Outcome) -> bool:
 def result_of(outcome: Outcome) -> dict[str, Any]:
     """What goes into XCom: ``status --json`` without members (contract, section 4)."""
     return {name: value for name, value in outcome.summary.items() if name != "members"}
-
-
-def dag_folder(operator: Any) -> str:
-    """Where relative paths of a DAG's jobs start: the folder of the DAG file."""
-    file = operator.dag.fileloc if operator.has_dag() else None
-    return str(Path(file).absolute().parent if file else Path.cwd())
 
 
 def observation_words(seen: Observation) -> str:

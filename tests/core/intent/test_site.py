@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from allaboard import BadInput
-from allaboard.site import Site, place_job, resolve_uri, site_of
+from allaboard.errors import SiteError
+from allaboard.site import Site, home, place_job, resolve_uri, site_of
 from allaboard.testing import a_job
 
 SITE = Site(store="s3://bucket/ml", mounts={"/data": "/mnt/d", "/data/big": "/mnt/big"})
@@ -63,3 +64,12 @@ def test_a_site_from_the_environment_and_its_mistakes() -> None:
         site_of({"ALLABOARD_MOUNTS": "data"})
     with pytest.raises(BadInput, match="known: shrink, strict"):
         site_of({}, fit="loose")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "os.path.expanduser", lambda path: path
+    )  # as for a user without an entry
+    with pytest.raises(SiteError, match="set ALLABOARD_HOME"):
+        home({})
+    assert home({"ALLABOARD_HOME": "/somewhere"}) == "/somewhere"

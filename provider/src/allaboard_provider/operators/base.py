@@ -40,7 +40,7 @@ class StoreOperator(BaseOperator):
         """The place that a parameter names. A result of another task stands for its ``uri``."""
         from allaboard.errors import BadInput
         from allaboard.site import resolve_uri
-        from allaboard_provider.task import dag_folder
+        from allaboard_provider.jobs import dag_folder
 
         if isinstance(value, Mapping):
             value = value.get("uri")

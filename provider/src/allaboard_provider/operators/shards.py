@@ -91,7 +91,7 @@ class PrepareShardsOperator(StoreOperator):
     def _place(self, text: str) -> str:
         from pathlib import Path
 
-        from allaboard_provider.task import dag_folder
+        from allaboard_provider.jobs import dag_folder
 
         path, colon, function = text.rpartition(":")
         if colon and path.endswith(".py") and function.isidentifier():

@@ -48,7 +48,7 @@ class CheckpointSensor(Watching):
 
     def _place(self) -> str:
         from allaboard.site import resolve_uri
-        from allaboard_provider.task import dag_folder
+        from allaboard_provider.jobs import dag_folder
 
         return resolve_uri(self.uri, self.hook.site, dag_folder(self))
 
