@@ -100,6 +100,8 @@ class PlainView:
         last = step is not None and step == seen.progress.total
         if step is None or step == self.reported:
             return
+        if state_of(seen) in (State.QUEUED, State.STARTING):  # what an earlier attempt came to; not news
+            return
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
             self._line(f"{words.clock(time.time())}  {words.progress(seen)}")
