@@ -1,0 +1,86 @@
+"""Everything that a connection to one API server is made of, as one value, and where its credentials come
+from. Secrets are kept out of every `repr`, message and log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What is shown to the server now: an ``Authorization`` header, a client certificate with its key (both
+    PEM), or neither. ``expires``: epoch seconds from which on it is refused.
+    """
+
+    authorization: str | None = field(default=None, repr=False)
+    certificate: tuple[str, str] | None = field(default=None, repr=False)
+    expires: float | None = None
+
+
+class Credentials(Protocol):
+    """Where secrets come from. Methods may be called by several threads."""
+
+    def due(self, now: float) -> bool:
+        """Whether `current` would have to ask somebody (run a plugin, read a file) and so may block."""
+
+    def current(self, now: float) -> Secret:
+        """A secret that is good for a while yet. Raises SiteError or BackendUnreachable."""
+
+    def renew(self) -> None:
+        """Forget what is kept: the server refused it."""
+
+    def fingerprint(self) -> str:
+        """Tells two sources of credentials apart; nothing secret can be read from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``server``: its URL; ``authority``: PEM of the CAs that may have signed it, None: those of the system;
+    ``tls_name``: what its certificate is for, when that is not the host of the URL; ``proxy``: URL, None:
+    reached directly; ``namespace``: where its owner works; ``source``: where all this was read, for people.
+    """
+
+    server: str
+    credentials: Credentials
+    authority: str | None = field(default=None, repr=False)
+    verify: bool = True
+    tls_name: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    namespace: str = "default"
+    source: str = ""
+
+    @property
+    def identity(self) -> str:
+        """Equal for those who would see the same: one server, one source of credentials."""
+        words = "\0".join(
+            [self.server, self.tls_name or "", self.proxy or "", self.credentials.fingerprint()]
+        )
+        return hashlib.blake2s(words.encode(), digest_size=16).hexdigest()
+
+
+Source = Callable[[], Settings]
+"""Reads the settings anew: a kubeconfig or a mounted CA may have been replaced since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Credentials that do not change."""
+
+    secret: Secret
+
+    def due(self, now: float) -> bool:
+        return False
+
+    def current(self, now: float) -> Secret:
+        return self.secret
+
+    def renew(self) -> None:
+        return None
+
+    def fingerprint(self) -> str:
+        said = f"{self.secret.authorization}\0{self.secret.certificate}"
+        return hashlib.blake2s(said.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,929 @@
+"""The API server, spoken to: `Api` blocks, `AsyncApi` does not, and both have the same methods over the same
+conversation (`wire`). Objects go and come as plain JSON mappings.
+
+Both stand on what the Kubernetes clients themselves stand on (urllib3; aiohttp), not on the clients: those
+build a TLS context each and read the CA bundle for it (25 ms), import for a third of a second, drop fields
+that their models do not know, and hide the header that says when to come back. From 29 to 37 what is below
+them did not change.
+
+``namespace``: None is the one that the settings name, ``""`` is all of them. Every method raises `ApiError`
+for what the server refuses, and `BackendUnreachable` when no answer came within the patience. No wait is
+without an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from allaboard.backends.kubernetes import wire
+from allaboard.backends.kubernetes.errors import Gone, Missing
+from allaboard.backends.kubernetes.resources import Resource
+from allaboard.backends.kubernetes.settings import Secret, Settings, Source
+from allaboard.backends.kubernetes.tls import context_of
+from allaboard.backends.kubernetes.wire import Broken, Json, Patience, Reply, Request
+from allaboard.errors import AllaboardError, BackendUnreachable
+
+if TYPE_CHECKING:
+    import aiohttp
+    import urllib3
+
+CONNECT_SECONDS = 8.0
+PAGE = 500
+WATCH_SECONDS = 50
+"""How long the server keeps a watch open. Load balancers cut what is silent for 60 s, some without a word,
+and the server sends a bookmark once a minute and one just before the end: so a stream that it ends sooner is
+never silent that long."""
+WATCH_GRACE = 6.0
+"""Seconds past the end that the server was asked for, after which a silent watch counts as lost."""
+CHUNK = 1 << 16
+
+T = TypeVar("T")
+Listed = tuple[list[Json], str]
+"""Objects, and the version of the list."""
+Steps = Generator[Request, Reply, T]
+"""A method in several requests: yields each, is given its reply, returns the result."""
+
+
+class _Client:
+    """What both clients know: where, as whom, and what time it is there."""
+
+    def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
+        self._source = source if callable(source) else lambda: source
+        self.settings = self._source()
+        self.patience = patience or Patience()
+        self._ahead: float | None = None
+
+    @property
+    def server(self) -> str:
+        return self.settings.server
+
+    @property
+    def namespace(self) -> str:
+        """Where a method works that is given no namespace."""
+        return self.settings.namespace
+
+    @property
+    def identity(self) -> str:
+        """Equal for clients that see the same: one server, one source of credentials."""
+        return self.settings.identity
+
+    def _in(self, namespace: str | None) -> str:
+        return self.namespace if namespace is None else namespace
+
+    def _talk(self, request: Request) -> Generator[wire.Ask, wire.Answer, Reply]:
+        return wire.exchange(
+            request,
+            server=self.server,
+            started=time.monotonic(),
+            chance=random.random,
+            patience=self.patience,
+        )
+
+    def _headers(self, request: Request, secret: Secret) -> dict[str, str]:
+        from allaboard import __version__
+
+        headers = {**request.headers(), "user-agent": f"allaboard/{__version__}"}
+        if secret.authorization:
+            headers["authorization"] = secret.authorization
+        return headers
+
+    def _note_time(self, headers: Mapping[str, str]) -> None:
+        with suppress(KeyError, ValueError, TypeError):
+            # The header is cut to seconds: half of one is what it is late in the mean.
+            there = parsedate_to_datetime(headers["date"]).timestamp() + 0.5
+            self._ahead = there - time.monotonic()
+
+    def _reload(self) -> None:
+        """Settings read anew, where that is possible; what is refused now is said by the next answer."""
+        self.settings.credentials.renew()
+        with suppress(AllaboardError):
+            self.settings = self._source()
+
+
+class Stream(Iterator[T]):
+    """A body that comes piece by piece. `close` may be called by another thread: it ends the iteration."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, items: Iterator[T]) -> None:
+        self._response = response
+        self._items = items
+        self._reading = self._closed = False
+
+    def __next__(self) -> T:
+        self._reading = True
+        try:
+            if not self._closed:
+                return next(self._items)
+        except BackendUnreachable:
+            if not self._closed:
+                self._response.close()
+                raise
+        except BaseException:
+            self._response.close()
+            raise
+        finally:
+            self._reading = False
+        self._response.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        self._closed = True
+        sock: Any = getattr(getattr(self._response, "_connection", None), "sock", None)
+        with suppress(OSError, AttributeError):
+            # A reader that waits in recv() sees the end; closing alone would leave it there.
+            sock.shutdown(socket.SHUT_RDWR)
+        if not self._reading:
+            self._response.close()
+
+    def __enter__(self) -> Stream[T]:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Api(_Client):
+    """Blocks. May be used by several threads at once."""
+
+    def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
+        super().__init__(source, patience=patience)
+        self._lock = threading.Lock()
+        self._pool: urllib3.PoolManager | None = None
+        self._pool_of: tuple[Settings, tuple[str, str] | None] | None = None
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pool is not None:
+                self._pool.clear()
+            self._pool, self._pool_of = None, None
+
+    # --- reading
+
+    def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+    ) -> Json:
+        """Raises `Missing`."""
+        return self._json(wire.get(resource, name, self._in(namespace), query))
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int | None = PAGE,
+        resource_version: str | None = None,
+        table: bool = False,
+    ) -> Listed:
+        """All of them, page by page of ``limit``, and the version that the list is of. ``table``: no objects,
+        but their printed columns, ``{"Name": ..., "State": ...}``.
+        """
+        return self._steps(
+            _pages(resource, self._in(namespace), labels, fields, limit, resource_version, table)
+        )
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str,
+        table: bool = False,
+        timeout: float = WATCH_SECONDS,
+    ) -> Stream[tuple[str, Json]]:
+        """What happens after a version, as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server
+        ends it after ``timeout`` seconds (`WATCH_SECONDS` at most). With ``table`` an object is
+        ``{"metadata": {"resourceVersion"}, "rows": [{"Name": ..., "State": ...}]}``. Raises `Gone` when the
+        version is too old, and BackendUnreachable when the stream is cut or falls silent.
+        """
+        request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
+        response = self._exchange(request).stream
+        return Stream(response, _events(self._chunks(response, request), table))
+
+    def log(
+        self,
+        pod: str,
+        namespace: str | None = None,
+        *,
+        container: str | None = None,
+        since: str | None = None,
+        tail: int | None = None,
+        limit_bytes: int | None = None,
+        previous: bool = False,
+        follow: bool = False,
+        timestamps: bool = True,
+        silence: float = WATCH_SECONDS,
+    ) -> Stream[bytes]:
+        """Lines with their ends (one of more than a MiB comes in pieces). ``since``: RFC 3339, taken to the
+        second. Following ends with the container, when the stream is cut, and after ``silence`` seconds
+        without a line: the caller then asks again from where it is. Raises `Invalid` while the container has
+        not started.
+        """
+        request = wire.log(
+            pod,
+            self._in(namespace),
+            container=container,
+            since=since,
+            tail=tail,
+            limit_bytes=limit_bytes,
+            previous=previous,
+            follow=follow,
+            timestamps=timestamps,
+            silence=silence if follow else wire.READ_SECONDS,
+        )
+        response = self._exchange(request).stream
+        return Stream(response, self._lines(response, request, follow))
+
+    # --- writing
+
+    def create(
+        self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Json:
+        """The object as it is now there. Raises `Exists`, `Invalid` and `Forbidden`."""
+        return self._json(wire.create(resource, body, self._in(namespace), dry_run=dry_run))
+
+    def replace(
+        self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
+    ) -> Json:
+        """Compares and swaps by the resourceVersion of ``body``. Raises `Conflict`."""
+        return self._json(wire.replace_with(resource, body, self._in(namespace), sub=sub))
+
+    def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        kind: str = "merge",
+        sub: str | None = None,
+    ) -> Json:
+        """``kind``: merge, json, strategic or apply."""
+        return self._json(wire.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str = "Background",
+        grace: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """What is not there is deleted. Raises `Conflict` when another object has the name (uid), or this one
+        changed (resource_version).
+        """
+        request = wire.delete(
+            resource,
+            name,
+            self._in(namespace),
+            uid=uid,
+            resource_version=resource_version,
+            propagation=propagation,
+            grace=grace,
+            dry_run=dry_run,
+        )
+        with suppress(Missing):
+            self._exchange(request)
+
+    # --- anything else
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        accept: str = wire.JSON,
+    ) -> Any:
+        """Discovery, reviews, ``/readyz``: JSON as it is, anything else as text."""
+        return _content(self._exchange(_raw(method, path, body, query, accept)))
+
+    def server_time(self) -> float:
+        """Epoch seconds by the API server's clock, good to a second."""
+        if self._ahead is None:
+            self.raw("GET", "/version")
+        assert self._ahead is not None, "every HTTP answer is dated"
+        return time.monotonic() + self._ahead
+
+    # --- the driver
+
+    def _json(self, request: Request) -> Json:
+        return _object(self._exchange(request))
+
+    def _steps(self, steps: Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    reply = self._exchange(request)
+                except AllaboardError as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _exchange(self, request: Request) -> Reply:
+        talk = self._talk(request)
+        ask = next(talk)
+        while True:
+            answer: Reply | Broken | None = None
+            if isinstance(ask, wire.Send):
+                answer = self._send(ask.request)
+            elif isinstance(ask, wire.Pause):
+                time.sleep(ask.seconds)
+            else:
+                self._reload()
+            try:
+                ask = talk.send((answer, time.monotonic()))
+            except StopIteration as end:
+                reply: Reply = end.value
+                return reply
+
+    def _send(self, request: Request) -> Reply | Broken:
+        import urllib3
+
+        settings = self.settings
+        secret = settings.credentials.current(time.time())
+        pool = self._pool_for(settings, secret)
+        try:
+            response = pool.urlopen(
+                request.method,
+                settings.server + request.path,
+                body=request.body,
+                headers=self._headers(request, secret),
+                preload_content=False,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.silence),
+            )
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            self._note_time(headers)
+            if request.stream and response.status < 400:
+                return Reply(response.status, headers, stream=response)
+            body = response.read(decode_content=True)
+            response.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return _broken(error, request)
+        return Reply(response.status, headers, body)
+
+    def _pool_for(self, settings: Settings, secret: Secret) -> urllib3.PoolManager:
+        """The pool of connections; another one when certificates changed."""
+        wanted = (settings, secret.certificate)
+        with self._lock:
+            if self._pool is None or self._pool_of != wanted:
+                self._pool, self._pool_of = _pool(settings, secret), wanted
+            return self._pool
+
+    def _chunks(self, response: urllib3.BaseHTTPResponse, request: Request) -> Iterator[bytes]:
+        import urllib3
+
+        try:
+            yield from response.stream(CHUNK, decode_content=True)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._cut(_broken(error, request), request) from error
+
+    def _lines(self, response: urllib3.BaseHTTPResponse, request: Request, follow: bool) -> Iterator[bytes]:
+        splitter = wire.Splitter()
+        try:
+            for chunk in self._chunks(response, request):
+                yield from splitter.feed(chunk)
+        except BackendUnreachable:
+            if not follow:
+                raise
+            # Half a line is left for the next asking, which begins before it.
+            return
+        if splitter.rest:
+            yield splitter.rest
+
+    def _cut(self, broken: Broken, request: Request) -> BackendUnreachable:
+        return BackendUnreachable(f"API server {self.server} {broken.text}; in the midst of: {request.what}")
+
+
+class AsyncApi(_Client):
+    """The same in a loop, for any number of tasks. ``concurrency``: how many requests are under way at most;
+    watches and followed logs are not counted.
+    """
+
+    def __init__(
+        self, source: Source | Settings, *, patience: Patience | None = None, concurrency: int = 32
+    ) -> None:
+        super().__init__(source, patience=patience)
+        self._lock = asyncio.Lock()
+        self._turn = asyncio.Semaphore(concurrency)
+        self._session: aiohttp.ClientSession | None = None
+        self._context: ssl.SSLContext | None = None
+
+    async def __aenter__(self) -> AsyncApi:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # --- reading
+
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+    ) -> Json:
+        return await self._json(wire.get(resource, name, self._in(namespace), query))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int | None = PAGE,
+        resource_version: str | None = None,
+        table: bool = False,
+    ) -> Listed:
+        return await self._steps(
+            _pages(resource, self._in(namespace), labels, fields, limit, resource_version, table)
+        )
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str,
+        table: bool = False,
+        timeout: float = WATCH_SECONDS,
+    ) -> AsyncIterator[tuple[str, Json]]:
+        request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
+        response = (await self._exchange(request)).stream
+        reader = _EventReader(table)
+        try:
+            async for chunk in self._chunks(response, request):
+                for event in reader.feed(chunk):
+                    yield event
+        finally:
+            response.close()
+
+    async def log(
+        self,
+        pod: str,
+        namespace: str | None = None,
+        *,
+        container: str | None = None,
+        since: str | None = None,
+        tail: int | None = None,
+        limit_bytes: int | None = None,
+        previous: bool = False,
+        follow: bool = False,
+        timestamps: bool = True,
+        silence: float = WATCH_SECONDS,
+    ) -> AsyncIterator[bytes]:
+        request = wire.log(
+            pod,
+            self._in(namespace),
+            container=container,
+            since=since,
+            tail=tail,
+            limit_bytes=limit_bytes,
+            previous=previous,
+            follow=follow,
+            timestamps=timestamps,
+            silence=silence if follow else wire.READ_SECONDS,
+        )
+        response = (await self._exchange(request)).stream
+        splitter = wire.Splitter()
+        try:
+            async for chunk in self._chunks(response, request):
+                for line in splitter.feed(chunk):
+                    yield line
+        except BackendUnreachable:
+            if not follow:
+                raise
+            return
+        finally:
+            response.close()
+        if splitter.rest:
+            yield splitter.rest
+
+    # --- writing
+
+    async def create(
+        self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Json:
+        return await self._json(wire.create(resource, body, self._in(namespace), dry_run=dry_run))
+
+    async def replace(
+        self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
+    ) -> Json:
+        return await self._json(wire.replace_with(resource, body, self._in(namespace), sub=sub))
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        kind: str = "merge",
+        sub: str | None = None,
+    ) -> Json:
+        return await self._json(wire.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str = "Background",
+        grace: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        request = wire.delete(
+            resource,
+            name,
+            self._in(namespace),
+            uid=uid,
+            resource_version=resource_version,
+            propagation=propagation,
+            grace=grace,
+            dry_run=dry_run,
+        )
+        with suppress(Missing):
+            await self._exchange(request)
+
+    # --- anything else
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        accept: str = wire.JSON,
+    ) -> Any:
+        return _content(await self._exchange(_raw(method, path, body, query, accept)))
+
+    async def server_time(self) -> float:
+        if self._ahead is None:
+            await self.raw("GET", "/version")
+        assert self._ahead is not None, "every HTTP answer is dated"
+        return time.monotonic() + self._ahead
+
+    # --- the driver
+
+    async def _json(self, request: Request) -> Json:
+        return _object(await self._exchange(request))
+
+    async def _steps(self, steps: Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    reply = await self._exchange(request)
+                except AllaboardError as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _exchange(self, request: Request) -> Reply:
+        talk = self._talk(request)
+        ask = next(talk)
+        while True:
+            answer: Reply | Broken | None = None
+            if isinstance(ask, wire.Send):
+                async with self._turn:
+                    answer = await self._send(ask.request)
+            elif isinstance(ask, wire.Pause):
+                await asyncio.sleep(ask.seconds)
+            else:
+                await asyncio.to_thread(self._reload)
+            try:
+                ask = talk.send((answer, time.monotonic()))
+            except StopIteration as end:
+                reply: Reply = end.value
+                return reply
+
+    async def _send(self, request: Request) -> Reply | Broken:
+        import aiohttp
+        import yarl
+
+        settings = self.settings
+        secret = await self._secret(settings)
+        session = await self._session_for(settings, secret)
+        try:
+            response = await session.request(
+                request.method,
+                yarl.URL(settings.server + request.path, encoded=True),
+                data=request.body,
+                headers=self._headers(request, secret),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_SECONDS, sock_read=request.silence
+                ),
+                proxy=settings.proxy,
+                server_hostname=settings.tls_name,
+            )
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            self._note_time(headers)
+            if request.stream and response.status < 400:
+                return Reply(response.status, headers, stream=response)
+            async with response:
+                body = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            return _broken(error, request)
+        return Reply(response.status, headers, body)
+
+    async def _secret(self, settings: Settings) -> Secret:
+        credentials = settings.credentials
+        if not credentials.due(time.time()):
+            return credentials.current(time.time())
+        # One asks (a plugin may take seconds), all others wait for what it brings.
+        async with self._lock:
+            return await asyncio.to_thread(credentials.current, time.time())
+
+    async def _session_for(self, settings: Settings, secret: Secret) -> aiohttp.ClientSession:
+        """The pool of connections; another one when certificates changed."""
+        import aiohttp
+
+        context = context_of(settings.authority, settings.verify, secret.certificate)
+        if self._session is None or self._session.closed or context is not self._context:
+            old = self._session
+            connector = aiohttp.TCPConnector(limit=0, ssl=context)
+            self._session, self._context = aiohttp.ClientSession(connector=connector), context
+            if old is not None:
+                await old.close()
+        return self._session
+
+    async def _chunks(self, response: aiohttp.ClientResponse, request: Request) -> AsyncIterator[bytes]:
+        import aiohttp
+
+        try:
+            async for chunk in response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            broken = _broken(error, request)
+            raise BackendUnreachable(
+                f"API server {self.server} {broken.text}; in the midst of: {request.what}"
+            ) from error
+
+
+# --- shared, without a network ------------------------------------------------------------------------------
+
+
+def _pages(
+    resource: Resource,
+    namespace: str,
+    labels: str | None,
+    fields: str | None,
+    limit: int | None,
+    resource_version: str | None,
+    table: bool,
+) -> Steps[Listed]:
+    """A whole list. When the token for its next page has become too old, it begins again; the third time in
+    one page.
+    """
+    for size in (limit, limit, None):
+        try:
+            found = yield from _pages_of(resource, namespace, labels, fields, size, resource_version, table)
+        except Gone:
+            if size is None:
+                raise
+            continue
+        return found
+    raise AssertionError("the last size is None, which returns or raises")
+
+
+def _pages_of(
+    resource: Resource,
+    namespace: str,
+    labels: str | None,
+    fields: str | None,
+    limit: int | None,
+    resource_version: str | None,
+    table: bool,
+) -> Steps[Listed]:
+    items: list[Json] = []
+    tables = wire.Tables()
+    token: str | None = None
+    while True:
+        reply = yield wire.page(
+            resource,
+            namespace,
+            labels=labels,
+            fields=fields,
+            limit=limit,
+            resource_version=resource_version,
+            token=token,
+            table=table,
+        )
+        body = _object(reply)
+        items += tables.rows(body) if table else _whole(body)
+        token = (body.get("metadata") or {}).get("continue")
+        if not token:
+            return items, wire.version_of(body)
+
+
+def _whole(body: Json) -> list[Json]:
+    """Items of a list say neither what they are nor of which version; on their own they do."""
+    kind = str(body.get("kind", "")).removesuffix("List")
+    said = {"apiVersion": body.get("apiVersion"), "kind": kind}
+    return [{**said, **item} for item in body.get("items") or ()]
+
+
+def _watch(
+    resource: Resource,
+    namespace: str,
+    labels: str | None,
+    fields: str | None,
+    resource_version: str,
+    table: bool,
+    timeout: float,
+) -> Request:
+    # Watches that began together shall not end together.
+    seconds = max(1, round(timeout * random.uniform(0.9, 1.0)))
+    return wire.watch(
+        resource,
+        namespace,
+        labels=labels,
+        fields=fields,
+        resource_version=resource_version,
+        table=table,
+        seconds=seconds,
+        silence=seconds + WATCH_GRACE,
+    )
+
+
+class _EventReader:
+    """Lines of a watch to events. Raises what an ERROR event means."""
+
+    def __init__(self, table: bool) -> None:
+        self._splitter = wire.Splitter(wire.LONGEST_EVENT)
+        self._tables = wire.Tables() if table else None
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[str, Json]]:
+        for line in self._splitter.feed(chunk):
+            if line.strip():
+                yield self._event(line)
+
+    def _event(self, line: bytes) -> tuple[str, Json]:
+        try:
+            said = json.loads(line)
+            kind, thing = said["type"], said["object"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendUnreachable("the API server sent half an event") from error
+        if kind == "ERROR":
+            raise _told(thing)
+        if self._tables is None:
+            return kind, thing
+        rows = self._tables.rows(thing)
+        return kind, {"metadata": {"resourceVersion": wire.version_of(thing)}, "rows": rows}
+
+
+def _told(status: Json) -> AllaboardError:
+    error = wire.error_of_status(status)
+    if error.status == 429 or error.status >= 500 or not error.status:
+        return BackendUnreachable(f"the API server ended the watch: {error.message}")
+    return error
+
+
+def _events(chunks: Iterator[bytes], table: bool) -> Iterator[tuple[str, Json]]:
+    reader = _EventReader(table)
+    for chunk in chunks:
+        yield from reader.feed(chunk)
+
+
+def _raw(method: str, path: str, body: Any, query: Mapping[str, Any] | None, accept: str) -> Request:
+    return Request(
+        method.upper(),
+        wire.url(path, query or {}),
+        None if body is None else wire.as_bytes(body),
+        accept=accept,
+        silence=wire.READ_SECONDS if method.upper() == "GET" else wire.WRITE_SECONDS,
+        what=path,
+    )
+
+
+def _content(reply: Reply) -> Any:
+    if "json" in reply.headers.get("content-type", ""):
+        return reply.json()
+    return reply.body.decode("utf-8", "replace")
+
+
+def _object(reply: Reply) -> Json:
+    """The object in an answer. A proxy's page of 200 is not one."""
+    try:
+        found = reply.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BackendUnreachable(
+            "what answered is no Kubernetes API server: it sent no JSON object; look at the server's URL and "
+            "at proxies"
+        )
+    return found
+
+
+def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
+    import urllib3
+
+    options: dict[str, Any] = {"maxsize": 32, "num_pools": 4}
+    if settings.server.startswith("https:"):
+        options["ssl_context"] = context_of(settings.authority, settings.verify, secret.certificate)
+        if settings.tls_name:
+            options["server_hostname"] = settings.tls_name
+        if not settings.verify:
+            options["cert_reqs"] = ssl.CERT_NONE
+    if not settings.proxy:
+        return urllib3.PoolManager(**options)
+    proxy = urllib3.util.parse_url(settings.proxy)
+    if proxy.auth:
+        options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=proxy.auth)
+    return urllib3.ProxyManager(proxy._replace(auth=None).url, **options)
+
+
+def _broken(error: BaseException, request: Request) -> Broken:
+    """What went wrong below HTTP, in words. The libraries' own would show URLs of proxies, with passwords."""
+    chain = _chain(error)
+    for link in chain:
+        if isinstance(link, ssl.SSLCertVerificationError):
+            return Broken(
+                f"shows a certificate that is not trusted ({link.verify_message}); look at "
+                "certificate-authority-data and tls-server-name of the cluster in the kubeconfig",
+                passing=False,
+            )
+    names = {kind.__name__ for link in chain for kind in type(link).__mro__}
+    system = next((link for link in chain if isinstance(link, OSError) and link.strerror), None)
+    if names & {"ProxyError", "ClientProxyConnectionError", "ClientHttpProxyError"}:
+        return Broken(f"cannot be reached through its proxy ({_reason(system, chain)})")
+    if names & {"gaierror", "NameResolutionError", "ClientConnectorDNSError"}:
+        return Broken("has a name that cannot be resolved")
+    if names & {"ConnectTimeoutError", "ConnectionTimeoutError"}:
+        return Broken(f"did not answer within {CONNECT_SECONDS:.0f} s")
+    if names & {"ReadTimeoutError", "SocketTimeoutError", "TimeoutError"}:
+        return Broken(f"was silent for {request.silence:.0f} s")
+    if isinstance(system, ConnectionRefusedError):
+        return Broken("refuses connections")
+    if isinstance(system, ssl.SSLError):
+        return Broken(f"speaks no TLS that is understood ({system.reason or system.strerror})")
+    return Broken(f"cut the connection ({_reason(system, chain)})")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what it was made from, outermost first."""
+    found: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in found:
+        found.append(link)
+        nested = getattr(link, "reason", None) or getattr(link, "os_error", None)
+        inner = next((a for a in link.args if isinstance(a, BaseException)), None)
+        link = (nested if isinstance(nested, BaseException) else None) or inner or link.__cause__
+    return found
+
+
+def _reason(system: OSError | None, chain: list[BaseException]) -> str:
+    return str(system.strerror).lower() if system is not None else type(chain[-1]).__name__

@@ -1,0 +1,555 @@
+"""What is said to an API server and how its answers are read: paths, queries, errors, when to try again.
+Values in, values out; the blocking and the async client share all of it.
+
+One request is a conversation (`exchange`): it asks to send, to pause, to renew the credentials, and ends with
+a reply or an error. Tried again is what may pass:
+
+- no answer (refused, reset, timed out): the request may have been carried out. Every write here may be sent
+  twice: a create meets itself as `Exists`, a replace as `Conflict` (both then say ``retried``), a delete
+  names the uid, a patch says the same thing again.
+- 429 (the server says when, in Retry-After), 408, 500, 502, 503, 504.
+- 409 of a write that compares nothing: a quota, or the server's own storage, was just being changed.
+- 401, once, with new credentials: a token may have run out on the way.
+
+Everything else is an answer. Pauses double from a quarter second to eight, each drawn between half and all of
+itself, so that clients which were cut together do not come back together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from allaboard.backends.kubernetes.errors import (
+    ApiError,
+    Cause,
+    Conflict,
+    Exists,
+    Forbidden,
+    Gone,
+    Invalid,
+    Missing,
+    Unauthorized,
+)
+from allaboard.backends.kubernetes.resources import Resource
+from allaboard.errors import BackendUnreachable, SiteError
+
+Json = dict[str, Any]
+
+PATCHES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+JSON = "application/json"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+FIELD_MANAGER = "allaboard"
+
+READ_SECONDS = 15.0
+"""How long an answer to a read may be silent."""
+WRITE_SECONDS = 32.0
+"""The same for writes: admission webhooks may take 30 s."""
+SMALL_ERROR = 64 * 1024
+"""Bytes of an error's body that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``path`` with its query; ``silence``: seconds without a byte after which the answer counts as lost;
+    ``stream``: the body is not read but handed over. ``what``: for errors, in words.
+    """
+
+    method: str
+    path: str
+    body: bytes | None = field(default=None, repr=False)
+    content_type: str = JSON
+    accept: str = JSON
+    silence: float = READ_SECONDS
+    stream: bool = False
+    compares: bool = False
+    what: str = ""
+
+    def headers(self) -> dict[str, str]:
+        """All but the credentials."""
+        # Compressed are large lists alone, and there it is 20 times less. A watch must not wait in a buffer.
+        found = {"accept": self.accept, "accept-encoding": "identity" if self.stream else "gzip"}
+        if self.body is not None:
+            found["content-type"] = self.content_type
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """``headers`` with lower-case names; ``stream``: the open body of a stream that began well."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    stream: Any = None
+    retried: bool = False
+
+    def json(self) -> Any:
+        return json.loads(self.body) if self.body else None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """No answer, or half of one. ``text``: why, without credentials. ``passing``: False when it is no matter
+    of time: the server's certificate is not trusted.
+    """
+
+    text: str
+    passing: bool = True
+
+
+# --- what is asked ------------------------------------------------------------------------------------------
+
+
+def get(resource: Resource, name: str, namespace: str, query: Mapping[str, Any] | None = None) -> Request:
+    return Request("GET", url(resource.path(namespace, name), query or {}), what=f"{resource.name} {name}")
+
+
+def page(
+    resource: Resource,
+    namespace: str,
+    *,
+    labels: str | None,
+    fields: str | None,
+    limit: int | None,
+    resource_version: str | None,
+    token: str | None,
+    table: bool,
+) -> Request:
+    """One page of a list."""
+    query = {
+        "labelSelector": labels,
+        "fieldSelector": fields,
+        "limit": limit,
+        "continue": token,
+        # A continued list is of the version that it began with.
+        "resourceVersion": None if token else resource_version,
+        "includeObject": "None" if table else None,
+    }
+    return Request(
+        "GET",
+        url(resource.path(namespace), query),
+        accept=f"{TABLE},{JSON}" if table else JSON,
+        what=f"list {resource.name}",
+    )
+
+
+def watch(
+    resource: Resource,
+    namespace: str,
+    *,
+    labels: str | None,
+    fields: str | None,
+    resource_version: str,
+    table: bool,
+    seconds: int,
+    silence: float,
+) -> Request:
+    query = {
+        "watch": "1",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": resource_version,
+        "timeoutSeconds": seconds,
+        "labelSelector": labels,
+        "fieldSelector": fields,
+        "includeObject": "None" if table else None,
+    }
+    return Request(
+        "GET",
+        url(resource.path(namespace), query),
+        accept=f"{TABLE},{JSON}" if table else JSON,
+        silence=silence,
+        stream=True,
+        what=f"watch {resource.name}",
+    )
+
+
+def create(resource: Resource, body: Json, namespace: str, *, dry_run: bool = False) -> Request:
+    return _write("POST", resource, namespace, body, name=None, dry_run=dry_run)
+
+
+def replace_with(resource: Resource, body: Json, namespace: str, *, sub: str | None = None) -> Request:
+    metadata = body["metadata"]
+    request = _write("PUT", resource, namespace, body, name=metadata["name"], sub=sub)
+    return replace(request, compares="resourceVersion" in metadata)
+
+
+def patch(
+    resource: Resource, name: str, body: Any, namespace: str, *, kind: str = "merge", sub: str | None = None
+) -> Request:
+    request = _write("PATCH", resource, namespace, body, name=name, sub=sub, content_type=PATCHES[kind])
+    compares = b'"resourceVersion"' in (request.body or b"") or kind in ("json", "apply")
+    return replace(request, compares=compares)
+
+
+def delete(
+    resource: Resource,
+    name: str,
+    namespace: str,
+    *,
+    uid: str | None = None,
+    resource_version: str | None = None,
+    propagation: str = "Background",
+    grace: int | None = None,
+    dry_run: bool = False,
+) -> Request:
+    conditions = {
+        **({"uid": uid} if uid else {}),
+        **({"resourceVersion": resource_version} if resource_version else {}),
+    }
+    options = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": propagation,
+        **({"preconditions": conditions} if conditions else {}),
+        **({"gracePeriodSeconds": grace} if grace is not None else {}),
+        **({"dryRun": ["All"]} if dry_run else {}),
+    }
+    return Request(
+        "DELETE",
+        resource.path(namespace, name),
+        as_bytes(options),
+        silence=WRITE_SECONDS,
+        compares=bool(conditions),
+        what=f"{resource.name} {name}",
+    )
+
+
+def log(
+    pod: str,
+    namespace: str,
+    *,
+    container: str | None,
+    since: str | None,
+    tail: int | None,
+    limit_bytes: int | None,
+    previous: bool,
+    follow: bool,
+    timestamps: bool,
+    silence: float,
+) -> Request:
+    from allaboard.backends.kubernetes.resources import PODS
+
+    query = {
+        "container": container,
+        "sinceTime": since,
+        "tailLines": tail,
+        "limitBytes": limit_bytes,
+        "previous": previous or None,
+        "follow": follow or None,
+        "timestamps": timestamps or None,
+    }
+    return Request(
+        "GET",
+        url(PODS.path(namespace, pod, "log"), query),
+        accept="*/*",
+        silence=silence,
+        stream=True,
+        what=f"log of pod {pod}",
+    )
+
+
+def url(path: str, query: Mapping[str, Any]) -> str:
+    """The path with those parts of the query that are not None."""
+    said = {k: ("true" if v is True else v) for k, v in query.items() if v is not None}
+    return f"{path}?{urlencode(said)}" if said else path
+
+
+def as_bytes(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _write(
+    method: str,
+    resource: Resource,
+    namespace: str,
+    body: Any,
+    *,
+    name: str | None,
+    sub: str | None = None,
+    content_type: str = JSON,
+    dry_run: bool = False,
+) -> Request:
+    # Without Strict a misspelt field is dropped in silence, and the job trains as if it had not been written.
+    query = {
+        "fieldValidation": "Strict",
+        "fieldManager": FIELD_MANAGER,
+        "dryRun": "All" if dry_run else None,
+    }
+    return Request(
+        method,
+        url(resource.path(namespace, name, sub), query),
+        as_bytes(body),
+        content_type=content_type,
+        silence=WRITE_SECONDS,
+        what=f"{resource.name} {name or body.get('metadata', {}).get('name', '')}".strip(),
+    )
+
+
+# --- the conversation of one request ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """The server no longer knows who asks, or we no longer know it: read settings and credentials anew. The
+    answer is None.
+    """
+
+
+Ask = Send | Pause | Renew
+Answer = tuple[Reply | Broken | None, float]
+"""What came, and when (seconds of a clock that only grows)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """``budget``: seconds after which a request that gets no answer is given up; one try more than the first
+    is always made.
+    """
+
+    budget: float = 45.0
+    first: float = 0.25
+    longest: float = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """``final``: it is an answer, and would be the same again; else patience has run out."""
+
+    final: bool
+
+
+def retry(
+    request: Request,
+    answer: Reply | Broken,
+    *,
+    tries: int,
+    elapsed: float,
+    chance: float,
+    patience: Patience,
+) -> Retry | GiveUp:
+    """Whether a request that went wrong is sent again, after ``tries`` of them. ``chance`` in [0, 1)."""
+    if not _may_pass(request, answer):
+        return GiveUp(final=True)
+    pause = min(patience.longest, patience.first * 2 ** (tries - 1)) * (0.5 + chance / 2)
+    if isinstance(answer, Reply):
+        # Asked to wait, everybody would return at the same moment.
+        pause = max(pause, _retry_after(answer) * (1 + chance / 4))
+    if elapsed + pause > patience.budget and (tries > 1 or pause > patience.budget):
+        return GiveUp(final=False)
+    return Retry(pause)
+
+
+def _may_pass(request: Request, answer: Reply | Broken) -> bool:
+    if isinstance(answer, Broken):
+        return answer.passing
+    if answer.status in (408, 429, 500, 502, 503, 504):
+        return True
+    return (
+        answer.status == 409
+        and request.method in ("POST", "PUT", "PATCH")
+        and not request.compares
+        and _status(answer).get("reason") == "Conflict"
+    )
+
+
+def _refused(answer: Reply | Broken) -> bool:
+    """Whether new credentials, or a CA read anew, may help."""
+    return answer.status == 401 if isinstance(answer, Reply) else not answer.passing
+
+
+def _retry_after(reply: Reply) -> float:
+    said = reply.headers.get("retry-after", "")
+    return float(said) if said.isdigit() else 0.0
+
+
+def exchange(
+    request: Request,
+    *,
+    server: str,
+    started: float,
+    chance: Callable[[], float],
+    patience: Patience,
+) -> Generator[Ask, Answer, Reply]:
+    """The conversation of one request. Raises `ApiError` for what the server refuses, and
+    `BackendUnreachable` (SiteError where no time will mend it), naming the server and what was last heard.
+    """
+    tries, renewed, lost = 0, False, False
+    while True:
+        tries += 1
+        answer, now = yield Send(request)
+        assert answer is not None
+        if isinstance(answer, Reply) and answer.status < 400:
+            return replace(answer, retried=lost) if lost else answer
+        if not renewed and _refused(answer):
+            renewed = True
+            yield Renew()
+            continue
+        decision = retry(
+            request, answer, tries=tries, elapsed=now - started, chance=chance(), patience=patience
+        )
+        if isinstance(decision, GiveUp):
+            if isinstance(answer, Reply) and decision.final:
+                raise error_of(answer, request, retried=lost)
+            if decision.final:
+                raise SiteError(_unreachable(server, answer, request, tries, now - started))
+            raise BackendUnreachable(_unreachable(server, answer, request, tries, now - started))
+        # A gateway's 502 or 504 tells nothing about what the server behind it did.
+        lost = lost or isinstance(answer, Broken) or answer.status in (500, 502, 504)
+        yield Pause(decision.after)
+
+
+def _unreachable(server: str, answer: Reply | Broken, request: Request, tries: int, elapsed: float) -> str:
+    if isinstance(answer, Broken):
+        heard = answer.text
+    else:
+        heard = f"answers {answer.status}: {_status(answer).get('message') or _text(answer)}"
+    how = f" ({tries} tries in {elapsed:.0f} s)" if tries > 1 else ""
+    return f"API server {server} {heard}{how}; asked for: {request.what or request.path}"
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+def error_of(reply: Reply, request: Request | None = None, *, retried: bool = False) -> ApiError:
+    """The error that an answer of 400 and above means."""
+    return error_of_status(
+        {"message": _text(reply), **_status(reply), "code": reply.status},
+        what=request.what if request else "",
+        retried=retried,
+    )
+
+
+def error_of_status(status: Json, *, what: str = "", retried: bool = False) -> ApiError:
+    """The error that a Status object means; watches send them as events too."""
+    code, reason = int(status.get("code") or 0), status.get("reason") or ""
+    message = str(status.get("message") or reason or f"HTTP {code}")
+    details = status.get("details") or {}
+    causes = _causes(details, message)
+    kind = _kind(code, reason)
+    error = kind(
+        message, status=code, reason=reason, causes=causes, retried=retried, what=_prefix(what, message)
+    )
+    if isinstance(error, Missing):
+        error.absent = (str(details.get("kind") or ""), str(details.get("name") or ""))
+        # A kind that is not served is answered by the router: plain text, or a Status that names no object.
+        error.unserved = not error.absent[1]
+    return error
+
+
+def _kind(code: int, reason: str) -> type[ApiError]:
+    if code == 409:
+        return Exists if reason == "AlreadyExists" else Conflict
+    return {
+        400: Invalid,
+        401: Unauthorized,
+        403: Forbidden,
+        404: Missing,
+        410: Gone,
+        422: Invalid,
+    }.get(code, ApiError)
+
+
+def _prefix(what: str, message: str) -> str:
+    """Most of the server's sentences name their object."""
+    return "" if not what or what.rpartition(" ")[2] in message else what
+
+
+_STRICT = re.compile(r'(unknown|duplicate) field "((?:[^"\\]|\\.)*)"')
+
+
+def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
+    found = tuple(
+        Cause(str(c.get("field") or ""), str(c.get("message") or ""), str(c.get("reason") or ""))
+        for c in details.get("causes") or ()
+    )
+    if found or "strict decoding error" not in message:
+        return found
+    # Strict validation names its fields in the sentence alone.
+    return tuple(
+        Cause(path, f"{trouble} field", f"{trouble.title()}Field")
+        for trouble, path in _STRICT.findall(message)
+    )
+
+
+def _status(reply: Reply) -> Json:
+    """The Status object of an answer; empty when there is none: a gateway, or the router, spoke."""
+    try:
+        found = json.loads(reply.body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+
+
+def _text(reply: Reply) -> str:
+    """What a body says that is no Status: the start of its first line that is not HTML."""
+    text = re.sub(r"<[^>]*>", " ", reply.body[:SMALL_ERROR].decode("utf-8", "replace"))
+    words = " ".join(text.split())
+    return words[:200] or f"HTTP {reply.status}"
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+LONGEST_LINE = 1 << 20
+LONGEST_EVENT = 1 << 26
+
+
+@dataclass(slots=True)
+class Splitter:
+    """Cuts a stream into lines with their ends, holding back (in ``rest``) the one that has none yet; a piece
+    of ``longest`` bytes without an end is handed on as it is.
+    """
+
+    longest: int = LONGEST_LINE
+    rest: bytes = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        found = [line + b"\n" for line in lines]
+        if len(self.rest) > self.longest:
+            found.append(self.rest)
+            self.rest = b""
+        return found
+
+
+@dataclass(slots=True)
+class Tables:
+    """Reads Tables, of which a watch sends the columns with the first alone. A row becomes
+    ``{"Name": ..., "State": ...}``.
+    """
+
+    columns: tuple[str, ...] = ()
+
+    def rows(self, table: Json) -> list[dict[str, Any]]:
+        if said := table.get("columnDefinitions"):
+            self.columns = tuple(column["name"] for column in said)
+        return [dict(zip(self.columns, row["cells"], strict=False)) for row in table.get("rows") or ()]
+
+
+def version_of(thing: Json) -> str:
+    return str((thing.get("metadata") or {}).get("resourceVersion") or "")
