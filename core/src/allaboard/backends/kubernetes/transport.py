@@ -194,13 +194,14 @@ class Api(_Client):
         fields: str | None = None,
         limit: int | None = PAGE,
         resource_version: str | None = None,
+        at_most: int | None = None,
         table: bool = False,
     ) -> Listed:
         """All of them, page by page of ``limit``, and the version that the list is of. ``table``: no objects,
-        but their printed columns, ``{"Name": ..., "State": ...}``.
+        but their printed columns, ``{"Name": ..., "State": ...}``. ``at_most``: the first so many are enough.
         """
         return self._steps(
-            _pages(resource, self._in(namespace), labels, fields, limit, resource_version, table)
+            _pages(resource, self._in(namespace), labels, fields, limit, resource_version, at_most, table)
         )
 
     def watch(
@@ -475,10 +476,11 @@ class AsyncApi(_Client):
         fields: str | None = None,
         limit: int | None = PAGE,
         resource_version: str | None = None,
+        at_most: int | None = None,
         table: bool = False,
     ) -> Listed:
         return await self._steps(
-            _pages(resource, self._in(namespace), labels, fields, limit, resource_version, table)
+            _pages(resource, self._in(namespace), labels, fields, limit, resource_version, at_most, table)
         )
 
     async def watch(
@@ -722,6 +724,7 @@ def _pages(
     fields: str | None,
     limit: int | None,
     resource_version: str | None,
+    at_most: int | None,
     table: bool,
 ) -> Steps[Listed]:
     """A whole list. When the token for its next page has become too old, it begins again; the third time in
@@ -729,7 +732,9 @@ def _pages(
     """
     for size in (limit, limit, None):
         try:
-            found = yield from _pages_of(resource, namespace, labels, fields, size, resource_version, table)
+            found = yield from _pages_of(
+                resource, namespace, labels, fields, size, resource_version, at_most, table
+            )
         except Gone:
             if size is None:
                 raise
@@ -745,6 +750,7 @@ def _pages_of(
     fields: str | None,
     limit: int | None,
     resource_version: str | None,
+    at_most: int | None,
     table: bool,
 ) -> Steps[Listed]:
     items: list[Json] = []
@@ -764,8 +770,8 @@ def _pages_of(
         body = _object(reply)
         items += tables.rows(body) if table else _whole(body)
         token = (body.get("metadata") or {}).get("continue")
-        if not token:
-            return items, wire.version_of(body)
+        if not token or (at_most is not None and len(items) >= at_most):
+            return items[:at_most], wire.version_of(body)
 
 
 def _whole(body: Json) -> list[Json]:

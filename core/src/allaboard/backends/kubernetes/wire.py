@@ -178,17 +178,15 @@ def create(resource: Resource, body: Json, namespace: str, *, dry_run: bool = Fa
 
 
 def replace_with(resource: Resource, body: Json, namespace: str, *, sub: str | None = None) -> Request:
-    metadata = body["metadata"]
-    request = _write("PUT", resource, namespace, body, name=metadata["name"], sub=sub)
-    return replace(request, compares="resourceVersion" in metadata)
+    request = _write("PUT", resource, namespace, body, name=body["metadata"]["name"], sub=sub)
+    return replace(request, compares=_compares(body))
 
 
 def patch(
     resource: Resource, name: str, body: Any, namespace: str, *, kind: str = "merge", sub: str | None = None
 ) -> Request:
     request = _write("PATCH", resource, namespace, body, name=name, sub=sub, content_type=PATCHES[kind])
-    compares = b'"resourceVersion"' in (request.body or b"") or kind in ("json", "apply")
-    return replace(request, compares=compares)
+    return replace(request, compares=kind in ("json", "apply") or _compares(body))
 
 
 def delete(
@@ -262,6 +260,12 @@ def url(path: str, query: Mapping[str, Any]) -> str:
     """The path with those parts of the query that are not None."""
     said = {k: ("true" if v is True else v) for k, v in query.items() if v is not None}
     return f"{path}?{urlencode(said)}" if said else path
+
+
+def _compares(body: Json) -> bool:
+    """Whether a write says which object, or which version of it, it is for: a conflict is then an answer."""
+    metadata = body.get("metadata") or {}
+    return "resourceVersion" in metadata or "uid" in metadata
 
 
 def as_bytes(body: Any) -> bytes:

@@ -1,0 +1,206 @@
+"""Which cluster, as whom, in which namespace: from options, the environment, a kubeconfig, or the pod that we
+run in.
+
+1. ``--kubeconfig``, ``ALLABOARD_KUBECONFIG``: that file. Else the files of ``KUBECONFIG``, else
+   ``~/.kube/config``. Where none of these is there and we run in a pod: its service account.
+2. ``--context``, ``ALLABOARD_CONTEXT``, else the current one.
+3. ``--namespace``, ``ALLABOARD_NAMESPACE``, else the context's, else the pod's, else ``default``.
+
+A proxy is the kubeconfig's ``proxy-url``, else that of ``HTTPS_PROXY`` (``HTTP_PROXY`` for a server of
+http://) unless ``NO_PROXY`` names the server. Trouble is BadInput or SiteError, and says what to do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from allaboard.backends.kubernetes import kubeconfig
+from allaboard.backends.kubernetes.credentials import borrowed, token_file
+from allaboard.backends.kubernetes.settings import Settings
+from allaboard.errors import BadInput, SiteError
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.wire import Patience
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What somebody said about the cluster; what is None is looked for. Nothing is read before it is used."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+
+    def settings(self) -> Settings:
+        """Read anew with every call. Raises BadInput or SiteError."""
+        named = self._said("kubeconfig")
+        usual = kubeconfig.paths_of(self.environ, _home(self.environ))
+        paths = (Path(named).expanduser(),) if named else usual
+        if any(path.is_file() for path in paths):
+            return self._of_kubeconfig(paths)
+        if named:
+            raise BadInput(f"kubeconfig {named} is not there; name another with --kubeconfig")
+        if self.environ.get("KUBERNETES_SERVICE_HOST") and not self._said("context"):
+            return self._of_pod()
+        raise BadInput(
+            f"no kubeconfig is at {' or '.join(map(str, paths))}, and this is no pod of a cluster; name one "
+            "with --kubeconfig or KUBECONFIG"
+        )
+
+    def api(self, patience: Patience | None = None) -> Api:
+        from allaboard.backends.kubernetes.transport import Api
+
+        _needs("urllib3")
+        return Api(self.settings, patience=patience)
+
+    def async_api(self, patience: Patience | None = None) -> AsyncApi:
+        from allaboard.backends.kubernetes.transport import AsyncApi
+
+        _needs("aiohttp")
+        return AsyncApi(self.settings, patience=patience)
+
+    def _said(self, option: str) -> str | None:
+        return getattr(self, option) or self.environ.get(f"ALLABOARD_{option.upper()}") or None
+
+    def _of_kubeconfig(self, paths: tuple[Path, ...]) -> Settings:
+        chosen = kubeconfig.read(paths).context(self._said("context"))
+        return Settings(
+            server=chosen.server,
+            credentials=chosen.credentials(),
+            authority=chosen.authority,
+            verify=chosen.verify,
+            tls_name=chosen.tls_name,
+            proxy=_usable(chosen.proxy) or proxy_of(chosen.server, self.environ),
+            namespace=self._namespace(chosen.namespace),
+            source=chosen.where,
+        )
+
+    def _of_pod(self) -> Settings:
+        host, port = (self.environ.get(f"KUBERNETES_SERVICE_{word}", "") for word in ("HOST", "PORT"))
+        server = f"https://{f'[{host}]' if ':' in host else host}:{port or 443}"
+        try:
+            authority = (SERVICE_ACCOUNT / "ca.crt").read_text()
+        except OSError as error:
+            raise SiteError(
+                f"this pod has no service account ({error.filename}: {error.strerror}); remove "
+                "automountServiceAccountToken: false from it, or name a kubeconfig"
+            ) from error
+        return Settings(
+            server=server,
+            credentials=token_file(SERVICE_ACCOUNT / "token"),
+            authority=authority,
+            proxy=proxy_of(server, self.environ),
+            namespace=self._namespace(None),
+            source="service account of this pod",
+        )
+
+    def _namespace(self, of_context: str | None) -> str:
+        chosen = self._said("namespace") or of_context or _namespace_of_pod() or "default"
+        if not _NAMESPACE.fullmatch(chosen):
+            raise BadInput(
+                f"namespace {chosen!r} is not a legal name: lower-case letters, digits and '-', at most 63"
+            )
+        return chosen
+
+
+def settings_of(configuration: Any, namespace: str = "default", source: str = "") -> Settings:
+    """The settings in a Configuration of `kubernetes` or `kubernetes_asyncio`, as Airflow's hooks make it."""
+    authority = None
+    if configuration.ssl_ca_cert:
+        try:
+            authority = Path(configuration.ssl_ca_cert).read_text()
+        except OSError as error:
+            raise SiteError(
+                f"the CA file {configuration.ssl_ca_cert} cannot be read: {error.strerror}"
+            ) from error
+    return Settings(
+        server=str(configuration.host).rstrip("/"),
+        credentials=borrowed(lambda: configuration, f"configuration {id(configuration)}"),
+        authority=authority,
+        verify=bool(configuration.verify_ssl),
+        tls_name=getattr(configuration, "tls_server_name", None),
+        proxy=_usable(configuration.proxy) or proxy_of(configuration.host, os.environ),
+        namespace=namespace,
+        source=source,
+    )
+
+
+def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy that the environment says for this server."""
+    url = urlsplit(server)
+    name = f"{url.scheme}_proxy"
+    proxy = environ.get(name.upper()) or environ.get(name)
+    if not proxy or _excepted(
+        url.hostname or "", url.port, environ.get("NO_PROXY") or environ.get("no_proxy", "")
+    ):
+        return None
+    return _usable(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def _excepted(host: str, port: int | None, exceptions: str) -> bool:
+    """``NO_PROXY`` as kubectl reads it: names with all below them, addresses, networks, ``*``, each perhaps
+    with a port.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        address = None
+    for item in filter(None, re.split(r"[,\s]+", exceptions.lower())):
+        if item == "*":
+            return True
+        if address is not None and "/" in item:
+            try:
+                if address in ipaddress.ip_network(item, strict=False):
+                    return True
+            except ValueError:
+                continue
+        name, _, its_port = item.rpartition(":") if re.search(r"[^:]:\d+$", item) else (item, "", "")
+        if its_port and int(its_port) != port:
+            continue
+        name = name.strip("[]").removeprefix("*").lstrip(".")
+        if host == name or (address is None and host.endswith(f".{name}")):
+            return True
+    return False
+
+
+def _usable(proxy: str | None) -> str | None:
+    """Raises SiteError for a kind of proxy that is not spoken; its words never show a password."""
+    if proxy and urlsplit(proxy).scheme not in ("http", "https"):
+        raise SiteError(
+            f"a proxy of kind {urlsplit(proxy).scheme}:// is not spoken; use http:// or https://, or exempt "
+            "the API server from it with NO_PROXY"
+        )
+    return proxy
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or "~").expanduser()
+
+
+def _namespace_of_pod() -> str | None:
+    try:
+        return (SERVICE_ACCOUNT / "namespace").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _needs(module: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise SiteError(
+            f"the Kubernetes backend needs {module}, which is not installed: "
+            "pip install 'allaboard[kubernetes]'"
+        )

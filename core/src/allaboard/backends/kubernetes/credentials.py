@@ -1,0 +1,260 @@
+"""Where secrets come from: a file that somebody renews, a plugin that is run, a client library's own
+configuration. (One that never changes is `settings.Fixed`.)
+
+What was handed out is used until a minute before its end. When it cannot be renewed then, it is used to the
+end, and from there on the server counts as unreachable (it may pass: a login service that is down). Who has
+nothing yet is told what to mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from allaboard.backends.kubernetes.settings import Secret
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
+from allaboard.units import from_rfc3339
+
+EARLY = 60.0
+"""Seconds before its end from which on a secret is renewed."""
+FILE_SECONDS = 60.0
+"""How long what was read from a file is taken for true; kubelets renew tokens long before they end."""
+JUST_NOW = 5.0
+"""A younger secret is not thrown away: many requests may be refused at once for the one before it."""
+PLUGIN_SECONDS = 60.0
+TALKING_SECONDS = 300.0
+"""The same where a person is asked: a browser opens, a code is typed."""
+
+
+@dataclass(slots=True)
+class Renewed:
+    """Credentials that `fetch` brings anew when they end, are refused, or are ``keep`` seconds old."""
+
+    fetch: Callable[[], Secret]
+    source: str
+    keep: float | None = None
+    _secret: Secret | None = field(default=None, repr=False)
+    _since: float = 0.0
+    _refused: bool = False
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def due(self, now: float) -> bool:
+        secret = self._secret
+        if secret is None or self._refused:
+            return True
+        if self.keep is not None and now > self._since + self.keep:
+            return True
+        return secret.expires is not None and now > max(secret.expires - EARLY, self._since + JUST_NOW)
+
+    def current(self, now: float) -> Secret:
+        with self._lock:
+            if self._secret is not None and not self.due(now):
+                return self._secret
+            kept = self._secret
+            try:
+                found = self.fetch()
+            except AllaboardError as error:
+                if kept is None:
+                    raise
+                if self._refused or (kept.expires is not None and now > kept.expires):
+                    raise BackendUnreachable(f"the credentials are not renewed: {error}") from error
+                found = kept
+            self._secret, self._since, self._refused = found, now, False
+            return found
+
+    def renew(self) -> None:
+        with self._lock:
+            self._refused = self._secret is not None and time.time() > self._since + JUST_NOW
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2s(self.source.encode(), digest_size=16).hexdigest()
+
+
+_kept: dict[str, Renewed] = {}
+_kept_lock = threading.Lock()
+
+
+def shared(credentials: Renewed) -> Renewed:
+    """The one of this source that the process has already: a plugin is run once, not once for each client."""
+    with _kept_lock:
+        return _kept.setdefault(credentials.source, credentials)
+
+
+def token_file(path: Path) -> Renewed:
+    """A token in a file, as pods have them."""
+
+    def read() -> Secret:
+        try:
+            token = path.read_text().strip()
+        except OSError as error:
+            raise SiteError(f"token file {path} cannot be read: {error.strerror}") from error
+        if not token:
+            raise SiteError(f"token file {path} is empty")
+        return Secret(f"Bearer {token}")
+
+    return shared(Renewed(read, f"file {path}", FILE_SECONDS))
+
+
+# --- plugins ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """``exec`` of a user in a kubeconfig (client.authentication.k8s.io). ``cluster``: what it is told of the
+    cluster, where it asks for that; ``folder``: what its path is relative to.
+    """
+
+    command: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    api_version: str
+    interactive: str
+    hint: str
+    cluster: Mapping[str, Any] | None
+    folder: Path
+
+    @staticmethod
+    def of(said: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path, where: str) -> Plugin:
+        """From the kubeconfig's words. Raises BadInput."""
+        missing = [key for key in ("command", "apiVersion") if not isinstance(said.get(key), str)]
+        if missing:
+            raise BadInput(f"{where}: exec has no {' and no '.join(missing)}; see the guide of the plugin")
+        return Plugin(
+            command=said["command"],
+            args=tuple(str(arg) for arg in said.get("args") or ()),
+            env={str(item["name"]): str(item["value"]) for item in said.get("env") or ()},
+            api_version=said["apiVersion"],
+            interactive=said.get("interactiveMode") or "IfAvailable",
+            hint=str(said.get("installHint") or "").strip(),
+            cluster=cluster if said.get("provideClusterInfo") else None,
+            folder=folder,
+        )
+
+    def credentials(self) -> Renewed:
+        source = json.dumps([self.command, self.args, dict(self.env), self.cluster], sort_keys=True)
+        return shared(Renewed(self.run, f"exec {source}"))
+
+    def run(self) -> Secret:
+        """Raises SiteError."""
+        program = self._program()
+        talks = self.interactive != "Never" and sys.stdin is not None and sys.stdin.isatty()
+        if self.interactive == "Always" and not talks:
+            raise SiteError(
+                f"credential plugin {self.command!r} wants to ask a person, and there is no terminal here; "
+                "use a user of the kubeconfig whose plugin can do without, or a service account's token"
+            )
+        try:
+            done = subprocess.run(
+                [program, *self.args],
+                env={**os.environ, **self.env, "KUBERNETES_EXEC_INFO": self._told(talks)},
+                stdin=None if talks else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=None if talks else subprocess.PIPE,
+                timeout=TALKING_SECONDS if talks else PLUGIN_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SiteError(
+                f"credential plugin {self.command!r} gave no answer in {error.timeout:.0f} s"
+            ) from None
+        except OSError as error:
+            raise SiteError(f"credential plugin {program!r} cannot be run: {error.strerror}") from error
+        if done.returncode != 0:
+            last = (done.stderr or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
+            raise SiteError(
+                f"credential plugin {self.command!r} ended with {done.returncode}"
+                + (f": {last[0][:300]}" if last else "")
+                + "; log in with it, then try again"
+            )
+        return self._secret(done.stdout)
+
+    def _program(self) -> str:
+        # As kubectl: a path is relative to the kubeconfig, a bare name is looked for.
+        name = str(self.folder / self.command) if os.sep in self.command else self.command
+        found = shutil.which(name, path={**os.environ, **self.env}.get("PATH"))
+        if found is None:
+            raise SiteError(
+                f"the kubeconfig asks for the credential plugin {self.command!r}, which is not here; "
+                + (self.hint or "install it, or use a user of the kubeconfig that has a token")
+            )
+        return found
+
+    def _told(self, talks: bool) -> str:
+        spec: dict[str, Any] = {"interactive": talks}
+        if self.cluster is not None:
+            spec["cluster"] = self.cluster
+        return json.dumps({"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec})
+
+    def _secret(self, said: bytes) -> Secret:
+        try:
+            answer = json.loads(said)
+            status = answer["status"]
+            token, certificate = status.get("token"), status.get("clientCertificateData")
+            key, expires = status.get("clientKeyData"), status.get("expirationTimestamp")
+            secret = Secret(
+                f"Bearer {token}" if token else None,
+                (certificate, key) if certificate and key else None,
+                from_rfc3339(expires),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Its words would show the token.
+            raise SiteError(
+                f"credential plugin {self.command!r} printed no ExecCredential; run it by hand and look"
+            ) from None
+        if answer.get("apiVersion") != self.api_version:
+            raise SiteError(
+                f"credential plugin {self.command!r} speaks {answer.get('apiVersion')!r}, and the kubeconfig "
+                f"says {self.api_version!r}; write what it speaks as apiVersion of its exec"
+            )
+        if secret.authorization is None and secret.certificate is None:
+            raise SiteError(f"credential plugin {self.command!r} gave neither a token nor a certificate")
+        return secret
+
+
+# --- configurations of the client libraries -----------------------------------------------------------------
+
+
+def borrowed(configure: Callable[[], Any], source: str) -> Renewed:
+    """Those in a Configuration of `kubernetes` or `kubernetes_asyncio`, refreshed by its own hook."""
+
+    def read() -> Secret:
+        configuration = configure()
+        hook = getattr(configuration, "refresh_api_key_hook", None)
+        if hook is not None:
+            refreshed = hook(configuration)
+            if inspect.iscoroutine(refreshed):
+                asyncio.run(refreshed)  # this is a thread of its own: `due` said that it may block
+        return Secret(_authorization(configuration), _certificate(configuration))
+
+    return Renewed(read, source, FILE_SECONDS)
+
+
+def _authorization(configuration: Any) -> str | None:
+    # Since 36 the token is kept under BearerToken, before under authorization.
+    for name in ("BearerToken", "authorization"):
+        if token := configuration.api_key.get(name):
+            prefix = configuration.api_key_prefix.get(name)
+            return f"{prefix} {token}" if prefix else str(token)
+    if configuration.username:
+        return str(configuration.get_basic_auth_token())
+    return None
+
+
+def _certificate(configuration: Any) -> tuple[str, str] | None:
+    if not configuration.cert_file:
+        return None
+    certificate = Path(configuration.cert_file).read_text()
+    key = Path(configuration.key_file).read_text() if configuration.key_file else ""
+    return certificate, key

@@ -1,0 +1,247 @@
+"""A kubeconfig, read as kubectl reads it: several files are one, in which the first to name a thing is right;
+paths are relative to the file that they stand in. All trouble is `BadInput` that says where it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file
+from allaboard.backends.kubernetes.settings import Credentials, Fixed, Secret
+from allaboard.errors import BadInput
+from allaboard.names import nearest, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One named part, and the folder of its file."""
+
+    said: Mapping[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kubeconfig:
+    """All files together."""
+
+    paths: tuple[Path, ...]
+    current: str = ""
+    contexts: Mapping[str, Entry] = field(default_factory=dict)
+    clusters: Mapping[str, Entry] = field(default_factory=dict)
+    users: Mapping[str, Entry] = field(default_factory=dict, repr=False)
+
+    @property
+    def where(self) -> str:
+        return os.pathsep.join(map(str, self.paths))
+
+    def context(self, name: str | None) -> Context:
+        """The context of this name, or the current one."""
+        chosen = name or self.current
+        if not self.contexts:
+            raise BadInput(f"kubeconfig {self.where} has no contexts; name another file with --kubeconfig")
+        if not chosen:
+            raise BadInput(
+                f"kubeconfig {self.where} has no current-context; choose with --context: "
+                f"{one_of(sorted(self.contexts))}"
+            )
+        if chosen not in self.contexts:
+            close = nearest(chosen, self.contexts)
+            raise BadInput(
+                f"context {chosen!r} is not in kubeconfig {self.where}"
+                + (f"; did you mean {close!r}?" if close else "")
+                + f" It has {_some(sorted(self.contexts))}"
+            )
+        said = self.contexts[chosen].said
+        where = f"context {chosen!r} of kubeconfig {self.where}"
+        cluster = _named(self.clusters, said.get("cluster"), "cluster", where)
+        user = _named(self.users, said["user"], "user", where) if said.get("user") else None
+        return Context(chosen, where, self, said, cluster, user or Entry({}, Path()))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One context with its cluster and user."""
+
+    name: str
+    where: str
+    of: Kubeconfig = field(repr=False)
+    said: Mapping[str, Any]
+    cluster: Entry
+    user: Entry = field(repr=False)
+
+    @property
+    def namespace(self) -> str | None:
+        return self.said.get("namespace") or None
+
+    @property
+    def server(self) -> str:
+        server = str(self.cluster.said.get("server") or "").rstrip("/")
+        if not server.startswith(("https://", "http://")):
+            raise BadInput(
+                f"{self.where}: its cluster has no server; write server: https://HOST:PORT, not {server!r}"
+            )
+        return server
+
+    @property
+    def authority(self) -> str | None:
+        return _pem(self.cluster, "certificate-authority", self.where)
+
+    @property
+    def verify(self) -> bool:
+        return not self.cluster.said.get("insecure-skip-tls-verify")
+
+    @property
+    def tls_name(self) -> str | None:
+        return self.cluster.said.get("tls-server-name") or None
+
+    @property
+    def proxy(self) -> str | None:
+        return self.cluster.said.get("proxy-url") or None
+
+    def credentials(self) -> Credentials:
+        """As kubectl: a token before a token file before a plugin before a password; beside any of them a
+        client certificate.
+        """
+        said, folder, where = self.user.said, self.user.folder, f"user of {self.where}"
+        if said.get("as") or said.get("as-groups") or said.get("as-uid"):
+            raise BadInput(
+                f"{where} acts as somebody else (as: ...), which allaboard does not; use a plain user"
+            )
+        certificate = self._certificate()
+        if token := said.get("token"):
+            return Fixed(Secret(f"Bearer {token}", certificate))
+        if path := said.get("tokenFile"):
+            return token_file(folder / Path(str(path)).expanduser())
+        if plugin := said.get("exec"):
+            return Plugin.of(plugin, self._for_plugin(), folder, where).credentials()
+        if said.get("auth-provider"):
+            return self._provider(str(said["auth-provider"].get("name")))
+        if (user := said.get("username")) and (word := said.get("password")) is not None:
+            basic = base64.b64encode(f"{user}:{word}".encode()).decode()
+            return Fixed(Secret(f"Basic {basic}", certificate))
+        return Fixed(Secret(None, certificate))
+
+    def _certificate(self) -> tuple[str, str] | None:
+        certificate = _pem(self.user, "client-certificate", self.where)
+        key = _pem(self.user, "client-key", self.where)
+        if certificate and not key:
+            raise BadInput(f"user of {self.where} has a client-certificate and no client-key; add the key")
+        return (certificate, key) if certificate and key else None
+
+    def _for_plugin(self) -> dict[str, Any]:
+        cluster = dict(self.cluster.said)
+        extensions = {e.get("name"): e.get("extension") for e in cluster.pop("extensions", None) or ()}
+        if "client.authentication.k8s.io/exec" in extensions:
+            cluster["config"] = extensions["client.authentication.k8s.io/exec"]
+        return cluster
+
+    def _provider(self, name: str) -> Credentials:
+        """Providers that kubectl no longer has (oidc, gcp, azure): what the client library knows of them."""
+        name_of_context, where = self.name, self.of.where
+
+        def configure() -> Any:
+            try:
+                from kubernetes import client, config
+            except ImportError as error:
+                raise BadInput(
+                    f"user of {self.where} has the auth-provider {name!r}; install allaboard[kubernetes] for "
+                    "it, or write the provider's plugin as exec"
+                ) from error
+            configuration = client.Configuration()
+            try:
+                config.load_kube_config(where, name_of_context, configuration, persist_config=False)
+            except Exception as error:  # of google, azure, oauthlib and of the library itself
+                raise BadInput(
+                    f"user of {self.where}: auth-provider {name!r} gave no token ({type(error).__name__}); "
+                    "log in with its tool, or write its plugin as exec"
+                ) from error
+            return configuration
+
+        return borrowed(configure, f"auth-provider {name} of {self.where}")
+
+
+def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+    """Where kubeconfigs may be, when nobody named one."""
+    listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return tuple(Path(part).expanduser() for part in listed) or (home / ".kube" / "config",)
+
+
+def read(paths: Sequence[Path]) -> Kubeconfig:
+    """Those of the files that are there, as one. Raises BadInput when one of them cannot be read."""
+    found = Kubeconfig(tuple(paths))
+    current = ""
+    parts: dict[str, dict[str, Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
+    for path in paths:
+        if not path.is_file():
+            continue
+        said = _yaml(path)
+        current = current or str(said.get("current-context") or "")
+        for part, entries in parts.items():
+            for item in said.get(part) or ():
+                name, entry = _entry(item, part, path)
+                entries.setdefault(name, Entry(entry, path.parent))
+    return Kubeconfig(found.paths, current, **parts)
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        said = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise BadInput(f"kubeconfig {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark is not None else ""
+        # The words of the parser show the line, which may hold a token.
+        raise BadInput(f"kubeconfig {path} is no YAML{line}; compare with kubectl config view") from None
+    if said is None:
+        return {}
+    if not isinstance(said, dict):
+        raise BadInput(f"kubeconfig {path} is no mapping; compare with kubectl config view")
+    return said
+
+
+def _entry(item: Any, part: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+    said = item.get(part.removesuffix("s")) if isinstance(item, dict) else None
+    if not isinstance(item, dict) or "name" not in item or not isinstance(said, dict | None):
+        raise BadInput(
+            f"kubeconfig {path}: an item of {part} is not name and {part[:-1]}; "
+            "compare with kubectl config view"
+        )
+    return str(item["name"]), said or {}
+
+
+def _named(entries: Mapping[str, Entry], name: Any, what: str, where: str) -> Entry:
+    if name not in entries:
+        raise BadInput(
+            f"{where} names the {what} {name!r}, which is not there; it has {_some(sorted(entries))}"
+        )
+    return entries[name]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:10]) or "none"
+    return shown + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _pem(entry: Entry, key: str, where: str) -> str | None:
+    """``<key>-data`` in base64, or the file that ``<key>`` names."""
+    if data := entry.said.get(f"{key}-data"):
+        try:
+            return base64.b64decode(str(data), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise BadInput(f"{where}: {key}-data is no base64 of a PEM file") from error
+    if not (name := entry.said.get(key)):
+        return None
+    path = entry.folder / Path(str(name)).expanduser()
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{where}: {key} {path} cannot be read ({error})") from error
