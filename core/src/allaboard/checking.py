@@ -82,6 +82,8 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_storage(job),
         *_checkpoints(job),
         *_secrets(job),
+        *_gang(job),
+        *_engines_own(job),
     ]
 
 
@@ -186,6 +188,26 @@ def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"secrets[{n}].name", "is missing")
         if not secret.get("env") and "mount" not in secret:
             yield Problem(f"secrets[{n}]", "is not used; say env: true, or mount: /path")
+
+
+def _gang(job: Mapping[str, Any]) -> Iterator[Problem]:
+    scheduler = (job.get("gang") or {}).get("scheduler")
+    if scheduler is not None:
+        from allaboard.pairing import name_problems
+
+        yield from name_problems(scheduler)
+
+
+def _engines_own(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """What the job's engine objects to, and what in `pod` contradicts what it needs."""
+    engine = ENGINES.get(job.get("engine", "auto")) or BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+    if engine is None:
+        return
+    yield from engine.objections(job)
+    if "pod" in job:
+        from allaboard.pods import pod_problems
+
+        yield from pod_problems(job["pod"], engine.CONTAINER)
 
 
 def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:

@@ -27,7 +27,7 @@ class Resources(TypedDict, total=False):
     cpu: Annotated[str | int | float, "cores", "cores per member: 2, 0.5 or 500m"]
     memory: Annotated[str | int, "size", "memory per member: 512Mi, 32Gi"]
     gpu: Annotated[int, "count0", "GPUs per member"]
-    gpu_type: Annotated[str, "text", "the node label value of the GPU, e.g. nvidia-h100"]
+    gpu_type: Annotated[str, "text", "the node label value of the GPU, or label=value"]
     mig: Annotated[str, "text", "a MIG profile, e.g. 1g.10gb"]
     shared: Annotated[bool, "bool", "share GPUs with other pods (time slicing, MPS)"]
 
@@ -59,7 +59,7 @@ class Topology(TypedDict, total=False):
 class Gang(TypedDict, total=False):
     """Who starts all of it or nothing, on a cluster."""
 
-    scheduler: Annotated[str, "text", "auto, none, coscheduling, volcano, kueue"]
+    scheduler: Annotated[str, "text", "auto, none, or a gang scheduler: coscheduling, workload"]
     queue: Annotated[str, "text", "the queue"]
     priority: Annotated[str, "text", "the priority class"]
     timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long"]
@@ -154,7 +154,9 @@ class Fields(TypedDict, total=False):
     code: Annotated[list[str], "paths", "small files shipped with the job"]
     environment: Annotated[dict[str, str], "environment", "variables of every member"]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]
-    pod: Annotated[dict[str, Any], "any", "merged over the pod template last, on a cluster"]
+    pod: Annotated[
+        dict[str, Any], "any", "merged over the pod template last, on a cluster: metadata and spec"
+    ]
     fit: Annotated[FitWord, "choice", "on one machine: shrink to what is there, or refuse"]
 
 

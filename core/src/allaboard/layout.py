@@ -25,11 +25,16 @@ same one.
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one member states: cores, bytes, GPUs. None and 0 take nothing."""
+    """What one member states: cores, bytes, GPUs. None and 0 take nothing. The rest means something on a
+    cluster alone: which GPU, which slice of one (MIG), and whether it may be shared with other pods.
+    """
 
     cpu: float | None = None
     memory: int | None = None
     gpu: int = 0
+    gpu_type: str | None = None
+    mig: str | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class Layout:
     @property
     def name(self) -> str:
         """What this attempt's objects are called."""
-        return attempt_name(self.run, self.attempt)
+        return attempt_name(self.run, self.attempt, self.generation)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -215,6 +220,9 @@ def _needs(resources: Mapping[str, Any]) -> Needs:
         cpu=None if cpu is None else units.cores(cpu),
         memory=None if memory is None else units.size(memory),
         gpu=resources.get("gpu", 0),
+        gpu_type=resources.get("gpu_type"),
+        mig=resources.get("mig"),
+        shared=resources.get("shared", False),
     )
 
 

@@ -1,8 +1,8 @@
 """Names: what is legal, what is nearest, and how a run gets its own.
 
 A run's name is ``<job>-<hash of key>``, a function of the key alone, so that whoever has the key finds the
-run (contract: identity). Controllers append ``-<n>`` for attempts and ``-worker-<i>`` for pods, and Services
-are limited to 63 characters; so a job's name may have 40.
+run (contract: identity). Attempts append ``-<n>`` and controllers ``-worker-<i>``, and Services are limited
+to 63 characters; so a job's name may have 40, and that of an object 50.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 JOB_NAME_MAX = 40
+OBJECT_NAME_MAX = 50
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _HASH_LENGTH = 8
 
@@ -48,9 +49,19 @@ def run_name(job: str, key: str) -> str:
     return f"{job}-{key_hash(key)}"
 
 
-def attempt_name(run: str, attempt: int) -> str:
-    """The name of an attempt's objects: the run's own for the first, ``<run>-<n>`` above."""
-    return run if attempt <= 1 else f"{run}-{attempt}"
+def attempt_name(run: str, attempt: int, generation: int = 1) -> str:
+    """The name of an attempt's objects: the run's own for the first, ``<run>-<n>`` above; ``<run>-g<g>`` and
+    ``<run>-g<g>-<n>`` in later generations, whose objects may stand beside those of an earlier one.
+
+    Never above 50 characters: where the ending leaves no room, the job's part of the run's name gives way,
+    and the hash of the key goes on telling runs apart.
+    """
+    ending = (f"-g{generation}" if generation > 1 else "") + (f"-{attempt}" if attempt > 1 else "")
+    room = OBJECT_NAME_MAX - len(ending)
+    if len(run) > room:
+        job, _, key = run.rpartition("-")
+        run = f"{job[: room - len(key) - 1].rstrip('-')}-{key}"
+    return run + ending
 
 
 def checkpoint_folder(run: str, generation: int) -> str:

@@ -41,7 +41,8 @@ def state_of(seen: Observation) -> State:
     if seen.holds("Restarting") or any(m.reason == "CrashLoopBackOff" for m in seen.members):
         return State.RESTARTING
     if seen.holds("Running"):
-        return State.RUNNING
+        # The operator says Running as soon as one member runs; while others have no place, nobody trains.
+        return State.RUNNING if seen.waiting is None else State.QUEUED
     # Quota first: while a queue holds the job there are no members, and "no members" below would read as
     # starting.
     if seen.waiting is not None:

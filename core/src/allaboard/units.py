@@ -64,6 +64,20 @@ def cores(value: str | int | float) -> float:
     return number / 1000 if unit == "m" else number
 
 
+def quantity(amount: int) -> str:
+    """Bytes as Kubernetes writes them, exactly: ``32Gi``, ``1G``, ``1234567``."""
+    for unit in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki", "E", "P", "T", "G", "M", "k"):
+        if amount and amount % _FACTORS[unit] == 0:
+            return f"{amount // _FACTORS[unit]}{unit}"
+    return str(amount)
+
+
+def millicores(cores: float) -> str:
+    """Cores as Kubernetes writes them: ``8``, ``500m``."""
+    thousandths = max(1, round(cores * 1000))
+    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+
+
 def _quantity(value: str | int | float, what: str, allowed: str) -> tuple[float, str]:
     if not isinstance(value, bool):
         match = _QUANTITY.fullmatch(str(value).strip())

@@ -8,25 +8,58 @@ touches no other file.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from allaboard.engines.base import Counts, Place, Verdict
+from allaboard.engines.base import Counts, JobSeen, Place, Verdict
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
+    from allaboard.errors import Problem
+    from allaboard.gangs.base import GangPlan
     from allaboard.job import TrainingJob
     from allaboard.layout import Layout, Member
 
 
 class Engine(Protocol):
-    """What every engine module has. ROLES: role -> how many at most (None: any), in rank order."""
+    """What every engine module has. ROLES: role -> how many at most (None: any), in rank order. CONTAINER:
+    the name that its operator expects of the container that trains; INDEX_LABEL: the pod label that holds a
+    member's index. NATIVELY: gang schedulers whose objects its operator makes when it was started with them;
+    REFUSES: gang schedulers that it cannot go with -> why.
+    """
 
     NAME: str
     KIND: str
+    API_VERSION: str
+    PLURAL: str
     FRAMEWORK: str
     ROLES: Mapping[str, int | None]
     DEFAULT_RESTART: str
+    CONTAINER: str
+    INDEX_LABEL: str
+    NATIVELY: frozenset[str]
+    REFUSES: Mapping[str, str]
+
+    def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
+        """What about the sound fields of a job it cannot do as they are written."""
+
+    def render(
+        self,
+        layout: Layout,
+        metadata: Mapping[str, Any],
+        templates: Mapping[str, Mapping[str, Any]],
+        gang: GangPlan,
+    ) -> dict[str, Any]:
+        """The job object; ``templates``: the pod template of each role."""
+
+    def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
+        """What a job object and its pods say; None: it is gone, and its pods may not be."""
+
+    def needed(self, job: Mapping[str, Any]) -> int:
+        """How many members of a job object start together."""
+
+    def member_of(self, pod: Mapping[str, Any]) -> str | None:
+        """The member whose pod this is, like ``worker-0``; None: no member's."""
 
     def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
         """What the engine's operator injects into a member."""
@@ -53,3 +86,9 @@ def engine_of(job: TrainingJob) -> Engine:
     """The engine of a checked job; ``auto`` is the framework's own."""
     name = job.get("engine", "auto")
     return BY_FRAMEWORK[job.get("framework", "pytorch")] if name == "auto" else ENGINES[name]
+
+
+def engine_of_object(thing: Mapping[str, Any]) -> Engine | None:
+    """The engine of a job object, by its kind and API version."""
+    kind = (thing.get("apiVersion"), thing.get("kind"))
+    return next((e for e in ENGINES.values() if kind == (e.API_VERSION, e.KIND)), None)

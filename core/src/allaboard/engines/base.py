@@ -1,10 +1,15 @@
 """What every engine speaks of: where members meet, how many of them are where, and what that means for the
-job.
+job; what an object of its kind and its pods say.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from allaboard.observation import Condition, MemberSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,23 @@ class Verdict:
 
     running: bool = False
     succeeded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A job object and its pods, read. ``members`` in rank order, those without a pod included; ``counts``:
+    the operator's own replica counts by role; ``total``: members that its spec asks for; ``suspended``: what
+    its spec says, whether it has come about or not.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+    members: tuple[MemberSeen, ...] = ()
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    total: int = 0
+    started: float | None = None
+    finished: float | None = None
+    suspended: bool = False
+
+    @property
+    def restarts(self) -> int:
+        return sum(member.restarts for member in self.members)

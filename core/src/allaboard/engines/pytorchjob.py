@@ -1,17 +1,21 @@
-"""PyTorchJob, kubeflow.org/v1: what its operator injects, who decides, what its conditions say.
+"""PyTorchJob, kubeflow.org/v1: its object and what it says, what its operator injects, who decides.
 
 Read from the Training Operator, release 1.9.4: pkg/controller.v1/pytorch (envvar.go, elastic.go,
-pytorchjob_controller.go), pkg/util/status.go. The local backend uses this module to be the operator.
+pytorchjob_controller.go), pkg/util/status.go, and its CRD. The local backend uses this module to be the
+operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from allaboard.engines.base import Counts, Place, Verdict
+from allaboard.engines import kubeflow
+from allaboard.engines.base import Counts, JobSeen, Place, Verdict
+from allaboard.errors import Problem
 
 if TYPE_CHECKING:
+    from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
 
 NAME = "pytorchjob"
@@ -20,6 +24,94 @@ FRAMEWORK = "pytorch"
 ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
 DEFAULT_RESTART = "on_failure"
 PORT = 23456
+API_VERSION = kubeflow.API_VERSION
+PLURAL = "pytorchjobs"
+CONTAINER = "pytorch"
+INDEX_LABEL = kubeflow.INDEX_LABEL
+NATIVELY = kubeflow.NATIVELY
+REFUSES: Mapping[str, str] = {}
+_SPECS = "pytorchReplicaSpecs"
+_INJECTED = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTHONUNBUFFERED"})
+
+
+# Down.
+
+
+def objections(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """What about a job's sound fields this engine cannot do as it is written."""
+    groups = job.get("groups")
+    if groups and "master" not in groups and job.get("elastic") is None:
+        yield Problem(
+            "groups",
+            "workers without a master that are not elastic get no MASTER_ADDR and no RANK from the operator; "
+            "add master: 1, or elastic",
+            severity="warning",
+        )
+    for name in job.get("environment") or {}:
+        if name in _INJECTED or name.startswith("PET_"):
+            words = "the operator sets it, and its value wins; take it out"
+            yield Problem(f"environment.{name}", words, severity="warning")
+
+
+def render(
+    layout: Layout,
+    metadata: Mapping[str, Any],
+    templates: Mapping[str, Mapping[str, Any]],
+    gang: GangPlan,
+) -> dict[str, Any]:
+    """The job object. ``templates``: the pod template of each role."""
+    spec: dict[str, Any] = {
+        "nprocPerNode": layout.processes_per_member or "auto",
+        "runPolicy": kubeflow.run_policy(layout, gang),
+    }
+    if layout.elastic is not None:
+        spec["elasticPolicy"] = _elastic_policy(layout)
+    spec[_SPECS] = kubeflow.replica_specs(layout, templates)
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": dict(metadata), "spec": spec}
+
+
+def _elastic_policy(layout: Layout) -> dict[str, Any]:
+    """Without nProcPerNode, which is deprecated, and rdzvHost and rdzvPort, whose defaults are worker 0. An
+    empty rdzvConf makes the operator panic.
+    """
+    elastic = layout.elastic
+    assert elastic is not None
+    policy: dict[str, Any] = {
+        "minReplicas": elastic.min,
+        "maxReplicas": elastic.max,
+        "rdzvBackend": elastic.rendezvous,
+        "rdzvId": layout.name,
+    }
+    if elastic.conf:
+        policy["rdzvConf"] = [{"key": key, "value": value} for key, value in elastic.conf.items()]
+    if elastic.max_restarts is not None:
+        policy["maxRestarts"] = elastic.max_restarts
+    return policy
+
+
+# Up.
+
+
+def read(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
+    """What the job object and its pods say. RANK is master 0, worker index + 1 where there is a master."""
+    return kubeflow.read(job, pods, specs=_SPECS, roles=tuple(ROLES), container=CONTAINER)
+
+
+def needed(job: Mapping[str, Any]) -> int:
+    """How many members start together: what the gang was made of, else the elastic minimum, else all."""
+    spec = job.get("spec") or {}
+    asked = ((spec.get("runPolicy") or {}).get("schedulingPolicy") or {}).get("minAvailable")
+    least = asked or (spec.get("elasticPolicy") or {}).get("minReplicas")
+    return int(least) if least else read(job, ()).total
+
+
+def member_of(pod: Mapping[str, Any]) -> str | None:
+    """The member whose pod this is: ``worker-0``."""
+    who = kubeflow.member_of(pod)
+    return None if who is None else f"{who[0]}-{who[1]}"
+
+
+# The operator, for the local backend.
 
 
 def place(name: str) -> Place:

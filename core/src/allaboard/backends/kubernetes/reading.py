@@ -1,0 +1,461 @@
+"""Objects made meaning: a job object, its pods, its events and its gang become one `Observation`. Values in,
+values out; the time is that of the API server.
+
+What an object no longer shows is not made up. A follower may hand in what it saw before (`Memory`): the times
+of phases, and how members ended whose pods are gone. Without it, what is lost is None.
+
+Each phase has its own clock, which begins where the one before ended:
+
+admitted      the job (or its resume) -> the first pod of it
+scheduled     -> as many members as start together have a node
+image         -> their containers that train have started: images, volumes and init containers are there
+rendezvous    not seen from outside: always None
+first_step    -> the first line of rank 0 that reports progress; None where nobody reads it
+training      -> the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from allaboard import marks
+from allaboard.engines import Engine, engine_of, engine_of_object
+from allaboard.engines.base import JobSeen
+from allaboard.gangs import GANGS
+from allaboard.gangs.base import Look
+from allaboard.gangs.places import condition, half_started
+from allaboard.job import TrainingJob
+from allaboard.layout import Layout
+from allaboard.ledger import RunRecord
+from allaboard.observation import PHASES, Event, MemberSeen, Observation, Progress, Stop
+from allaboard.progress import after, flags_of
+from allaboard.reportline import decode
+from allaboard.units import from_rfc3339
+
+Json = Mapping[str, Any]
+HALF_STARTED = "gang_partial_scheduling"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What rank 0's report lines came to. ``first``: the time of the first line of progress in this
+    attempt.
+    """
+
+    progress: Progress = field(default_factory=Progress)
+    flags: tuple[str, ...] = ()
+    first: float | None = None
+
+
+def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float) -> Told:
+    """The same after more lines of rank 0's log, each with its time; ``now`` for those without."""
+    progress, flags, first = before.progress, list(before.flags), before.first
+    for at, line in lines:
+        report = decode(line)
+        if report is None:
+            continue
+        progress = after(progress, report, now if at is None else at)
+        flags += [flag for flag in flags_of(report) if flag not in flags]
+        if report.kind == "progress" and first is None:
+            first = now if at is None else at
+    return Told(progress, tuple(flags), first)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What was seen of an attempt before and may not be there any more. ``since``: when its clocks began;
+    ``admitted`` to ``started``: when these phases ended; ``members``: each as it was last seen with a pod;
+    ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before the
+    last resume.
+    """
+
+    since: float | None = None
+    admitted: float | None = None
+    scheduled: float | None = None
+    started: float | None = None
+    members: Mapping[str, MemberSeen] = field(default_factory=dict)
+    pods: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    earlier: Mapping[str, int] = field(default_factory=dict)
+
+    def restarts(self, member: str) -> int:
+        """Restarts of a member: those of its containers, and each time that its pod was made anew."""
+        tries = self.pods.get(member, {})
+        return self.earlier.get(member, 0) + sum(tries.values()) + max(0, len(tries) - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Memory:
+        """The inverse of `to_dict`; fields of a newer writer are left out."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        fields = MemberSeen.__dataclass_fields__
+        known["members"] = {
+            name: MemberSeen(**{k: v for k, v in one.items() if k in fields})
+            for name, one in data.get("members", {}).items()
+        }
+        return cls(**known)
+
+
+def observation(
+    record: RunRecord,
+    job: Json | None,
+    *,
+    now: float,
+    submitted: bool,
+    pods: Sequence[Json] = (),
+    events: Sequence[Json] = (),
+    groups: Sequence[Json] = (),
+    layout: Layout | None = None,
+    report: Told | None = None,
+    memory: Memory | None = None,
+    notes: tuple[str, ...] = (),
+    tails: Mapping[str, str] | None = None,
+) -> Observation:
+    """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
+    ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
+    the job, its pods and its gang; ``groups``: the objects of its gang; ``layout``: what the job was made
+    from, for who its members are when it is gone; ``report``: None when nobody reads rank 0's log;
+    ``memory``: of `remembered`, this look included.
+    """
+    engine = _engine(record, job)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now)
+    stop = record.stop or base.stop
+    seen = replace(
+        base,
+        run=record.run,
+        key=record.key,
+        job=record.job,
+        attempt=record.attempt,
+        generation=record.generation,
+        uid=record.uid,
+        spec_hash=record.spec_hash,
+        owner=record.owner,
+        created=base.created if base.created is not None else record.created,
+        stop=stop,
+        notes=notes,
+        tails=dict(tails or {}),
+        handed_over=record.handed_over,
+    )
+    if job is not None:
+        return seen
+    found = _without_job(seen, record, pods, submitted, now)
+    if layout is None:
+        return found
+    phase = "deleted" if submitted else "pending"
+    return replace(found, members=_all_members(layout, found.members, memory, phase))
+
+
+def _all_members(
+    layout: Layout, members: tuple[MemberSeen, ...], memory: Memory | None, phase: str
+) -> tuple[MemberSeen, ...]:
+    """Every member of a job that is gone: those with a pod as they are, the others as they were last seen."""
+    there = {member.name: member for member in members}
+    kept = memory if memory is not None else Memory()
+    return tuple(
+        replace(there[m.name], rank=m.rank)
+        if m.name in there
+        else _with_memory(MemberSeen(m.group, m.index, m.rank, phase), kept)
+        for m in layout.members
+    )
+
+
+def of_object(
+    job: Json,
+    *,
+    now: float,
+    pods: Sequence[Json] = (),
+    events: Sequence[Json] = (),
+    groups: Sequence[Json] = (),
+    tails: Mapping[str, str] | None = None,
+) -> Observation:
+    """What is seen of a job that somebody else made: it has no record, and its run is its name. Raises
+    KeyError for a kind that no engine knows.
+    """
+    engine = engine_of_object(job)
+    if engine is None:
+        raise KeyError(f"{job.get('apiVersion')}/{job.get('kind')}")
+    seen = _of_job(engine, job, pods, events, groups, None, None, now)
+    name = str(job["metadata"]["name"])
+    return replace(seen, run=name, job=name, uid=job["metadata"].get("uid"), tails=dict(tails or {}))
+
+
+def _engine(record: RunRecord, job: Json | None) -> Engine:
+    """The engine of the object that is there, else of the record's job."""
+    found = engine_of_object(job) if job is not None else None
+    if found is not None:
+        return found
+    return engine_of(TrainingJob.of(record.spec))
+
+
+# A job object and what belongs to it.
+
+
+def _of_job(
+    engine: Engine,
+    job: Json | None,
+    pods: Sequence[Json],
+    events: Sequence[Json],
+    groups: Sequence[Json],
+    report: Told | None,
+    memory: Memory | None,
+    now: float,
+) -> Observation:
+    read = engine.read(job, pods)
+    kept = memory if memory is not None else remembered(Memory(), job, pods, engine)
+    members = tuple(_with_memory(member, kept) for member in read.members)
+    ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
+    look, waiting = None, None
+    if job is not None and not ended and not read.suspended:
+        look = _look(engine, job, read, pods, events, groups, now)
+        waiting = _waiting(job, look, events)
+    flags = list(report.flags) if report is not None else []
+    if look is not None and half_started(look):
+        flags.append(HALF_STARTED)
+    metadata = (job or {}).get("metadata") or {}
+    return Observation(
+        run=str(metadata.get("name", "")),
+        conditions=read.conditions,
+        members=members,
+        restarts=sum(member.restarts for member in members),
+        created=from_rfc3339(metadata.get("creationTimestamp")),
+        started=read.started,
+        finished=read.finished if ended else None,
+        suspended=read.suspended and not ended,
+        stop=_stop(metadata),
+        waiting=waiting,
+        phases=phases(kept, report, read.finished if ended else now, on=not ended and job is not None),
+        progress=report.progress if report is not None else Progress(),
+        flags=tuple(flags),
+        events=tuple(_events(engine, pods, events)),
+    )
+
+
+def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
+    """A member whose pod is gone, as it was last seen; and the restarts of all its pods."""
+    before = memory.members.get(member.name)
+    if before is not None and member.phase in ("deleted", "pending") and member.log is None:
+        gone = member.phase == "deleted"
+        kept = replace(before, rank=member.rank, phase=member.phase, log=before.log if gone else None)
+        member = kept if gone else replace(member, exit_code=before.exit_code, ended=before.ended)
+    return replace(member, restarts=max(member.restarts, memory.restarts(member.name)))
+
+
+def _stop(metadata: Mapping[str, Any]) -> Stop | None:
+    """Who is taking the job away, by the object itself."""
+    deleted = from_rfc3339(metadata.get("deletionTimestamp"))
+    said = metadata.get("annotations") or {}
+    if deleted is None:
+        return None
+    by = said.get(marks.STOPPED_BY) or "somebody"
+    return Stop(str(by), str(said.get(marks.STOP_REASON) or "the job object is being deleted"), deleted)
+
+
+def _without_job(
+    seen: Observation, record: RunRecord, pods: Sequence[Json], submitted: bool, now: float
+) -> Observation:
+    """The job is not there. It was stopped, it ended and was cleared away, somebody deleted it, or it was
+    never made.
+    """
+    living = any((pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for pod in pods)
+    if record.outcome is not None:
+        ended = record.outcome
+        return replace(seen, recorded=ended.state, finished=ended.at, deleted=record.deleted)
+    if not submitted:
+        # Nobody has made it yet: whoever launches this key next does.
+        return replace(seen, stopped=record.stop is not None)
+    if record.stop is not None:
+        return replace(seen, stopped=not living, finished=None if living else record.stop.at)
+    if living:
+        return replace(seen, stop=Stop("somebody", "the job object was deleted", now))
+    if (record.spec.get("policy") or {}).get("ttl") is not None:
+        # Its ttl may have removed it in the moment between its end and our look.
+        words = "the job is gone, by its ttl or by somebody's hand, and how it ended was not seen"
+        return replace(seen, alive=False, notes=(*seen.notes, words))
+    return replace(seen, deleted=True, notes=(*seen.notes, "somebody deleted the job object"))
+
+
+# Waiting.
+
+
+def _look(
+    engine: Engine,
+    job: Json,
+    read: JobSeen,
+    pods: Sequence[Json],
+    events: Sequence[Json],
+    groups: Sequence[Json],
+    now: float,
+) -> Look:
+    return Look(
+        needed=engine.needed(job),
+        total=read.total,
+        now=now,
+        pods=_by_member(engine, pods),
+        groups=groups,
+        events=events,
+    )
+
+
+def _by_member(engine: Engine, pods: Sequence[Json]) -> dict[str, Json]:
+    """Each member's pod: the newest, where an old one is still ending."""
+    found = ((engine.member_of(pod), pod) for pod in sorted(pods, key=_newest_last))
+    return {name: pod for name, pod in found if name is not None}
+
+
+def _newest_last(pod: Json) -> tuple[bool, str]:
+    metadata = pod.get("metadata") or {}
+    return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
+
+
+def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
+    """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
+    if len(look.pods) < look.needed and (refused := _refused(events)) is not None:
+        return f"{look.total - len(look.pods)} of {look.total} members cannot be made: {refused}"
+    name = marks.annotation_of(job, marks.GANG) or "none"
+    gang = GANGS.get(name)
+    return None if gang is None else gang.read(look)
+
+
+def _refused(events: Sequence[Json]) -> str | None:
+    """What the API server said last when the operator made a pod."""
+    told = [e for e in events if e.get("reason") in ("FailedCreatePod", "FailedCreate")]
+    made = [e for e in events if e.get("reason") in ("SuccessfulCreatePod", "SuccessfulCreate")]
+    newest = max(told, key=lambda e: _when(e) or 0.0, default=None)
+    if newest is None or any((_when(e) or 0.0) > (_when(newest) or 0.0) for e in made):
+        return None
+    return str(newest.get("message", "")).strip()
+
+
+# Time.
+
+
+def remembered(
+    memory: Memory, job: Json | None, pods: Sequence[Json], engine: Engine | None = None
+) -> Memory:
+    """The memory after one more look."""
+    engine = engine or (engine_of_object(job) if job is not None else None)
+    if engine is None:
+        return memory
+    read = engine.read(job, pods)
+    since = _since(job, read)
+    if since is not None and since != memory.since:
+        # Created, or resumed: its clocks begin anew, and pods that are made again are no restarts.
+        earlier = {name: memory.restarts(name) for name in memory.pods}
+        memory = Memory(since=since, members=memory.members, earlier=earlier)
+    if read.suspended and not read.finished:
+        return memory
+    named = _by_member(engine, pods)
+    needed = engine.needed(job) if job is not None else len(named)
+    own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]
+    admitted = _nth([_created(pod) for pod in own], 1)
+    scheduled = _nth([at for pod in own if (at := _placed(pod)) is not None], needed)
+    started = _nth([at for pod in own if (at := _first_start(engine, pod)) is not None], needed)
+    return replace(
+        memory,
+        admitted=_first(memory.admitted, admitted),
+        scheduled=_first(memory.scheduled, scheduled),
+        started=_first(memory.started, started),
+        members={**memory.members, **{m.name: m for m in read.members if m.name in named}},
+        pods=_restarts(memory.pods, pods, engine),
+    )
+
+
+def _restarts(
+    before: Mapping[str, Mapping[str, int]], pods: Sequence[Json], engine: Engine
+) -> dict[str, dict[str, int]]:
+    found = {name: dict(tries) for name, tries in before.items()}
+    for pod in pods:
+        name, uid = engine.member_of(pod), (pod.get("metadata") or {}).get("uid")
+        if name is not None and uid:
+            status = pod.get("status") or {}
+            every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+            found.setdefault(name, {})[str(uid)] = sum(int(c.get("restartCount") or 0) for c in every)
+    return found
+
+
+def _since(job: Json | None, read: JobSeen) -> float | None:
+    """When the clocks began: with the job, or with its last resume."""
+    resumed = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "False"), None)
+    return resumed or from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
+
+
+def _created(pod: Json) -> float:
+    return from_rfc3339((pod.get("metadata") or {}).get("creationTimestamp")) or 0.0
+
+
+def _placed(pod: Json) -> float | None:
+    found = condition(pod, "PodScheduled")
+    return from_rfc3339(found.get("lastTransitionTime")) if found and found.get("status") == "True" else None
+
+
+def _first_start(engine: Engine, pod: Json) -> float | None:
+    """When the container that trains started first; a pod shows its last two starts alone."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    main: Json = next((c for c in statuses if c.get("name") == engine.CONTAINER), {})
+    if int(main.get("restartCount") or 0) > 1:
+        return None
+    state, last = main.get("state") or {}, main.get("lastState") or {}
+    starts = [last.get("terminated"), state.get("running"), state.get("terminated")]
+    return next((at for s in starts if s and (at := from_rfc3339(s.get("startedAt"))) is not None), None)
+
+
+def _nth(times: list[float], n: int) -> float | None:
+    """The moment at which n of them had come."""
+    return sorted(times)[n - 1] if 0 < n <= len(times) else None
+
+
+def _first(earlier: float | None, now: float | None) -> float | None:
+    return earlier if earlier is not None else now
+
+
+def phases(memory: Memory, report: Told | None, until: float | None, *, on: bool) -> dict[str, float | None]:
+    """Seconds in each phase, the one that is on included; None: not seen. ``until``: its end, or now; ``on``:
+    whether it goes on.
+    """
+    seconds: dict[str, float | None] = dict.fromkeys(PHASES)
+    stepped = report.first if report is not None else None
+    steps = [("admitted", memory.since, memory.admitted), ("scheduled", memory.admitted, memory.scheduled)]
+    steps.append(("image", memory.scheduled, memory.started))
+    if report is not None:
+        steps += [("first_step", memory.started, stepped), ("training", stepped, None)]
+    for name, begun, ended in steps:
+        if begun is None:
+            continue
+        # The last phase ends with the job; an earlier one that has no end is either on, or was not seen.
+        last = ended if ended is not None else (until if on or name == "training" else None)
+        if last is not None:
+            seconds[name] = max(0.0, last - begun)
+        if ended is None:
+            break
+    return seconds
+
+
+# Events.
+
+
+def _events(engine: Engine, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
+    """Events in our words, oldest first: of a member by its name, of the job by its own."""
+    names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
+    for event in sorted(events, key=lambda e: _when(e) or 0.0):
+        about = event.get("involvedObject") or event.get("regarding") or {}
+        name, kind = str(about.get("name", "")), str(about.get("kind", ""))
+        member = names.get(name) if kind == "Pod" else None
+        yield Event(
+            time=_when(event),
+            type=str(event.get("type") or "Normal"),
+            reason=str(event.get("reason") or ""),
+            object=member or (name if kind in (engine.KIND, "") else f"{kind.lower()}/{name}"),
+            message=str(event.get("message") or event.get("note") or ""),
+        )
+
+
+def _when(event: Json) -> float | None:
+    """When it happened last. Recorders of events.k8s.io fill eventTime and series alone."""
+    series = event.get("series") or {}
+    metadata = event.get("metadata") or {}
+    times = [series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]
+    times += [event.get("firstTimestamp"), metadata.get("creationTimestamp")]
+    return next((from_rfc3339(t) for t in times if t), None)

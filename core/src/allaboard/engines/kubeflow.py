@@ -1,0 +1,237 @@
+"""What all kinds of kubeflow.org/v1 share: the run policy going down; conditions, replica counts and members
+coming up. Values in, values out.
+
+Read from the Training Operator 1.9.4: pkg/apis/kubeflow.org/v1/common_types.go, pkg/controller.v1/common. A
+status may be absent, and so may every field of it; a zero counter is left out. Pods are told by the labels
+that the operator puts on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allaboard.engines.base import Counts, JobSeen
+from allaboard.units import from_rfc3339
+
+if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
+    from allaboard.gangs.base import GangPlan
+    from allaboard.layout import Layout
+    from allaboard.observation import Condition, MemberSeen
+
+API_VERSION = "kubeflow.org/v1"
+JOB_LABEL = "training.kubeflow.org/job-name"
+ROLE_LABEL = "training.kubeflow.org/replica-type"
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+NATIVELY = frozenset({"coscheduling", "volcano"})
+"""What --gang-scheduler-name makes PodGroups for."""
+RESTART = {"never": "Never", "on_failure": "OnFailure", "always": "Always", "exit_code": "ExitCode"}
+CLEAN = {"none": "None", "running": "Running", "all": "All"}
+_QUIET = frozenset({"Completed", "Error", "ContainerCreating", "PodInitializing"})
+"""Reasons of containers that say nothing that the phase and the exit code do not."""
+
+
+# Down.
+
+
+def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
+    """``runPolicy``. What the operator would leave unlimited or running on is always written out."""
+    policy = layout.policy
+    written: dict[str, Any] = {
+        "backoffLimit": policy.backoff_limit,
+        "cleanPodPolicy": CLEAN[policy.clean_pods],
+        "suspend": policy.suspend,
+    }
+    if policy.deadline is not None:
+        written["activeDeadlineSeconds"] = math.ceil(policy.deadline)
+    if policy.ttl is not None:
+        written["ttlSecondsAfterFinished"] = math.ceil(policy.ttl)
+    # An operator that makes no PodGroups ignores it, and Kueue would still read its priority class.
+    if gang.how == "natively":
+        written["schedulingPolicy"] = _scheduling_policy(gang)
+    return written
+
+
+def _scheduling_policy(gang: GangPlan) -> dict[str, Any]:
+    written: dict[str, Any] = {"minAvailable": gang.members}
+    if gang.queue is not None:
+        written["queue"] = gang.queue
+    if gang.priority is not None:
+        written["priorityClass"] = gang.priority
+    if gang.timeout is not None:
+        written["scheduleTimeoutSeconds"] = math.ceil(gang.timeout)
+    return written
+
+
+def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The replica map: ``{Master: {replicas, restartPolicy, template}}``."""
+    return {
+        group.role.capitalize(): {
+            "replicas": group.replicas,
+            "restartPolicy": RESTART[layout.policy.restart],
+            "template": templates[group.role],
+        }
+        for group in layout.groups
+    }
+
+
+# Up.
+
+
+def read(
+    job: Mapping[str, Any] | None,
+    pods: Sequence[Mapping[str, Any]],
+    *,
+    specs: str,
+    roles: Sequence[str],
+    container: str,
+) -> JobSeen:
+    """What a job object and its pods say. ``specs``: the field of its replica map; ``roles`` in rank order;
+    ``container``: the one that trains. A job that is gone is None: its pods are read all the same.
+    """
+    spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
+    replicas = {
+        role.lower(): 1 if one.get("replicas") is None else int(one["replicas"])
+        for role, one in (spec.get(specs) or {}).items()
+        if isinstance(one, Mapping)
+    }
+    conditions = tuple(_conditions(status))
+    ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
+    suspended = bool((spec.get("runPolicy") or {}).get("suspend"))
+    gone = ended or suspended or job is None
+    members = tuple(_members(replicas, pods, roles, container, gone))
+    return JobSeen(
+        conditions=conditions,
+        members=members,
+        counts={
+            role.lower(): Counts(
+                replicas.get(role.lower(), 0),
+                int(one.get("active") or 0),
+                int(one.get("succeeded") or 0),
+                int(one.get("failed") or 0),
+            )
+            for role, one in (status.get("replicaStatuses") or {}).items()
+        },
+        total=sum(replicas.values()),
+        started=from_rfc3339(status.get("startTime")),
+        finished=from_rfc3339(status.get("completionTime")) or _failed_at(conditions),
+        suspended=suspended,
+    )
+
+
+def _conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
+    from allaboard.observation import Condition
+
+    for one in status.get("conditions") or ():
+        yield Condition(
+            type=str(one.get("type", "")),
+            status=str(one.get("status", "Unknown")),
+            reason=str(one.get("reason") or ""),
+            message=str(one.get("message") or ""),
+            since=from_rfc3339(one.get("lastTransitionTime") or one.get("lastUpdateTime")),
+        )
+
+
+def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
+    """When it ended, where the operator forgets completionTime: a permanent exit code under ExitCode."""
+    final = (c for c in conditions if c.type in ("Failed", "Succeeded") and c.status == "True")
+    return next((c.since for c in final), None)
+
+
+def member_of(pod: Mapping[str, Any]) -> tuple[str, int] | None:
+    """(role, index) of a pod; None for one that the operator did not make."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    role, index = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL)
+    return (str(role).lower(), int(index)) if role and index is not None and str(index).isdecimal() else None
+
+
+def _members(
+    replicas: Mapping[str, int],
+    pods: Sequence[Mapping[str, Any]],
+    roles: Sequence[str],
+    container: str,
+    gone: bool,
+) -> Iterator[MemberSeen]:
+    """Every member in rank order, and those beyond the number of replicas that are still there."""
+    from allaboard.observation import MemberSeen
+
+    found = newest(pods)
+    before = 0
+    for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in found)) if r not in roles})):
+        count = replicas.get(role, 0)
+        indices = sorted({*range(count), *(index for r, index in found if r == role)})
+        for index in indices:
+            pod = found.get((role, index))
+            if pod is not None:
+                yield seen_member(pod, role, index, before + index, container)
+            else:
+                yield MemberSeen(role, index, before + index, "deleted" if gone else "pending")
+        before += count or len(indices)
+
+
+def newest(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """The pod of each member: a pod that is made anew has the name of the one before, and both may be there
+    while the old one ends.
+    """
+    found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for pod in sorted(pods, key=_age_key):
+        who = member_of(pod)
+        if who is not None:
+            found[who] = pod
+    return found
+
+
+def _age_key(pod: Mapping[str, Any]) -> tuple[bool, str]:
+    metadata = pod.get("metadata") or {}
+    return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
+
+
+def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, container: str) -> MemberSeen:
+    """One member, by its pod. Restarts are those of all its containers, as the operator counts them."""
+    from allaboard.observation import MemberSeen
+
+    metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
+    every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    main = next((c for c in status.get("containerStatuses") or () if c.get("name") == container), {})
+    state, last = main.get("state") or {}, main.get("lastState") or {}
+    over = state.get("terminated") or last.get("terminated") or {}
+    running = state.get("running") or state.get("terminated") or {}
+    return MemberSeen(
+        group=role,
+        index=index,
+        rank=rank,
+        phase=_phase(status),
+        exit_code=over.get("exitCode"),
+        restarts=sum(int(c.get("restartCount") or 0) for c in every),
+        log=where if main.get("containerID") else None,
+        reason=_reason(status, every, main),
+        started=from_rfc3339(running.get("startedAt")),
+        ended=from_rfc3339(over.get("finishedAt")),
+    )
+
+
+_PHASES = {
+    "Pending": "pending",
+    "Running": "running",  # also while it is being deleted: it still holds its GPUs
+    "Succeeded": "succeeded",
+    "Failed": "failed",
+}
+
+
+def _phase(status: Mapping[str, Any]) -> str:
+    return _PHASES.get(str(status.get("phase", "Pending")), "unknown")
+
+
+def _reason(
+    status: Mapping[str, Any], every: Sequence[Mapping[str, Any]], main: Mapping[str, Any]
+) -> str | None:
+    """What is wrong with a pod, in the cluster's word: the pod's own (Evicted), what a container waits for
+    (ImagePullBackOff, CrashLoopBackOff), how it ended (OOMKilled, StartError).
+    """
+    words = [status.get("reason")]
+    words += [((c.get("state") or {}).get("waiting") or {}).get("reason") for c in every]
+    words.append(((main.get("state") or {}).get("terminated") or {}).get("reason"))
+    words.append(((main.get("lastState") or {}).get("terminated") or {}).get("reason"))
+    return next((str(word) for word in words if word and word not in _QUIET), None)

@@ -1,0 +1,40 @@
+"""What is known of the cluster, or assumed of it, when a job is rendered. Values only.
+
+A backend asks its cluster; without one, `ASSUMED` stands in and the command line says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GPU_LABEL = "nvidia.com/gpu.product"
+"""The node label of NVIDIA's GPU feature discovery, which the GPU operator installs. Clouds have their own
+(GKE: cloud.google.com/gke-accelerator); a job may write ``label=value`` too.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """``kinds``: ``group/version/Kind`` of what the API server serves; None: nobody asked.
+    ``operator_gang``: what the job operator was started with: ``off``, or the name of the gang scheduler
+    whose PodGroups it makes by itself (``coscheduling``, ``volcano``); None: not known.
+    ``schedulers``: gang scheduler -> the ``schedulerName`` under which it was found at work.
+    The rest is what whoever set up the place says: namespace, the image of jobs that name none, the service
+    account of members, the node label that tells the GPU.
+    """
+
+    kinds: frozenset[str] | None = None
+    operator_gang: str | None = None
+    schedulers: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = "default"
+    image: str | None = None
+    service_account: str | None = None
+    gpu_label: str = GPU_LABEL
+
+    def serves(self, kind: str) -> bool | None:
+        """Whether ``group/version/Kind`` is served; None: not known."""
+        return None if self.kinds is None else kind in self.kinds
+
+
+ASSUMED = ClusterFacts()

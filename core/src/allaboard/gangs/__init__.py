@@ -1,0 +1,61 @@
+"""Gang schedulers: who makes all members start together or none, one file each. Values in, values out; no
+client is ever imported here.
+
+A gang scheduler is a module of this package with the names of `Gang`; it is found by being there, so adding
+one touches no other file. Which engine goes with which is `allaboard.pairing`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from allaboard.gangs.base import GangPlan, Look
+
+
+class Gang(Protocol):
+    """What every module of a gang scheduler has."""
+
+    NAME: str
+    TITLE: str
+    """What people call it, for sentences."""
+
+    KINDS: tuple[str, ...]
+    """``group/version/Kind`` of the object that makes a gang of pods, the preferred one first; empty: there
+    is none.
+    """
+
+    SCHEDULER: str | None
+    """The ``schedulerName`` that its members carry, unless another is found at work; None: the default
+    scheduler.
+    """
+
+    AUTO: int | None
+    """Its place when nobody chose: the lowest that the cluster has is taken; None: never by itself."""
+
+    UNDERSTANDS: frozenset[str]
+    """Which of timeout, queue and topology of a job's `gang` mean something to it."""
+
+    REFUSES: Mapping[str, str]
+    """Engines that it cannot serve -> why. The engine's own refusals are in its file."""
+
+    def marks(self, plan: GangPlan) -> Mapping[str, Any]:
+        """What every pod carries: a pod template to merge."""
+
+    def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
+        """The extra objects, in the order of their creation, without labels and annotations."""
+
+    def read(self, look: Look) -> str | None:
+        """Why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is known."""
+
+
+def _gangs() -> Iterator[Gang]:
+    for found in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{found.name}")
+        if hasattr(module, "NAME"):
+            yield cast(Gang, module)
+
+
+GANGS: Mapping[str, Gang] = {gang.NAME: gang for gang in _gangs()}

@@ -1,0 +1,44 @@
+"""What every gang scheduler speaks of: the gang that is planned, and what is looked at while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """Members that start together. ``how``: ``marks`` (labels and objects of ours), ``natively`` (the job's
+    operator makes the objects) or ``none``. ``name``: of the object that holds them together; ``members`` of
+    ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
+    ``kind``: group/version/Kind of the object; ``timeout`` in seconds.
+    """
+
+    gang: str
+    how: str
+    name: str
+    namespace: str
+    members: int
+    total: int
+    kind: str = ""
+    scheduler: str | None = None
+    timeout: float | None = None
+    queue: str | None = None
+    priority: str | None = None
+    topology: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A gang as it is found: the pod of each member that has one, by member name; the objects that hold it
+    together; events of the pods and these objects, oldest first. ``needed`` of ``total`` members start
+    together.
+    """
+
+    needed: int
+    total: int
+    now: float
+    pods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Sequence[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any]] = ()

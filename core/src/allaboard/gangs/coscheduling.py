@@ -1,0 +1,68 @@
+"""Coscheduling, of kubernetes-sigs/scheduler-plugins: a PodGroup of ours, and a label on every member.
+
+Read from apis/scheduling/v1alpha1/types.go, pkg/coscheduling, pkg/controllers/podgroup_controller.go. The
+PodGroup has no conditions, and its phase comes from the phases of pods whichever scheduler placed them, so it
+proves nothing: why a gang waits is in the conditions of its pods. The controller counts pods of equal
+PodGroup names across all namespaces; ours carry the hash of the run's key.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard.gangs import places
+from allaboard.gangs.base import GangPlan, Look
+
+NAME = "coscheduling"
+TITLE = "coscheduling"
+KINDS: tuple[str, ...] = ("scheduling.x-k8s.io/v1alpha1/PodGroup",)
+SCHEDULER: str | None = "scheduler-plugins-scheduler"  # the name in the profile of its chart
+AUTO: int | None = 20
+UNDERSTANDS = frozenset({"timeout"})
+REFUSES: Mapping[str, str] = {}
+LABEL = "scheduling.x-k8s.io/pod-group"
+_SIBLINGS = re.compile(r"current pods number: (\d+), minMember of group: (\d+)")
+_GAP = re.compile(r"resource gap: (.*)")
+
+
+def marks(plan: GangPlan) -> Mapping[str, Any]:
+    return {"metadata": {"labels": {LABEL: plan.name}}, "spec": {"schedulerName": plan.scheduler}}
+
+
+def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
+    """One PodGroup. Without minResources: it would be compared with the free sum of the whole cluster,
+    tainted nodes included, and so refuse nothing that matters.
+    """
+    spec: dict[str, Any] = {"minMember": plan.members}
+    if plan.timeout is not None:
+        spec["scheduleTimeoutSeconds"] = math.ceil(plan.timeout)
+    return (
+        {
+            "apiVersion": plan.kind.rpartition("/")[0],
+            "kind": "PodGroup",
+            "metadata": {"name": plan.name, "namespace": plan.namespace},
+            "spec": spec,
+        },
+    )
+
+
+def read(look: Look) -> str | None:
+    at = places.places(look)
+    if at.placed >= look.needed:
+        return None
+    if words := places.gated(look, at) or places.unnoticed(look, at):
+        return words
+    if not at.waiting:
+        return None
+    said = places.said(look) or "no node fits"
+    if "PodGroup not found" in said:
+        return "coscheduling does not find the PodGroup of this gang; was it deleted?"
+    if few := _SIBLINGS.search(said):
+        return f"coscheduling waits until {few[2]} members exist; {few[1]} do"
+    if gap := _GAP.search(said):
+        said = f"the cluster lacks {gap[1]}"
+    half = f"; {len(at.held)} hold places already" if at.held else ""
+    return f"coscheduling finds no {look.needed} places together: {said}{half}"

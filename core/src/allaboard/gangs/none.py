@@ -1,0 +1,49 @@
+"""No gang scheduler: the default scheduler places pods one by one.
+
+The trap: a gang too large for what is free starts in part. Members that found a place hold it and idle in the
+rendezvous, the others wait, and two such gangs can wait for each other for ever. So it is told as soon as it
+is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard.gangs import places
+from allaboard.gangs.base import GangPlan, Look
+
+NAME = "none"
+TITLE = "the default scheduler"
+KINDS: tuple[str, ...] = ()
+SCHEDULER: str | None = None
+AUTO: int | None = 1000  # when there is nothing else
+UNDERSTANDS: frozenset[str] = frozenset()
+REFUSES: Mapping[str, str] = {}
+
+
+def marks(plan: GangPlan) -> Mapping[str, Any]:
+    return {}
+
+
+def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
+    return ()
+
+
+def read(look: Look) -> str | None:
+    """Why members have no place. A gang that started in part is told as what it is."""
+    at = places.places(look)
+    if at.placed >= look.needed:
+        return None
+    if words := places.gated(look, at) or places.unnoticed(look, at):
+        return words
+    said = places.said(look)
+    if not at.waiting:
+        return None
+    if at.held:
+        told = f" ({said})" if said else ""
+        return (
+            f"{len(at.held)} of {look.total} members hold their places and idle while {len(at.waiting)} find "
+            f"none{told}; without a gang scheduler nobody takes these places back"
+        )
+    return f"{len(at.waiting)} of {places.members(look.total)} wait for a place: {said or 'no node fits'}"

@@ -1,0 +1,166 @@
+"""Who has a place and who has not, and what schedulers say about it. Values in, values out.
+
+Schedulers explain themselves in the condition PodScheduled of a pod, which is not cut as the event
+FailedScheduling is:
+
+    0/<N> nodes are available: <count> <reason>[, <count> <reason>]*. [preemption: ...]
+
+A node counts under its first failing check alone. Permit plugins say ``0/1 nodes are available: 1 <reason>.``
+whatever the size of the cluster, and siblings of the pod that did not fit only say that they were turned away
+with it: what it says is told, not what they say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.gangs.base import Look
+from allaboard.units import from_rfc3339
+
+SILENT = 60.0
+"""Seconds after which a pod that no scheduler has said a word about is one that nobody schedules."""
+
+STUCK = 120.0
+"""Seconds without any member gaining or losing a place, after which a gang that started in part is stuck."""
+
+_HEAD = re.compile(r"(\d+)/(\d+) nodes are (?:un)?available\b:?\s*(.*)", re.DOTALL)
+_FILTERS_END = re.compile(r"\.(?=\s|$)")
+_ITEM = re.compile(r",\s(?=\d+\s)")
+_ECHO = re.compile(
+    r"optimistic rejection|rejection in Unreserve|gets rejected due to|failed recently|timeout after waiting|"
+    r"PodGroup not found|once minAvailable is satisfied|waiting for minCount|pod group is unschedulable",
+)
+"""Said to a pod because of its siblings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Members by where they stand, by name. ``held``: on a node, ended ones not counted; ``done``: succeeded;
+    ``waiting``: no place was found; ``gated``: held back by a gate; ``silent``: no scheduler has said a word;
+    ``missing``: how many have no pod.
+    """
+
+    held: tuple[str, ...]
+    done: tuple[str, ...]
+    waiting: tuple[str, ...]
+    gated: tuple[str, ...]
+    silent: tuple[str, ...]
+    missing: int
+
+    @property
+    def placed(self) -> int:
+        return len(self.held) + len(self.done)
+
+
+def places(look: Look) -> Places:
+    """Where the members stand."""
+    found: dict[str, list[str]] = {k: [] for k in ("held", "done", "waiting", "gated", "silent", "over")}
+    for name, pod in look.pods.items():
+        found[_stands(pod)].append(name)
+    return Places(
+        *(tuple(found[k]) for k in ("held", "done", "waiting", "gated", "silent")),
+        missing=max(0, look.total - len(look.pods)),
+    )
+
+
+def _stands(pod: Mapping[str, Any]) -> str:
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    if phase == "Succeeded":
+        return "done"
+    if phase == "Failed":
+        return "over"
+    if (pod.get("spec") or {}).get("nodeName"):
+        return "held"
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled is None:
+        return "silent"
+    return "gated" if scheduled.get("reason") == "SchedulingGated" else "waiting"
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """A condition by its type."""
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == kind), None)
+
+
+def said(look: Look) -> str | None:
+    """What the scheduler said that tells the most: of the pod that did not fit, not of those turned away with
+    it. Shortened to the part that names the reasons.
+    """
+    told = [_short(message) for message in _messages(look)]
+    told.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
+    return next(iter(told), None)
+
+
+def _messages(look: Look) -> Iterator[str]:
+    for pod in look.pods.values():
+        found = condition(pod, "PodScheduled")
+        if found is not None and found.get("status") == "False" and found.get("message"):
+            yield str(found["message"])
+
+
+def _short(message: str) -> str:
+    """``0/3 nodes are available: 3 Insufficient nvidia.com/gpu``: without what preemption would do."""
+    head = _HEAD.match(message)
+    if head is None:
+        return message.strip().rstrip(".")
+    fit, of, rest = head.groups()
+    return f"{fit}/{of} nodes are available: {_FILTERS_END.split(rest, 1)[0].strip()}"
+
+
+def reasons(message: str) -> dict[str, int]:
+    """Reason -> on how many nodes, from a scheduler's message; empty when it has another shape."""
+    head = _HEAD.match(message)
+    found: dict[str, int] = {}
+    for item in _ITEM.split(_FILTERS_END.split(head.group(3), 1)[0]) if head else ():
+        count, _, reason = item.strip().partition(" ")
+        if count.isdigit() and reason:
+            found[reason] = found.get(reason, 0) + int(count)
+    return found
+
+
+def age(pod: Mapping[str, Any], now: float) -> float:
+    """Seconds since it was made."""
+    created = from_rfc3339((pod.get("metadata") or {}).get("creationTimestamp"))
+    return 0.0 if created is None else max(0.0, now - created)
+
+
+def unnoticed(look: Look, at: Places) -> str | None:
+    """The sentence when no scheduler looks at the pods at all."""
+    quiet = [name for name in at.silent if age(look.pods[name], look.now) >= SILENT]
+    if not quiet or at.waiting or at.placed:
+        return None
+    name = (look.pods[quiet[0]].get("spec") or {}).get("schedulerName") or "default-scheduler"
+    return (
+        f"no scheduler has looked at {members(len(quiet))} for {int(age(look.pods[quiet[0]], look.now))} s; "
+        f"they name {name!r}: is it running?"
+    )
+
+
+def gated(look: Look, at: Places) -> str | None:
+    """The sentence when gates hold the pods back."""
+    if not at.gated:
+        return None
+    gates = (look.pods[at.gated[0]].get("spec") or {}).get("schedulingGates") or ()
+    names = ", ".join(sorted({str(g.get("name")) for g in gates}))
+    return f"{members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
+
+
+def half_started(look: Look) -> bool:
+    """Whether it has been started in part for so long that it is no passing state: some members hold places,
+    too few to train, and nothing has moved for a while.
+    """
+    at = places(look)
+    if not at.held or at.placed >= look.needed or not at.waiting:
+        return False
+    moved = [condition(look.pods[name], "PodScheduled") or {} for name in (*at.held, *at.waiting)]
+    times = [t for one in moved if (t := from_rfc3339(one.get("lastTransitionTime"))) is not None]
+    return bool(times) and look.now - max(times) >= STUCK
+
+
+def members(count: int) -> str:
+    return f"{count} member" if count == 1 else f"{count} members"

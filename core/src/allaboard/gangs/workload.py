@@ -1,0 +1,66 @@
+"""kube-scheduler's own gang scheduling (KEP 4671): a PodGroup of ours, which every member names in its spec.
+
+Read from Kubernetes 1.36: api/scheduling/v1alpha2/types.go, pkg/scheduler/schedule_one_podgroup.go,
+plugins/gangscheduling. It is there when the API server was started with the gates GenericWorkload and
+GangScheduling; whether the scheduler was too cannot be asked.
+
+The PodGroup stands alone. One that refers to a Workload is refused until that exists, also in a dry run, and
+the scheduler reads nothing from it. Pods wait without an event or a condition until the PodGroup and minCount
+of them exist; then all are tried in one cycle, and those that fit are told that they wait for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard.gangs import places
+from allaboard.gangs.base import GangPlan, Look
+
+NAME = "workload"
+TITLE = "kube-scheduler's own gang scheduling"
+KINDS: tuple[str, ...] = ("scheduling.k8s.io/v1alpha2/PodGroup",)
+SCHEDULER: str | None = None
+AUTO: int | None = 30
+UNDERSTANDS: frozenset[str] = frozenset()
+REFUSES: Mapping[str, str] = {}
+
+
+def marks(plan: GangPlan) -> Mapping[str, Any]:
+    return {"spec": {"schedulingGroup": {"podGroupName": plan.name}}}
+
+
+def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
+    """One PodGroup. Its priority is that of its pods: the group's own has a feature gate of its own."""
+    return (
+        {
+            "apiVersion": plan.kind.rpartition("/")[0],
+            "kind": "PodGroup",
+            "metadata": {"name": plan.name, "namespace": plan.namespace},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": plan.members}}},
+        },
+    )
+
+
+def read(look: Look) -> str | None:
+    at = places.places(look)
+    if at.placed >= look.needed:
+        return None
+    if words := places.gated(look, at):
+        return words
+    if at.silent and not at.waiting and not at.placed:
+        return _silent(look) or places.unnoticed(look, at)
+    if not at.waiting:
+        return None
+    said = places.said(look) or "no node fits"
+    half = f"; {len(at.held)} hold places already" if at.held else ""
+    return f"kube-scheduler finds no {look.needed} places together: {said}{half}"
+
+
+def _silent(look: Look) -> str | None:
+    """Why the scheduler has not begun: it says nothing about that itself."""
+    if not look.groups:
+        return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"
+    if len(look.pods) < look.needed:
+        return f"kube-scheduler waits until {look.needed} members exist; {len(look.pods)} do"
+    return None

@@ -1,0 +1,109 @@
+"""How objects on a cluster say whose they are: names, labels and annotations. Values in, values out.
+
+Every object of ours carries the run, the job's name, the attempt and the generation as labels, so that one
+watch on a label finds them all, and the launch as an annotation. Names alone prove nothing: an object of our
+name may be a stranger's, or left over from a run whose record was pruned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from allaboard.names import key_hash
+
+if TYPE_CHECKING:
+    from allaboard.layout import Layout
+
+PREFIX = "allaboard.io/"
+RUN = PREFIX + "run"
+JOB = PREFIX + "job"
+ATTEMPT = PREFIX + "attempt"
+GENERATION = PREFIX + "generation"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+LAUNCH = PREFIX + "launch"
+"""The uid of the attempt, by its record: tells our object from a stranger's."""
+SPEC_HASH = PREFIX + "spec-hash"
+GANG = PREFIX + "gang"
+"""Which gang scheduler the job was rendered for, so that whoever reads it knows where to look."""
+STOPPED_BY = PREFIX + "stopped-by"
+STOP_REASON = PREFIX + "stop-reason"
+
+
+def launch_uid(key: str, generation: int, attempt: int) -> str:
+    """The uid of an attempt: a function of who it is, so that a dry run prints the very bytes of a launch."""
+    words = f"{generation}\0{attempt}\0{key}"
+    return hashlib.blake2s(words.encode(), digest_size=8).hexdigest()
+
+
+def labels(layout: Layout) -> dict[str, str]:
+    """Of every object of an attempt, and of its pods."""
+    return {
+        MANAGED_BY: "allaboard",
+        RUN: layout.run,
+        JOB: layout.job,
+        ATTEMPT: str(layout.attempt),
+        GENERATION: str(layout.generation),
+    }
+
+
+def selector(run: str | None = None, attempt: int | None = None, generation: int | None = None) -> str:
+    """The label selector of a run's objects, or of one attempt's; without a run: of all of ours."""
+    wanted = {MANAGED_BY: "allaboard", RUN: run, ATTEMPT: attempt, GENERATION: generation}
+    return ",".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
+
+
+def record_name(run: str) -> str:
+    """The ConfigMap of the run record."""
+    return f"allaboard-{run}"
+
+
+def lease_name(owner: str) -> str:
+    """The Lease of one follower process."""
+    return f"allaboard-{key_hash(owner)}"
+
+
+def code_name(name: str) -> str:
+    """The ConfigMap of an attempt's code; ``name``: what the attempt's objects are called."""
+    return f"{name}-code"
+
+
+def gang_name(name: str) -> str:
+    """The PodGroup of an attempt. Never the job's own name: an operator whose gang flag is turned on makes
+    one of that name itself, and rewrites it.
+    """
+    return f"{name}-gang"
+
+
+def label_of(thing: Mapping[str, Any], name: str) -> str | None:
+    value = ((thing.get("metadata") or {}).get("labels") or {}).get(name)
+    return None if value is None else str(value)
+
+
+def annotation_of(thing: Mapping[str, Any], name: str) -> str | None:
+    value = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
+    return None if value is None else str(value)
+
+
+def is_ours(thing: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
+    """Whether an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
+    run record, which is always made first; an older object is left over from a record that was pruned.
+    """
+    if annotation_of(thing, LAUNCH) != uid:
+        return False
+    created = (thing.get("metadata") or {}).get("creationTimestamp")
+    # Both are RFC 3339 in UTC with whole seconds, as the API server writes them: they compare as text.
+    return record_created is None or created is None or str(created) >= record_created
+
+
+def owner_reference(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What the extra objects of an attempt carry once its job exists: they are removed with it. Not the
+    controller: the job's operator is not to take them for its own.
+    """
+    return {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+    }

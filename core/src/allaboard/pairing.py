@@ -1,0 +1,145 @@
+"""Which engine goes with which gang scheduler, and which one a job gets. Values in, values out.
+
+The matrix is derived from what each file says of itself, so that a new engine or gang scheduler has its row
+or column by being there:
+
+``marks``     our objects and labels make the gang; the rule, unless something below speaks against it
+``natively``  the engine's operator was started with that gang scheduler and makes the objects itself
+``refused``   with a reason: the engine's or the gang scheduler's own, or what the cluster does not have
+``none``      nobody makes them start together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from allaboard import marks, units
+from allaboard.engines import ENGINES, Engine
+from allaboard.errors import BadInput, Problem
+from allaboard.facts import ASSUMED, ClusterFacts
+from allaboard.gangs import GANGS, Gang
+from allaboard.gangs.base import GangPlan
+from allaboard.names import nearest, one_of
+
+if TYPE_CHECKING:  # `allaboard check` asks for names alone
+    from allaboard.job import TrainingJob
+    from allaboard.layout import Layout
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """``how``: marks, natively, refused or none; ``reason``: why it is refused."""
+
+    how: str
+    reason: str = ""
+
+
+def pair(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUMED) -> Pair:
+    """How this engine's jobs are started together by this gang scheduler, on this cluster."""
+    reason = engine.REFUSES.get(gang.NAME) or gang.REFUSES.get(engine.NAME)
+    if reason:
+        return Pair("refused", reason)
+    operators = _operators(engine, facts)
+    if operators == gang.NAME:
+        return Pair("natively")
+    if operators is not None:
+        return Pair(
+            "refused",
+            f"the operator of {engine.KIND} makes gangs by {operators} here (its --gang-scheduler-name); "
+            f"leave gang.scheduler to auto, or say {operators}",
+        )
+    if not gang.KINDS:
+        return Pair("none")
+    if _kind(gang, facts) is None:
+        reason = f"this cluster does not serve {one_of(gang.KINDS)}; {gang.TITLE} is not installed"
+        return Pair("refused", reason)
+    return Pair("marks")
+
+
+def _operators(engine: Engine, facts: ClusterFacts) -> str | None:
+    """The gang scheduler that the engine's operator serves by itself, if it was started so."""
+    return facts.operator_gang if facts.operator_gang in engine.NATIVELY else None
+
+
+def _kind(gang: Gang, facts: ClusterFacts) -> str | None:
+    """The kind of object to make: the preferred one that is served; when nobody asked, the preferred one."""
+    return next((kind for kind in gang.KINDS if facts.serves(kind) is not False), None)
+
+
+def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
+    """Every pair of engine and gang scheduler, decided."""
+    return {(e.NAME, g.NAME): pair(e, g, facts) for e in ENGINES.values() for g in GANGS.values()}
+
+
+def choose(engine: Engine, total: int, facts: ClusterFacts) -> str:
+    """The gang scheduler of a job that leaves it open: what its operator was started with, else the first by
+    `AUTO` that the cluster is known to have. One member needs none.
+    """
+    if (operators := _operators(engine, facts)) is not None:
+        return operators
+    known = [g for g in GANGS.values() if g.AUTO is not None and (not g.KINDS or _known(g, facts))]
+    for gang in sorted(known, key=lambda g: g.AUTO or 0):
+        if not gang.KINDS or (total > 1 and pair(engine, gang, facts).how != "refused"):
+            return gang.NAME
+    return "none"
+
+
+def _known(gang: Gang, facts: ClusterFacts) -> bool:
+    """Whether it is known to be there; nothing is taken on trust by itself."""
+    return any(facts.serves(kind) for kind in gang.KINDS)
+
+
+def plan_gang(
+    job: TrainingJob, layout: Layout, engine: Engine, facts: ClusterFacts, wanted: str | None = None
+) -> tuple[GangPlan, tuple[str, ...]]:
+    """The gang of a job, and what people should know about it. ``wanted`` stands over the job's own
+    ``gang.scheduler``. Raises BadInput for a pair that is refused.
+    """
+    written = job.get("gang") or {}
+    asked = wanted or written.get("scheduler", AUTO)
+    name = choose(engine, layout.total, facts) if asked == AUTO else asked
+    if name not in GANGS:
+        raise BadInput(f"job {job.name!r} cannot be rendered:", list(name_problems(name)))
+    gang = GANGS[name]
+    found = pair(engine, gang, facts)
+    if found.how == "refused":
+        what = f"{engine.NAME} with {name}: {found.reason}"
+        raise BadInput(f"job {job.name!r} cannot be rendered:", [Problem("gang.scheduler", what)])
+    plan = GangPlan(
+        gang=name,
+        how=found.how,
+        # An operator that makes the PodGroup calls it as the job.
+        name=layout.name if found.how == "natively" else marks.gang_name(layout.name),
+        namespace=facts.namespace,
+        members=layout.elastic.min if layout.elastic else layout.total,
+        total=layout.total,
+        kind=_kind(gang, facts) or "",
+        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if found.how == "marks" else None,
+        timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
+        queue=written.get("queue"),
+        priority=written.get("priority"),
+        topology=(written.get("topology") or {}).get("require"),
+    )
+    return plan, tuple(_notes(written, gang, facts, asked))
+
+
+def _notes(written: Mapping[str, Any], gang: Gang, facts: ClusterFacts, asked: str) -> Iterator[str]:
+    void = [
+        f"gang.{n}" for n in ("queue", "timeout", "topology") if n in written and n not in gang.UNDERSTANDS
+    ]
+    if void:
+        yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
+    if asked == AUTO and gang.NAME == "none" and facts.kinds is not None:
+        yield "this cluster has no gang scheduler that is known: members start one by one"
+
+
+def name_problems(name: Any) -> Iterator[Problem]:
+    """What is wrong with a gang scheduler's name."""
+    known = [AUTO, *GANGS]
+    if name not in known:
+        hint = nearest(str(name), known)
+        yield Problem("gang.scheduler", f"{name!r} is not known; known: {one_of(known)}", hint)

@@ -1,0 +1,420 @@
+"""The pod template of one group: what every engine's members are made of. Values in, values out; no engine
+and no gang scheduler is known here.
+
+What is chosen where Kubernetes leaves a choice:
+
+- Environment: the group's own, then ours. What the job's operator injects is never written: the operator
+  appends it, and its values win.
+- Members start in `CODE_FOLDER` when the job ships code, else where the image says. The code is a ConfigMap,
+  so the folder cannot be written to.
+- /dev/shm is a memory-backed emptyDir, because the 64 MiB of a container are too few for data loaders. Its
+  limit is half of the member's memory, as on any Linux machine; without a stated memory none is written, and
+  the kubelet takes half of the node's. What is written there counts towards the member's memory limit.
+- memory: request and limit are equal, so that nobody else's growth evicts a training. cpu: a request alone;
+  data loaders may use what is idle.
+- gpu: requests equal limits (Kubernetes insists), as nvidia.com/gpu, or nvidia.com/mig-<profile> for a slice
+  (the names under the device plugin's ``mixed`` strategy). GPUs that are shared by time-slicing or MPS are
+  avoided unless the job says ``shared: true``: two ranks on one GPU train at half speed, or hang. The taint
+  nvidia.com/gpu, which keeps other work off GPU nodes, is tolerated.
+- gpu_type: a node selector on the site's label (nvidia.com/gpu.product unless the site says another), or on
+  the job's own where it writes ``label=value``.
+- spot: the taints under which clouds offer capacity that they may take back are tolerated.
+- The last lines that a failing member wrote become its termination message: they outlive its log.
+
+`pod` is merged over all of this last, by the rules of a strategic merge patch: fields of mappings one by one;
+lists of `MERGE_KEYS` item by item, by that key; all other lists are replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from allaboard.errors import Problem
+
+if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
+    from allaboard.facts import ClusterFacts
+    from allaboard.job import TrainingJob
+    from allaboard.layout import Group, Layout, Needs
+
+CODE_FOLDER = "/allaboard/code"
+SHM = "/dev/shm"
+GPU = "nvidia.com/gpu"
+_SPOT_TAINTS = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("cloud.google.com/gke-preemptible", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+)
+"""Taints of spot capacity: what GKE and AKS put there themselves, and the custom of EKS."""
+MERGE_KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "topologySpreadConstraints": "topologyKey",
+}
+_ONE_SOURCE = frozenset({"volumes", "env"})
+"""Items that have one source of several: the patch's fields alone are kept, or there would be two."""
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+class Shape(Protocol):
+    """What a pod template needs to know of an engine (`allaboard.engines.Engine` has it): the name of the
+    container that trains, and the label that holds a member's index.
+    """
+
+    @property
+    def CONTAINER(self) -> str: ...
+
+    @property
+    def INDEX_LABEL(self) -> str: ...
+
+
+def pod_template(
+    job: TrainingJob,
+    layout: Layout,
+    group: Group,
+    facts: ClusterFacts,
+    engine: Shape,
+    *,
+    metadata: Mapping[str, Any],
+    code: str | None = None,
+    files: Mapping[str, str] | None = None,
+    gang: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The template. ``code``: the name of the ConfigMap, ``files``: its key -> path of the file; ``gang``:
+    what the gang scheduler marks pods with, a template to merge.
+    """
+    volumes, mounts = _volumes(job, group.needs, code, files or {})
+    container = {
+        "name": engine.CONTAINER,
+        "image": job.get("image") or facts.image,
+        "command": list(group.command),
+        **({"workingDir": CODE_FOLDER} if code else {}),
+        "env": _environment(layout, group, engine),
+        **_secret_environment(job),
+        **_resources(group.needs),
+        "volumeMounts": mounts,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    spec = {
+        "containers": [container],
+        "volumes": volumes,
+        **_placement(job, group.needs, facts),
+        "terminationGracePeriodSeconds": math.ceil(layout.grace),
+    }
+    if facts.service_account:
+        spec["serviceAccountName"] = facts.service_account
+    template: dict[str, Any] = {"metadata": dict(metadata), "spec": spec}
+    return merged(merged(template, gang or {}), job.get("pod") or {})
+
+
+def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, Any]]:
+    from allaboard.layout import Member, our_environment
+
+    ours = our_environment(layout, Member(group.role, 0, 0))
+    # One template serves all members of a group: the index comes from the pod's own label, and must stand
+    # before the variable that holds it.
+    index = {
+        "name": "ALLABOARD_INDEX",
+        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{engine.INDEX_LABEL}']"}},
+    }
+    ours["ALLABOARD_MEMBER"] = ""
+    theirs = [{"name": n, "value": v} for n, v in group.environment.items() if n not in ours]
+    # The kubelet would expand $(NAME); in our own values that is text.
+    written = [{"name": n, "value": v.replace("$(", "$$(")} for n, v in ours.items()]
+    for variable in written:
+        if variable["name"] == "ALLABOARD_MEMBER":
+            variable["value"] = f"{group.role}-$(ALLABOARD_INDEX)"
+    return [*theirs, index, *written]
+
+
+def _secret_environment(job: TrainingJob) -> dict[str, Any]:
+    found = [{"secretRef": {"name": s["name"]}} for s in job.get("secrets", ()) if s.get("env")]
+    return {"envFrom": found} if found else {}
+
+
+def gpu_resource(needs: Needs) -> str:
+    """The name under which the device plugin offers what is needed. In a profile ``+`` is written ``.``."""
+    return f"nvidia.com/mig-{needs.mig.replace('+', '.')}" if needs.mig else GPU
+
+
+def _gpus(needs: Needs) -> int:
+    return needs.gpu or (1 if needs.mig else 0)
+
+
+def _resources(needs: Needs) -> dict[str, Any]:
+    from allaboard import units
+
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    if needs.cpu is not None:
+        requests["cpu"] = units.millicores(needs.cpu)
+    if needs.memory is not None:
+        requests["memory"] = limits["memory"] = units.quantity(needs.memory)
+    if _gpus(needs):
+        requests[gpu_resource(needs)] = limits[gpu_resource(needs)] = str(_gpus(needs))
+    stated = {name: values for name, values in (("requests", requests), ("limits", limits)) if values}
+    return {"resources": stated} if stated else {}
+
+
+def _volumes(
+    job: TrainingJob, needs: Needs, code: str | None, files: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts, in one order: what the job mounts, its secrets, its code, /dev/shm."""
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+
+    def mount(volume: str, path: str, read_only: bool = False) -> None:
+        mounts.append({"name": volume, "mountPath": path, **({"readOnly": True} if read_only else {})})
+
+    claims = _claims(job)
+    for n, storage in enumerate(job.get("storage", ())):
+        claim = storage.get("pvc")
+        if claim is None:
+            volumes.append({"name": f"storage-{n}", "emptyDir": _empty_dir(storage)})
+            mount(f"storage-{n}", storage["mount"], storage.get("read_only", False))
+            continue
+        # A claim that is mounted twice is one volume: kubelets mount it once.
+        first, writable = claims[claim]
+        if first == n:
+            source = {"claimName": claim, **({} if writable else {"readOnly": True})}
+            volumes.append({"name": f"storage-{n}", "persistentVolumeClaim": source})
+        mount(f"storage-{first}", storage["mount"], storage.get("read_only", False))
+    for n, secret in enumerate(job.get("secrets", ())):
+        if "mount" in secret:
+            volumes.append({"name": f"secret-{n}", "secret": {"secretName": secret["name"]}})
+            mount(f"secret-{n}", secret["mount"], True)
+    if code is not None:
+        items = [{"key": key, "path": path} for key, path in files.items()]
+        volumes.append({"name": "code", "configMap": {"name": code, "items": items}})
+        mount("code", CODE_FOLDER, True)
+    if SHM not in [m["mountPath"].rstrip("/") for m in mounts]:
+        volumes.append({"name": "shm", "emptyDir": _shm(needs)})
+        mount("shm", SHM)
+    return volumes, mounts
+
+
+def _claims(job: TrainingJob) -> dict[str, tuple[int, bool]]:
+    """Claim -> (its first place in `storage`, whether any mount of it may be written to)."""
+    found: dict[str, tuple[int, bool]] = {}
+    for n, storage in enumerate(job.get("storage", ())):
+        if "pvc" in storage:
+            first, writable = found.get(storage["pvc"], (n, False))
+            found[storage["pvc"]] = (first, writable or not storage.get("read_only", False))
+    return found
+
+
+def _empty_dir(storage: Mapping[str, Any]) -> dict[str, Any]:
+    from allaboard import units
+
+    limit = {"sizeLimit": units.quantity(units.size(storage["size"]))} if "size" in storage else {}
+    return {**({"medium": "Memory"} if storage["empty_dir"] == "memory" else {}), **limit}
+
+
+def _shm(needs: Needs) -> dict[str, Any]:
+    from allaboard import units
+
+    limit = {} if needs.memory is None else {"sizeLimit": units.quantity(needs.memory // 2)}
+    return {"medium": "Memory", **limit}
+
+
+def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str, Any]:
+    """Where members may run, and before whom."""
+    found: dict[str, Any] = {}
+    if needs.gpu_type is not None:
+        label, _, value = needs.gpu_type.rpartition("=")
+        found["nodeSelector"] = {label or facts.gpu_label: value}
+    if _gpus(needs) and not needs.shared:
+        shared = ["time-slicing", "mps"]
+        rule = {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn", "values": shared}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if _gpus(needs) else []
+    if (job.get("spot") or {}).get("tolerate"):
+        tolerations += [
+            {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+            for key, value in _SPOT_TAINTS
+        ]
+    if tolerations:
+        found["tolerations"] = tolerations
+    if priority := (job.get("gang") or {}).get("priority"):
+        found["priorityClassName"] = priority
+    return found
+
+
+# The escape hatch.
+
+
+def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """``patch`` over ``base``: a new value; neither is changed."""
+    found = {name: value for name, value in base.items()}
+    for name, value in patch.items():
+        old = found.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[name] = merged(old, value)
+        elif isinstance(value, Sequence) and isinstance(old, Sequence) and name in MERGE_KEYS:
+            found[name] = _merged_items(old, value, MERGE_KEYS[name], name in _ONE_SOURCE)
+        else:
+            found[name] = value
+    return found
+
+
+def _merged_items(old: Sequence[Any], new: Sequence[Any], key: str, one_source: bool) -> list[Any]:
+    items = list(old)
+    places = {item.get(key): n for n, item in enumerate(items)}
+    for item in new:
+        if item.get(key) in places:
+            place = places[item[key]]
+            both = merged(items[place], item)
+            items[place] = {k: v for k, v in both.items() if k in item} if one_source else both
+        else:
+            items.append(item)
+    return items
+
+
+def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
+    """What in a job's `pod` cannot be merged, or contradicts what allaboard needs; ``container``: the
+    engine's.
+    """
+    if not isinstance(pod, Mapping):
+        return
+    for name in pod:
+        if name not in ("metadata", "spec"):
+            yield Problem(f"pod.{name}", "a pod template has metadata and spec", f"spec.{name}")
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    for name, part in (("metadata", metadata), ("spec", spec)):
+        if not isinstance(part, Mapping):
+            yield Problem(f"pod.{name}", f"expected fields, not {type(part).__name__}")
+            return
+    yield from _metadata_problems(metadata)
+    if "restartPolicy" in spec:
+        words = "never, on_failure, always or exit_code"
+        yield Problem("pod.spec.restartPolicy", f"the engine sets it; say policy: {{restart: ...}} ({words})")
+    yield from _item_problems(spec, "pod.spec")
+    containers = spec.get("containers")
+    for n, one in enumerate(containers if isinstance(containers, list) else ()):
+        if not isinstance(one, Mapping):
+            continue
+        at = f"pod.spec.containers[{n}]"
+        yield from _item_problems(one, at)
+        if one.get("name") not in (None, container):
+            yield Problem(
+                at,
+                f"{one['name']!r} runs beside the container that trains, {container!r}, and a member ends "
+                "only when both have ended; under initContainers with restartPolicy: Always it ends with it",
+                severity="warning",
+            )
+
+
+def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in metadata:
+        if name not in ("labels", "annotations"):
+            yield Problem(f"pod.metadata.{name}", "the engine sets it; give labels and annotations alone")
+    for name in ("labels", "annotations"):
+        values = metadata.get(name) or {}
+        if not isinstance(values, Mapping):
+            yield Problem(f"pod.metadata.{name}", f"expected names and values, not {type(values).__name__}")
+            continue
+        for key, value in values.items():
+            at = f"pod.metadata.{name}.{key}"
+            if str(key).startswith("allaboard.io/"):
+                yield Problem(at, "allaboard finds its pods by this; take it out")
+            elif not isinstance(value, str):
+                yield Problem(at, f"expected text, not {value!r}; quote it")
+
+
+def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Lists that are merged item by item need items with their key."""
+    for name, key in MERGE_KEYS.items():
+        items = fields.get(name)
+        if items is None:
+            continue
+        if not isinstance(items, list):
+            yield Problem(f"{at}.{name}", f"expected a list, not {type(items).__name__}")
+            continue
+        for n, item in enumerate(items):
+            if not isinstance(item, Mapping) or key not in item:
+                yield Problem(f"{at}.{name}[{n}]", f"has no {key}; by it the item is found and merged")
+
+
+def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shape) -> Iterator[Problem]:
+    """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
+    that a wrong name would show as a job without members.
+    """
+    if not (job.get("image") or facts.image or _own_image(job, engine)):
+        words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
+        yield Problem("image", words)
+    seen: dict[str, str] = {}
+    mounts = [(f"storage[{n}].mount", s["mount"]) for n, s in enumerate(job.get("storage", ()))]
+    secrets = [(f"secrets[{n}].mount", s.get("mount")) for n, s in enumerate(job.get("secrets", ()))]
+    mounts += [(at, path) for at, path in secrets if path is not None]
+    mounts += [("code", CODE_FOLDER)] if job.get("code") else []
+    for at, path in mounts:
+        plain = path.rstrip("/") or "/"
+        if plain in seen:
+            yield Problem(at, f"{path} is mounted twice, by {seen[plain]} too")
+        seen[plain] = at
+        if plain == "/" or ":" in path:
+            yield Problem(at, f"{path} cannot be mounted; name a folder below /, without a colon")
+    for n, storage in enumerate(job.get("storage", ())):
+        yield from _name_problems(f"storage[{n}].pvc", storage.get("pvc"))
+    for n, secret in enumerate(job.get("secrets", ())):
+        yield from _name_problems(f"secrets[{n}].name", secret.get("name"))
+    for group in layout.groups:
+        yield from _need_problems(group, len(layout.groups) > 1)
+
+
+def _own_image(job: TrainingJob, engine: Shape) -> bool:
+    """Whether `pod` says the image."""
+    containers = ((job.get("pod") or {}).get("spec") or {}).get("containers") or ()
+    return any(c.get("name") == engine.CONTAINER and c.get("image") for c in containers)
+
+
+def _name_problems(at: str, name: str | None) -> Iterator[Problem]:
+    if name is not None and (len(name) > 253 or not _OBJECT_NAME.fullmatch(name)):
+        yield Problem(at, f"{name!r} is no name of an object; use lower-case letters, digits, '-' and '.'")
+
+
+def _need_problems(group: Group, several: bool) -> Iterator[Problem]:
+    where = f"groups.{group.role}.resources" if several else "resources"
+    kind = group.needs.gpu_type
+    if kind is not None and not _LABEL_VALUE.fullmatch(kind.rpartition("=")[2]):
+        yield Problem(
+            f"{where}.gpu_type",
+            f"{kind!r} is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, "
+            "or label=value",
+        )
+    mig = group.needs.mig
+    if mig is not None and not re.fullmatch(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?", mig):
+        yield Problem(f"{where}.mig", f"{mig!r} is no MIG profile; write one like 1g.10gb or 1g.10gb+me")
+    if kind is not None and not _gpus(group.needs):
+        yield Problem(f"{where}.gpu_type", f"{kind} without a GPU; say gpu: 1", severity="warning")
+
+
+def sample_pod(manifest: Mapping[str, Any], template: Mapping[str, Any], role: str) -> dict[str, Any]:
+    """A pod as the operator would make it of a template, for a dry run: operators take templates that the
+    API server would refuse as pods.
+    """
+    metadata = manifest["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **template.get("metadata", {}),
+            "name": f"{metadata['name']}-{role}-0",
+            "namespace": metadata["namespace"],
+        },
+        "spec": {**template["spec"], "restartPolicy": "Never"},
+    }

@@ -1,0 +1,201 @@
+"""From a job to the objects that are sent: extra objects first, the job last. Values in, values out; twice
+the same arguments give the same bytes, and a dry run prints exactly what a launch sends.
+
+The extra objects come first, so that pods find their code and their gang when the operator makes them. They
+are bound to the job (ownerReferences) once it exists and its uid is known: a launch that dies in between
+leaves objects with our labels, which the next launch under the same key takes up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard import marks, pods
+from allaboard.engines import ENGINES
+from allaboard.errors import BadInput, Problem
+from allaboard.facts import ClusterFacts
+from allaboard.gangs import GANGS
+from allaboard.gangs.base import GangPlan
+from allaboard.job import TrainingJob
+from allaboard.layout import Layout
+from allaboard.pairing import plan_gang
+from allaboard.units import show_bytes
+
+CODE_LIMIT = 2**20
+"""Bytes that a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
+_KEY = re.compile(r"[^-._a-zA-Z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """``manifests`` in the order of their creation, the job last; ``gang``: how its members start together;
+    ``notes``: sentences for people about what was chosen or left out.
+    """
+
+    manifests: tuple[dict[str, Any], ...]
+    gang: GangPlan
+    notes: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return self.manifests[-1]
+
+    @property
+    def extras(self) -> tuple[dict[str, Any], ...]:
+        return self.manifests[:-1]
+
+
+def render(
+    job: TrainingJob,
+    layout: Layout,
+    facts: ClusterFacts,
+    *,
+    launch: str,
+    spec_hash: str,
+    code: Mapping[str, bytes] | None = None,
+    gang: str | None = None,
+) -> Rendered:
+    """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by the
+    engine that it names; ``launch``: the uid of the attempt (`marks.launch_uid`); ``spec_hash``: of the job
+    as its author wrote it; ``code``: path -> content of the files that it ships; ``gang``: a gang scheduler
+    that stands over the job's own. Raises BadInput with all problems.
+    """
+    engine = ENGINES[layout.engine]
+    files = _normal(code or {})
+    plan, notes = plan_gang(job, layout, engine, facts, gang)
+    found = [*pods.problems(job, layout, facts, engine), *_code_problems(files), *_place_problems(job)]
+    if errors := [p for p in found if p.severity == "error"]:
+        raise BadInput(f"job {job.name!r} cannot run on a cluster:", errors)
+    keys = _keys(files)
+    gang_marks = GANGS[plan.gang].marks(plan) if plan.how == "marks" else {}
+    own = {marks.LAUNCH: launch, marks.SPEC_HASH: spec_hash, marks.GANG: plan.gang}
+    templates = {
+        group.role: pods.pod_template(
+            job,
+            layout,
+            group,
+            facts,
+            engine,
+            metadata={"labels": marks.labels(layout), "annotations": {marks.LAUNCH: launch}},
+            code=marks.code_name(layout.name) if files else None,
+            files=keys,
+            gang=gang_marks,
+        )
+        for group in layout.groups
+    }
+    extras: list[Mapping[str, Any]] = [*_code(layout, facts, files, keys)]
+    if plan.how == "marks":
+        extras += GANGS[plan.gang].objects(plan)
+    metadata = _metadata(layout, layout.name, facts.namespace, own)
+    extras = [{**one, "metadata": {**one["metadata"], **_marked(layout, own)}} for one in extras]
+    manifests = (*extras, engine.render(layout, metadata, templates, plan))
+    warnings = tuple(str(p) for p in found)
+    # A value of its own: parts that several templates share are not shared in what is handed out.
+    return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
+
+
+def _metadata(layout: Layout, name: str, namespace: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, **_marked(layout, annotations)}
+
+
+def _marked(layout: Layout, annotations: Mapping[str, str]) -> dict[str, Any]:
+    return {"labels": marks.labels(layout), "annotations": dict(annotations)}
+
+
+# Code.
+
+
+def _code(
+    layout: Layout, facts: ClusterFacts, files: Mapping[str, bytes], keys: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """The ConfigMap of the code: text as text, so that people can read it, anything else as binaryData."""
+    if not files:
+        return
+    data: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    for key, path in keys.items():
+        try:
+            data[key] = files[path].decode()
+        except UnicodeDecodeError:
+            import base64
+
+            binary[key] = base64.b64encode(files[path]).decode()
+    yield {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": marks.code_name(layout.name), "namespace": facts.namespace},
+        **({"data": data} if data else {}),
+        **({"binaryData": binary} if binary else {}),
+    }
+
+
+def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Key of the ConfigMap -> path, in the order of the paths. Keys know no folders: ``a/b.py`` is
+    ``a-b.py``, and where that is taken ``a-b.py.2``.
+    """
+    found: dict[str, str] = {}
+    for path in files:
+        plain = _KEY.sub("-", path)[-240:]
+        key, n = plain, 1
+        while key in found:
+            n += 1
+            key = f"{plain}.{n}"
+        found[key] = path
+    return found
+
+
+def _normal(code: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files by their plain paths: ``./train.py`` is ``train.py``."""
+    return {re.sub(r"(^|/)(\./+)+", r"\1", path): content for path, content in code.items()}
+
+
+def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
+    for path in files:
+        if path.startswith("/") or ".." in path.split("/"):
+            words = (
+                f"{path!r} is not below the job's folder; what is shipped keeps its place, so put it there"
+            )
+            yield Problem("code", words)
+    total = sum(len(content) for content in files.values())
+    if total > CODE_LIMIT:
+        largest = sorted(files, key=lambda path: -len(files[path]))[:5]
+        sizes = ", ".join(f"{path} {show_bytes(len(files[path]))}" for path in largest)
+        more = f" and {len(files) - len(largest)} more" if len(files) > len(largest) else ""
+        yield Problem(
+            "code",
+            f"{show_bytes(total)} in all, and a ConfigMap holds {show_bytes(CODE_LIMIT)} ({sizes}{more}); "
+            "put what is large into the image or a volume",
+        )
+
+
+# Places.
+
+
+def _place_problems(job: TrainingJob) -> Iterator[Problem]:
+    """Places that would lie in one pod and vanish with it."""
+    saving, data = job.get("checkpoints") or {}, job.get("data") or {}
+    for at, uri in (("checkpoints.uri", saving.get("uri")), ("data.shards", data.get("shards"))):
+        if uri is None or "://" in uri:
+            continue
+        if not uri.startswith("/"):
+            yield Problem(
+                at,
+                f"{uri!r} would be a folder inside each pod; give s3://bucket/prefix, store://name or a "
+                "folder below a mount of storage",
+            )
+        elif not _mounted(job, uri):
+            yield Problem(
+                at,
+                f"{uri!r} is below no mount of storage: unless pod mounts something there, it ends with "
+                "its pod",
+                severity="warning",
+            )
+
+
+def _mounted(job: TrainingJob, path: str) -> bool:
+    mounts = [s["mount"].rstrip("/") for s in job.get("storage", ()) if "pvc" in s]
+    return any(path == mount or path.startswith(mount + "/") for mount in mounts)
