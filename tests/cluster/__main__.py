@@ -1,0 +1,131 @@
+"""The cluster by hand:
+
+``python -m tests.cluster build|up|down|status``, which is what make's cluster targets call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from tests.cluster import components
+from tests.cluster.build import Unavailable, ensure, why_not
+from tests.cluster.plane import ControlPlane, PlaneError, obstacle
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+STATE = ROOT / ".allaboard" / "cluster"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    build = verbs.add_parser(
+        "build", help="build what is not built yet (the first time some 14 minutes on 2 cores)"
+    )
+    build.add_argument("components", nargs="*", help="default: all")
+    build.set_defaults(run=run_build)
+    up = verbs.add_parser("up", help="start the cluster, or tell where it runs")
+    up.add_argument("components", nargs="*", help="default: all that can be built here")
+    up.set_defaults(run=run_up)
+    down = verbs.add_parser("down", help="stop the cluster and remove all that is in it")
+    down.add_argument(
+        "--keep", action="store_true", help="keep its objects and its address for the next `up`"
+    )
+    down.set_defaults(run=run_down)
+    verbs.add_parser("status", help="what runs, and where").set_defaults(run=run_status)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (PlaneError, Unavailable, LookupError) as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def run_build(options: argparse.Namespace) -> int:
+    failed = 0
+    for build in components.builds(components.chosen(options.components or components.known())):
+        try:
+            ensure(build, tell)
+        except Unavailable as reason:
+            tell(f"{reason}")
+            failed += 1
+    return 1 if failed else 0
+
+
+def run_up(options: argparse.Namespace) -> int:
+    try:
+        plane = ControlPlane.attach(STATE)
+    except PlaneError:
+        plane = ControlPlane(STATE, _parts(options.components), detached=True, tell=tell)
+        began = time.monotonic()
+        plane.start()
+        tell(f"the cluster is up after {time.monotonic() - began:.1f} s")
+    tell(
+        f"""
+    export KUBECONFIG={plane.kubeconfig}
+    kubectl get --raw /version              # or any other client
+    make cluster-status                     # what runs; logs are in {plane.log("kube-apiserver").parent}
+    make cluster-test                       # the tests, on this cluster
+    make cluster-down"""
+    )
+    return 0
+
+
+def _parts(asked: list[str]) -> list[str]:
+    """The components asked for, built; all that can be built here when none is named."""
+    for build in components.builds(components.chosen(asked or components.known())):
+        try:
+            ensure(build, tell)
+        except Unavailable as reason:
+            if asked or build in components.builds(components.chosen([])):
+                raise
+            tell(f"left out: {reason}")
+    possible = []
+    for name, component in components.known().items():
+        reason = obstacle(component)
+        if reason is None:
+            possible.append(name)
+        elif component.build.is_there:
+            tell(f"left out: {reason}")
+    return asked or possible
+
+
+def run_down(options: argparse.Namespace) -> int:
+    try:
+        ControlPlane.attach(STATE).stop()
+    except PlaneError:
+        tell("the cluster does not run")
+    if not options.keep:
+        shutil.rmtree(STATE, ignore_errors=True)
+    return 0
+
+
+def run_status(options: argparse.Namespace) -> int:
+    plane = ControlPlane.attach(STATE)
+    status = plane.status()
+    for name, component in components.known().items():
+        told = status.get(name)
+        if told is None:
+            state = why_not(component.build) or "not part of this cluster"
+        elif told["running"]:
+            state = (
+                f"runs, pid {told['pid']}, since {time.strftime('%H:%M:%S', time.localtime(told['since']))}"
+            )
+        else:
+            state = f"ended with {told['code']}; see {plane.log(name)}"
+        tell(f"{name:24} {component.build.version:10} {state}")
+    tell(f"kubeconfig: {plane.kubeconfig}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,261 @@
+"""The programs of the cluster, built once from the Go modules that publish them.
+
+Every folder of ``go/`` pins one module, by an ordinary go.mod with ``tool`` lines and its go.sum; a ``Build``
+says which binaries come of it and which files of the module (CRDs, RBAC, webhook configurations) are wanted
+beside them. It then lies under ``~/.cache/allaboard/cluster/<name>-<hash of all that>``: whoever finds it
+there needs neither Go nor a network.
+
+``ensure`` raises ``Unavailable`` with one sentence for a person when something cannot be had.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+GO = Path(__file__).resolve().parent / "go"
+HEARTBEAT = 30.0
+"""Seconds between two lines that say that a build is still going on."""
+
+Tell = Callable[[str], None]
+
+
+class Unavailable(Exception):
+    """A program cannot be had on this machine; the text says why and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What is made of one folder of ``go/``."""
+
+    name: str
+    module: str
+    packages: tuple[tuple[str, str], ...]
+    """(file name of the binary, its package)"""
+    files: tuple[str, ...] = ()
+    """Patterns below the module's folder, of YAML files that are copied beside the binaries."""
+    stamped: tuple[str, ...] = ()
+    """Packages whose variables gitVersion, gitMajor and gitMinor are linked in:
+
+    else such a server says v0.0.0.
+    """
+    minutes: float = 1.0
+    """From cold caches, on two cores: what a person is told before waiting."""
+
+    @property
+    def folder(self) -> Path:
+        return GO / self.name
+
+    @property
+    def version(self) -> str:
+        found = re.search(
+            rf"^(?:require |\t){re.escape(self.module)} (v\S+)", self._read("go.mod"), re.MULTILINE
+        )
+        return found[1] if found else "v0"
+
+    @property
+    def linker(self) -> str:
+        major, minor, *_ = self.version.removeprefix("v").split(".")
+        values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor}
+        stamps = [
+            f"-X {package}.{name}={value}" for package in self.stamped for name, value in values.items()
+        ]
+        return " ".join(["-s", "-w", *stamps])
+
+    @property
+    def hash(self) -> str:
+        """Changes with everything that the result depends on, but for the version of Go."""
+        recipe = [self.packages, self.files, self.linker, sys.platform, platform.machine()]
+        text = self._read("go.mod") + self._read("go.sum") + json.dumps(recipe)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def place(self) -> Path:
+        """Where the finished build lies, or will."""
+        return cache() / f"{self.name}-{self.hash}"
+
+    @property
+    def is_there(self) -> bool:
+        return self.place.is_dir()
+
+    def binary(self, name: str) -> str:
+        return str(self.place / name)
+
+    def objects(self, *patterns: str) -> list[Any]:
+        """What the copied files of these patterns hold, in their order:
+
+        objects, and whatever else YAML files hold.
+        """
+        found = []
+        for pattern in patterns:
+            paths = sorted((self.place / "files").glob(f"{pattern}.json"))
+            if not paths:
+                raise Unavailable(f"{self.name} {self.version}: its module has no file {pattern}")
+            found += [document for path in paths for document in json.loads(path.read_text())]
+        return found
+
+    def _read(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+
+def cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "allaboard" / "cluster"
+
+
+def ensure(build: Build, tell: Tell = print) -> Path:
+    """The folder of this build, which is made when it is not there. One process builds, others wait for
+    it."""
+    if build.is_there:
+        return build.place
+    with _alone(build, tell):
+        if not build.is_there:
+            try:
+                _make(build, tell)
+            except Unavailable as reason:
+                _reason_file(build).write_text(str(reason))
+                raise
+            _reason_file(build).unlink(missing_ok=True)
+    return build.place
+
+
+def why_not(build: Build) -> str | None:
+    """Why this build is not there, for a test that skips; None when it is there."""
+    if build.is_there:
+        return None
+    with suppress(OSError):
+        return _reason_file(build).read_text()
+    return f"{build.name} {build.version} is not built here; python -m tests.cluster build {build.name}"
+
+
+def _reason_file(build: Build) -> Path:
+    return cache() / f"{build.name}-{build.hash}.reason"
+
+
+@contextmanager
+def _alone(build: Build, tell: Tell) -> Iterator[None]:
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / f"{build.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(f"{build.name} {build.version}: another process is building it; waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(build: Build, tell: Tell) -> None:
+    go = _go(build)
+    tell(
+        f"{build.name} {build.version}: building, some {build.minutes:g} minutes from a cold cache on 2 cores"
+    )
+    started = time.monotonic()
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{build.name}-unfinished-", dir=cache()))
+    try:
+        for binary, package in build.packages:
+            _run_go(
+                build,
+                tell,
+                go,
+                "build",
+                "-trimpath",
+                "-ldflags",
+                build.linker,
+                "-o",
+                str(unfinished / binary),
+                package,
+            )
+        if build.files:
+            source = Path(_run_go(build, tell, go, "list", "-m", "-f", "{{.Dir}}", build.module).strip())
+            _copy_files(build, source, unfinished / "files")
+        unfinished.chmod(0o755)
+        unfinished.rename(build.place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    tell(f"{build.name} {build.version}: built in {_span(time.monotonic() - started)}")
+
+
+def _copy_files(build: Build, source: Path, target: Path) -> None:
+    """As lists of objects in JSON: parsing YAML of this size takes seconds, at every start of a plane."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for pattern in build.files:
+        for path in sorted(source.glob(pattern)):
+            copy = target / f"{path.relative_to(source)}.json"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            documents = yaml.load_all(path.read_text(), Loader=loader)
+            copy.write_text(json.dumps([document for document in documents if document]))
+
+
+def _go(build: Build) -> str:
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable(
+            f"{build.name} {build.version} is built by Go, and there is none on PATH; https://go.dev/dl has it"
+        )
+    return go
+
+
+def _run_go(build: Build, tell: Tell, go: str, *arguments: str) -> str:
+    # Whatever was set for other projects, by variables or `go env -w`: flags, workspaces and targets of
+    # theirs.
+    environ = {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly",
+        "GOWORK": "off",
+        "GO111MODULE": "on",
+    }
+    for name in ("GOOS", "GOARCH", "GOEXPERIMENT"):
+        environ.pop(name, None)
+    # Behind whatever else runs on the machine: a build has the time.
+    command = ["nice", "-n", "19", go, *arguments]
+    with tempfile.TemporaryFile("w+") as errors, _heartbeat(build, tell):
+        ended = subprocess.run(
+            command, cwd=build.folder, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        errors.seek(0)
+        lines = [line for line in errors.read().splitlines() if not line.startswith("go: downloading ")]
+    if ended.returncode:
+        told = "\n    ".join(lines[-8:]) or f"exit code {ended.returncode}"
+        raise Unavailable(f"{build.name} {build.version}: `go {arguments[0]}` failed:\n    {told}")
+    return ended.stdout
+
+
+@contextmanager
+def _heartbeat(build: Build, tell: Tell) -> Iterator[None]:
+    done = threading.Event()
+    started = time.monotonic()
+
+    def beat() -> None:
+        while not done.wait(HEARTBEAT):
+            tell(f"{build.name}: still building ({_span(time.monotonic() - started)})")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,124 @@
+"""Kubernetes itself:
+
+API server, controllers, scheduler, with gang scheduling in the box (Workload API) switched on.
+"""
+
+from __future__ import annotations
+
+from tests.cluster.build import Build
+from tests.cluster.components import Component
+from tests.cluster.plane import SERVICES, ControlPlane
+
+BINARIES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+KUBERNETES = Build(
+    "kubernetes",
+    "k8s.io/kubernetes",
+    tuple((name, f"k8s.io/kubernetes/cmd/{name}") for name in BINARIES),
+    stamped=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+    minutes=4.5,
+)
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+
+
+def api_server(plane: ControlPlane) -> list[str]:
+    pki = plane.pki
+    return [
+        KUBERNETES.binary("kube-apiserver"),
+        f"--etcd-servers={plane.etcd}",
+        f"--etcd-cafile={pki / 'etcd-ca.crt'}",
+        f"--etcd-certfile={pki / 'etcd.crt'}",
+        f"--etcd-keyfile={pki / 'etcd.key'}",
+        f"--bind-address={plane.listen}",
+        f"--secure-port={plane.port('kube-apiserver')}",
+        # Never used, as no endpoints of the API server are published; without it, it looks for a default
+        # route.
+        "--advertise-address=192.0.2.1",
+        "--endpoint-reconciler-type=none",
+        f"--cert-dir={pki}",
+        f"--tls-cert-file={pki / 'kube-apiserver.crt'}",
+        f"--tls-private-key-file={pki / 'kube-apiserver.key'}",
+        f"--client-ca-file={pki / 'ca.crt'}",
+        f"--token-auth-file={pki / 'tokens.csv'}",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={pki / 'service-accounts.pub'}",
+        f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
+        f"--service-cluster-ip-range={SERVICES}",
+        f"--kubelet-client-certificate={pki / 'kube-apiserver.crt'}",
+        f"--kubelet-client-key={pki / 'kube-apiserver.key'}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--allow-privileged",
+        GATES,
+        "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+        "--profiling=false",
+    ]
+
+
+def api_server_ready(plane: ControlPlane) -> bool:
+    plane.api.request("GET", "/readyz")
+    return True
+
+
+def _client(plane: ControlPlane, name: str) -> list[str]:
+    own = plane.kubeconfig_of(f"system:{name}")
+    return [
+        KUBERNETES.binary(name),
+        f"--kubeconfig={own}",
+        f"--authentication-kubeconfig={own}",
+        f"--authorization-kubeconfig={own}",
+        "--authentication-skip-lookup",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={plane.port(name)}",
+        f"--tls-cert-file={plane.pki / 'local.crt'}",
+        f"--tls-private-key-file={plane.pki / 'local.key'}",
+        "--profiling=false",
+        GATES,
+    ]
+
+
+def controller_manager(plane: ControlPlane) -> list[str]:
+    return [
+        *_client(plane, "kube-controller-manager"),
+        f"--service-account-private-key-file={plane.pki / 'service-accounts.key'}",
+        f"--root-ca-file={plane.pki / 'ca.crt'}",
+        "--use-service-account-credentials",
+    ]
+
+
+def scheduler(plane: ControlPlane) -> list[str]:
+    return _client(plane, "kube-scheduler")
+
+
+def controller_manager_ready(plane: ControlPlane) -> bool:
+    # Its health says nothing about its controllers: a namespace without this account takes no pods.
+    return (
+        plane.healthy("kube-controller-manager", "/healthz")
+        and plane.api.get("v1", "ServiceAccount", "default", "default") is not None
+    )
+
+
+def scheduler_ready(plane: ControlPlane) -> bool:
+    return plane.healthy("kube-scheduler", "/readyz")
+
+
+COMPONENTS = (
+    Component("kube-apiserver", "the API", KUBERNETES, api_server, api_server_ready, needs=("etcd",)),
+    Component(
+        "kube-controller-manager",
+        "namespaces, service accounts, garbage collection, node life cycle, Jobs",
+        KUBERNETES,
+        controller_manager,
+        controller_manager_ready,
+        needs=("kube-apiserver",),
+    ),
+    Component(
+        "kube-scheduler",
+        "the default scheduler, with the Workload API",
+        KUBERNETES,
+        scheduler,
+        scheduler_ready,
+        serves=("scheduling.k8s.io/v1alpha2", "Workload"),
+        needs=("kube-apiserver",),
+    ),
+)

@@ -1,0 +1,70 @@
+"""MPI Operator:
+
+MPIJob v2beta1. Its definition has the name of the Training Operator's MPIJob v1 and takes its place.
+"""
+
+from __future__ import annotations
+
+from tests.cluster.api import Object
+from tests.cluster.build import Build
+from tests.cluster.components import Component
+from tests.cluster.manifests import namespace, only, placed
+from tests.cluster.plane import ControlPlane
+
+NAMESPACE = "mpi-operator"
+HEALTH = 8080
+"""Its port for health checks, fixed at compile time: one MPI Operator at a time on a machine."""
+FILES = "manifests/base"
+MPI_OPERATOR = Build(
+    "mpi-operator",
+    "github.com/kubeflow/mpi-operator",
+    (("mpi-operator", "github.com/kubeflow/mpi-operator/cmd/mpi-operator"),),
+    files=tuple(
+        f"{FILES}/{name}.yaml"
+        for name in ("kubeflow.org_mpijobs", "cluster-role", "cluster-role-binding", "service-account")
+    ),
+    minutes=1.9,
+)
+
+
+def objects(plane: ControlPlane) -> list[Object]:
+    published = MPI_OPERATOR.objects(*MPI_OPERATOR.files)
+    return [
+        *only(published, "CustomResourceDefinition"),
+        namespace(NAMESPACE),
+        *placed(only(published, "ServiceAccount", "ClusterRole", "ClusterRoleBinding"), NAMESPACE),
+    ]
+
+
+def command(plane: ControlPlane) -> list[str]:
+    return [
+        MPI_OPERATOR.binary("mpi-operator"),
+        f"--kubeConfig={plane.kubeconfig_of_account(NAMESPACE, 'mpi-operator')}",
+        f"--lock-namespace={NAMESPACE}",
+        "-alsologtostderr",
+    ]
+
+
+def ready(plane: ControlPlane) -> bool:
+    """It leads: its lease names an owner that is alive."""
+    return plane.healthy("mpi-operator", "/healthz", tls=False) and _leads(plane)
+
+
+def _leads(plane: ControlPlane) -> bool:
+    lease = plane.api.get("coordination.k8s.io/v1", "Lease", "mpi-operator", NAMESPACE)
+    return bool(lease and lease["spec"].get("holderIdentity"))
+
+
+COMPONENTS = (
+    Component(
+        "mpi-operator",
+        "MPIJob v2beta1",
+        MPI_OPERATOR,
+        command,
+        ready,
+        needs=("kube-apiserver",),
+        fixed_port=HEALTH,
+        objects=objects,
+        serves=("kubeflow.org/v2beta1", "MPIJob"),
+    ),
+)

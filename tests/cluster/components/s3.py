@@ -1,0 +1,61 @@
+"""An S3 server over a folder: the store of trainings on this cluster."""
+
+from __future__ import annotations
+
+import secrets
+
+from tests.cluster.build import Build
+from tests.cluster.components import Component
+from tests.cluster.plane import ControlPlane, write
+
+VERSITYGW = Build(
+    "versitygw",
+    "github.com/versity/versitygw",
+    (("versitygw", "github.com/versity/versitygw/cmd/versitygw"),),
+    minutes=0.6,
+)
+REGION = "us-east-1"
+
+
+def prepare(plane: ControlPlane) -> None:
+    if not (plane.folder("s3") / "credentials").exists():
+        write(plane.folder("s3"), "credentials", f"allaboard {secrets.token_urlsafe(24)}")
+    for name in ("buckets", "attributes"):
+        (plane.folder("s3") / name).mkdir(exist_ok=True)
+
+
+def credentials(plane: ControlPlane) -> tuple[str, str]:
+    """(access key, secret key)"""
+    access, secret = (plane.folder("s3") / "credentials").read_text().split()
+    return access, secret
+
+
+def environ(plane: ControlPlane) -> dict[str, str]:
+    access, secret = credentials(plane)
+    return {"ROOT_ACCESS_KEY": access, "ROOT_SECRET_KEY": secret}
+
+
+def command(plane: ControlPlane) -> list[str]:
+    return [
+        VERSITYGW.binary("versitygw"),
+        f"--port={plane.listen}:{plane.port('s3')}",
+        f"--region={REGION}",
+        "--health=/health",
+        "posix",
+        # Not every file system keeps attributes of files.
+        f"--sidecar={plane.folder('s3') / 'attributes'}",
+        str(plane.folder("s3") / "buckets"),
+    ]
+
+
+COMPONENTS = (
+    Component(
+        "s3",
+        "an S3 store",
+        VERSITYGW,
+        command,
+        ready=lambda plane: plane.healthy("s3", "/health", tls=False),
+        prepare=prepare,
+        environ=environ,
+    ),
+)

@@ -1,0 +1,97 @@
+"""Trainer v2: TrainJob over JobSet, with the runtimes that the project publishes."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cluster.api import Object
+from tests.cluster.build import Build
+from tests.cluster.components import Component
+from tests.cluster.manifests import namespace, only, patched, placed
+from tests.cluster.plane import ControlPlane
+from tests.cluster.webhooks import Webhook
+
+NAMESPACE = "kubeflow-system"
+NAME = "kubeflow-trainer-controller-manager"
+FILES = "manifests/base"
+TRAINER = Build(
+    "trainer",
+    "github.com/kubeflow/trainer/v2",
+    (("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),),
+    files=(
+        f"{FILES}/crds/trainer.kubeflow.org_*.yaml",
+        f"{FILES}/rbac/*.yaml",
+        f"{FILES}/webhook/*.yaml",
+        f"{FILES}/runtimes/*_distributed.yaml",
+    ),
+    minutes=1.2,
+)
+WEBHOOK = Webhook(
+    "trainer",
+    NAMESPACE,
+    service=NAME,
+    secret="kubeflow-trainer-webhook-cert",
+    authority="kubeflow-trainer-ca",
+)
+
+
+def objects(plane: ControlPlane) -> list[Object]:
+    rbac = TRAINER.objects(f"{FILES}/rbac/*.yaml")
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    mutating, validating = TRAINER.objects(f"{FILES}/webhook/manifests.yaml")
+    [to_mutating] = TRAINER.objects(f"{FILES}/webhook/patch_mutating.yaml")
+    [to_validating] = TRAINER.objects(f"{FILES}/webhook/patch_validating.yaml")
+    return [
+        *TRAINER.objects(f"{FILES}/crds/trainer.kubeflow.org_*.yaml"),
+        namespace(NAMESPACE),
+        *placed(only(rbac, *kinds), NAMESPACE),
+        *WEBHOOK.objects(plane, [patched(mutating, to_mutating), patched(validating, to_validating)]),
+    ]
+
+
+def prepare(plane: ControlPlane) -> None:
+    WEBHOOK.prepare(plane)
+    config = {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{plane.port('trainer', 'health')}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"port": plane.port("trainer", "webhook")},
+        "leaderElection": {"leaderElect": False},
+        "certManagement": {
+            "enable": True,
+            "webhookServiceName": WEBHOOK.service,
+            "webhookSecretName": WEBHOOK.secret,
+        },
+    }
+    (plane.folder("trainer") / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def command(plane: ControlPlane) -> list[str]:
+    return [
+        TRAINER.binary("trainer"),
+        f"--kubeconfig={plane.kubeconfig_of_account(NAMESPACE, NAME)}",
+        f"--config={plane.folder('trainer') / 'config.json'}",
+    ]
+
+
+def settle(plane: ControlPlane) -> None:
+    # These pass the webhook, so they wait for it.
+    plane.api.apply(only(TRAINER.objects(f"{FILES}/runtimes/*_distributed.yaml"), "ClusterTrainingRuntime"))
+
+
+COMPONENTS = (
+    Component(
+        "trainer",
+        "TrainJob and its runtimes",
+        TRAINER,
+        command,
+        ready=lambda plane: plane.healthy("trainer", "/readyz", "health", tls=False),
+        needs=("jobset",),
+        ports=("webhook", "health"),
+        prepare=prepare,
+        objects=objects,
+        settle=settle,
+        serves=("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+    ),
+)

@@ -1,0 +1,105 @@
+"""A cluster for the tests: the caller's own, the one of `make cluster-up`, or one made for this session.
+
+``cluster`` is any of them, for tests that ask only what every cluster can do: with ``KUBECONFIG`` given it is
+that one. ``plane`` is one of ours, whose components a test may stop and start; on a foreign cluster such
+tests skip. A test says what else it needs: ``@pytest.mark.needs("training-operator", "coscheduling")``, names
+of components. What is not there makes it skip, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import components
+from tests.cluster.__main__ import STATE
+from tests.cluster.plane import Cluster, ControlPlane, PlaneError, obstacle
+
+# Read before anything clears the environment of the tests.
+FOREIGN = os.environ.get("KUBECONFIG")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "needs(*components): skip unless these components (tests/cluster/components) are on the cluster",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a cluster is a test of the kind e2e, without having to say so."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and {"cluster", "plane"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if FOREIGN:
+        yield Cluster(Path(FOREIGN.split(os.pathsep)[0]))
+        return
+    try:
+        yield ControlPlane.attach(STATE)
+        return
+    except PlaneError:
+        pass
+    base = components.chosen([])
+    if reasons := [reason for component in base if (reason := obstacle(component))]:
+        pytest.skip(f"no cluster: {reasons[0]}")
+    parts = [name for name, component in components.known().items() if obstacle(component) is None]
+    with ControlPlane(tmp_path_factory.mktemp("cluster"), parts) as plane:
+        yield plane
+
+
+@pytest.fixture
+def cluster(_shared: Cluster, request: pytest.FixtureRequest) -> Cluster:
+    """Any cluster. What a test makes belongs into a namespace of its own (``namespace``)."""
+    for mark in request.node.iter_markers("needs"):
+        for name in mark.args:
+            if reason := _shared.lacks(name):
+                pytest.skip(reason)
+    return _shared
+
+
+@pytest.fixture
+def plane(cluster: Cluster) -> ControlPlane:
+    """A control plane of ours.
+
+    It is shared: a test that stops a component starts it again, or takes ``new_plane``.
+    """
+    if not isinstance(cluster, ControlPlane):
+        pytest.skip("needs a control plane of ours; this is a cluster that KUBECONFIG names")
+    return cluster
+
+
+@pytest.fixture
+def new_plane(tmp_path: Path) -> Callable[..., ControlPlane]:
+    """Makes planes of a test's own: ``with new_plane("training-operator", flags=...) as plane``; some 3 s."""
+
+    @contextmanager
+    def make(*parts: str, **options: object) -> Iterator[ControlPlane]:
+        for component in components.chosen(parts):
+            if reason := obstacle(component):
+                pytest.skip(reason)
+        with ControlPlane(tmp_path / "plane", parts, **options) as plane:  # type: ignore[arg-type]
+            yield plane
+
+    return make  # type: ignore[return-value]
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of this test's own, on its way out when the test ends."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+    name = f"{words[:40].strip('-')}-{secrets.token_hex(3)}"
+    cluster.make_namespace(name, {"allaboard.io/test": "true"})
+    yield name
+    cluster.remove_namespace(name)

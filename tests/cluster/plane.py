@@ -1,0 +1,542 @@
+"""A real control plane without containers, as plain processes on this machine.
+
+    with ControlPlane(folder, parts=["training-operator"]) as plane:
+        plane.api.create(job)                     # the harness's own client, as admin
+        run(["allaboard", "--kubeconfig", plane.kubeconfig, ...])
+        plane.restart("kube-apiserver")
+
+Everything of a plane lies in its folder: certificates, data, one log per process, ``kubeconfig`` and
+``plane.json``, which holds the ports. Started again in the same folder, it has the same address, the same
+credentials and the same objects. The processes are children of a keeper (keeper.py), which ends with the
+process that made the plane, unless it was detached; ``ControlPlane.attach`` finds one that runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import http.client
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster import components, pki
+from tests.cluster.api import Api, ApiError, Object, kubeconfig, until
+from tests.cluster.build import Tell, Unavailable, why_not
+from tests.cluster.components import Component
+from tests.cluster.keeper import Keeper
+
+SERVICES = "10.96.0.0/16"
+FIRST_SERVICE = "10.96.0.1"
+"""The cluster address of the Service ``kubernetes``; in the certificate of the API server."""
+PORTS = range(18_000, 30_000)
+"""Below every system's range for outgoing connections: a port of ours stays free while its component is
+down."""
+READY = 60.0
+"""Seconds that a component gets; each needs less than two on an idle machine."""
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class PlaneError(Exception):
+    """The plane did not come up, or is not there.
+
+    The text says what was waited for and shows the end of the log.
+    """
+
+
+class Cluster:
+    """Any cluster, by its kubeconfig: what tests need of one, whoever runs it."""
+
+    kubeconfig: Path
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self._api: Api | None = None
+
+    @property
+    def api(self) -> Api:
+        if self._api is None:
+            self._api = Api.from_kubeconfig(self.kubeconfig)
+        return self._api
+
+    def lacks(self, facility: str) -> str | None:
+        """Why what this component does (a name of tests/cluster/components) is not here; None when it is."""
+        component = components.known()[facility]
+        if component.serves is None or self.api.serves(*component.serves):
+            return None
+        version, kind = component.serves
+        return f"this cluster serves no {kind} of {version} ({facility})"
+
+    def make_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
+        """A new namespace, usable: its default service account is there."""
+        self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": name, "labels": dict(labels or {})},
+            }
+        )
+        until(
+            f"the default service account of {name}",
+            lambda: self.api.get("v1", "ServiceAccount", "default", name),
+        )
+        return name
+
+    def remove_namespace(self, name: str, *, wait: float | None = None) -> None:
+        self.api.delete("v1", "Namespace", name)
+        if wait is not None:
+            until(f"namespace {name} to be gone", lambda: self.api.get("v1", "Namespace", name) is None, wait)
+
+    def grant(
+        self, namespace: str, subject: Object, rules: Sequence[Object], name: str = "allaboard-test"
+    ) -> None:
+        """A Role with these rules, for this subject (``user(...)``, ``service_account(...)``)."""
+        meta = {"name": name, "namespace": namespace}
+        rbac = "rbac.authorization.k8s.io"
+        self.api.apply([
+            {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": list(rules)},
+            {
+                "apiVersion": f"{rbac}/v1",
+                "kind": "RoleBinding",
+                "metadata": meta,
+                "subjects": [subject],
+                "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
+            },
+        ])  # fmt: skip
+
+    def kubeconfig_for_account(
+        self, namespace: str, name: str, *, seconds: int = 3600, folder: Path | None = None
+    ) -> Path:
+        """A kubeconfig of this ServiceAccount, which is made if need be, with a token of this life (600 s at
+        least).
+        """
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        self.api.apply(account)
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        answer = self.api.request("POST", f"{self.api.path(account)}/token", asked)
+        text = self._kubeconfig_with({"token": answer["status"]["token"]}, namespace)
+        return write(folder or self.kubeconfig.parent / "kubeconfigs", f"{namespace}-{name}", text)
+
+    def _kubeconfig_with(self, user: Object, namespace: str) -> str:
+        """Ours, but for another user."""
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        current = next(each for each in config["contexts"] if each["name"] == config["current-context"])
+        cluster = next(each for each in config["clusters"] if each["name"] == current["context"]["cluster"])
+        return kubeconfig(cluster["cluster"], user, namespace=namespace)
+
+
+def user(name: str) -> Object:
+    """The subject of a RoleBinding that is the user of ``plane.kubeconfig_of(name)``."""
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+
+
+def service_account(namespace: str, name: str) -> Object:
+    """The subject of a RoleBinding that is this ServiceAccount."""
+    return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+
+
+class ControlPlane(Cluster):
+    """A cluster of our own in ``folder``. See the module for its life; a context manager that starts and
+    stops it.
+
+    ``parts`` are names of components beyond the base; ``flags`` are arguments added to the command of a
+    component. Starting raises Unavailable when a part is not built, and PlaneError when one does not come up:
+    nothing is left then.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parts: Collection[str] = (),
+        *,
+        flags: Mapping[str, Sequence[str]] | None = None,
+        detached: bool = False,
+        tell: Tell = lambda line: None,
+    ) -> None:
+        self._folder = folder.resolve()
+        super().__init__(self._folder / "kubeconfig")
+        self.parts = components.chosen(parts)
+        self.listen = "0.0.0.0" if _has_pod_networks() else "127.0.0.1"
+        """Where the API server and the store listen:
+
+        processes of pods reach this machine by an address of a bridge.
+        """
+        self._flags = {name: list(added) for name, added in (flags or {}).items()}
+        self._detached = detached
+        self._tell = tell
+        self._ports: dict[str, int] = {}
+        self._keeper: Keeper | None = None
+        self._remembered = self._folder / "plane.json"
+
+    @classmethod
+    def attach(cls, folder: Path, tell: Tell = lambda line: None) -> ControlPlane:
+        """The plane that runs in this folder;
+
+        PlaneError when none does. Leaving it as a context does not stop it.
+        """
+        try:
+            told = json.loads((folder / "plane.json").read_text())
+        except FileNotFoundError:
+            raise PlaneError(f"no cluster in {folder}; make cluster-up makes one") from None
+        plane = cls(folder, told["parts"], flags=told["flags"], detached=True, tell=tell)
+        plane.listen, plane._ports = told["listen"], told["ports"]
+        plane._keeper = Keeper(told["keeper"])
+        if not plane._keeper.answers():
+            raise PlaneError(
+                f"the cluster in {folder} does not run; make cluster-up starts it again, with its objects"
+            )
+        return plane
+
+    # --- what components and tests read
+
+    @property
+    def pki(self) -> Path:
+        """Certificates and keys:
+
+        ca, etcd-ca, kube-apiserver, etcd, kubelet (a server on this machine), local.
+        """
+        return self._folder / "pki"
+
+    @property
+    def server(self) -> str:
+        return f"https://127.0.0.1:{self.port('kube-apiserver')}"
+
+    @property
+    def etcd(self) -> str:
+        return f"https://127.0.0.1:{self.port('etcd')}"
+
+    @property
+    def token(self) -> str:
+        """The administrator's bearer token."""
+        with (self.pki / "tokens.csv").open() as file:
+            return next(csv.reader(file))[0]
+
+    def port(self, component: str, suffix: str = "") -> int:
+        return self._ports[f"{component}/{suffix}"]
+
+    def folder(self, component: str) -> Path:
+        """A folder of this component's own."""
+        path = self._folder / component
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def log(self, component: str) -> Path:
+        return self._folder / "logs" / f"{component}.log"
+
+    def kubeconfig_of(self, name: str, groups: Sequence[str] = (), namespace: str = "default") -> Path:
+        """A kubeconfig for a user of this name and these groups, by a client certificate.
+
+        It may do what RBAC grants.
+        """
+        path = self._folder / "kubeconfigs" / name.replace(":", "-").replace("/", "-")
+        if not path.exists():
+            pair = pki.sign(pki.Pair.read(self.pki, "ca"), name, organizations=groups)
+            data = {
+                "client-certificate-data": base64.b64encode(pair.certificate).decode(),
+                "client-key-data": base64.b64encode(pair.key).decode(),
+            }
+            write(path.parent, path.name, self._kubeconfig_with(data, namespace))
+        return path
+
+    def kubeconfig_of_account(self, namespace: str, name: str) -> Path:
+        """A kubeconfig with which the API server takes one for this ServiceAccount, whether or not it
+        exists."""
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+        return self.kubeconfig_of(f"system:serviceaccount:{namespace}:{name}", groups, namespace)
+
+    def lacks(self, facility: str) -> str | None:
+        component = components.known()[facility]
+        if component in self.parts:
+            return None if self.runs(facility) else f"{facility} was stopped"
+        return obstacle(component) or f"this plane was started without {facility}"
+
+    # --- life
+
+    def __enter__(self) -> ControlPlane:
+        if self._keeper is None:
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._detached:
+            self.stop()
+
+    def start(self) -> None:
+        """Everything, as far as possible at once; returns when all of it serves."""
+        if reasons := [reason for component in self.parts if (reason := obstacle(component))]:
+            raise Unavailable("; ".join(dict.fromkeys(reasons)))
+        self._prepare()
+        self._keeper = Keeper.launch(self._socket, self.log("keeper"), detached=self._detached)
+        try:
+            self._start_all()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends every process of the plane; its folder stays, and it can be started again."""
+        if self._keeper is not None:
+            self._keeper.end()
+            self._keeper = None
+        if self._api is not None:
+            self._api.close()
+            self._api = None
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """By component: pid, running, code, since."""
+        return self._kept.status()
+
+    def runs(self, component: str) -> bool:
+        return bool(self.status().get(component, {}).get("running"))
+
+    def pid(self, component: str) -> int:
+        return int(self.status()[component]["pid"])
+
+    def launch(self, component: str, flags: Sequence[str] | None = None) -> None:
+        """Starts a component that does not run, waits until it serves; flags replace those added before."""
+        if flags is not None:
+            self._flags[component] = list(flags)
+            self._remember()
+        found = components.known()[component]
+        ports = [self.port(component, suffix) for suffix in found.ports]
+        self._until(found, "its ports to be free", lambda: all(_is_free(port) for port in ports))
+        self.log(component).parent.mkdir(parents=True, exist_ok=True)
+        place = self.folder(component)
+        temporary = place / "tmp"
+        temporary.mkdir(exist_ok=True)
+        # Nothing of the caller's: no proxy, no credentials, no settings of Go.
+        environ = {"PATH": os.defpath, "HOME": str(place), "TMPDIR": str(temporary), **found.environ(self)}
+        command = [*found.command(self), *self._flags.get(component, ())]
+        self._kept.start(component, command, environ, self.log(component), place)
+        self._until(found, "it to be ready", lambda: found.ready(self))
+
+    def halt(self, component: str, number: int = signal.SIGTERM) -> None:
+        """Stops a component; SIGKILL is a crash. Returns when its processes are gone."""
+        self._kept.stop(component, number)
+
+    def restart(
+        self, component: str, *, number: int = signal.SIGTERM, flags: Sequence[str] | None = None
+    ) -> None:
+        """Stopped, started again at the same ports with the same data, and ready when this returns."""
+        self.halt(component, number)
+        self.launch(component, flags)
+
+    def compact_etcd(self) -> int:
+        """Forgets all revisions but the newest, as etcd and the API server do from time to time. The
+        revision.
+
+        Watches that go on from an older one get 410 once the API server has to ask etcd for it: after its
+        restart.
+        """
+        revision = int(self.ask_etcd("/v3/maintenance/status", {})["header"]["revision"])
+        self.ask_etcd("/v3/kv/compaction", {"revision": revision, "physical": True})
+        return revision
+
+    def ask_etcd(self, path: str, body: Object) -> Any:
+        """One request to etcd's JSON gateway."""
+        tls = ssl.create_default_context(cafile=str(self.pki / "etcd-ca.crt"))
+        tls.load_cert_chain(self.pki / "etcd.crt", self.pki / "etcd.key")
+        api = Api(self.etcd, tls)
+        try:
+            return api.request("POST", path, body, timeout=10)
+        finally:
+            api.close()
+
+    def healthy(self, component: str, path: str, suffix: str = "", *, tls: bool = True) -> bool:
+        """Whether this component answers 200 at a path of its own. OSError while it does not listen."""
+        port = self.port(component, suffix)
+        connection: http.client.HTTPConnection
+        if tls:
+            # It is on this machine, and nothing is told to it.
+            unproven = ssl.create_default_context()
+            unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=unproven)
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+
+    # --- inside
+
+    @property
+    def _kept(self) -> Keeper:
+        if self._keeper is None:
+            raise PlaneError(f"the cluster in {self._folder} does not run")
+        return self._keeper
+
+    def _start_all(self) -> None:
+        base, others = self.parts[:2], self.parts[2:]
+        for component in base:
+            self._bring_up(component)
+        started: set[str] = {component.name for component in base}
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            while others:
+                # Those that need nothing that is still to come; alphabetical order has no meaning here.
+                now = [component for component in others if started.issuperset(component.needs)]
+                list(pool.map(self._bring_up, now))
+                started.update(component.name for component in now)
+                others = [component for component in others if component not in now]
+
+    def _bring_up(self, component: Component) -> None:
+        began = time.monotonic()
+        self.api.apply(component.objects(self)) if component not in self.parts[:2] else None
+        self.launch(component.name)
+        component.settle(self)
+        self._tell(
+            f"{component.name} {component.build.version}: ready after {time.monotonic() - began:.1f} s"
+        )
+
+    def _until(self, component: Component, what: str, look: Callable[[], bool]) -> None:
+        """Waits; PlaneError with the end of the log when the component ended, or the time is up."""
+        last = "no answer"
+
+        def seen() -> bool:
+            nonlocal last
+            try:
+                if look():
+                    return True
+                last = "not yet"
+            except (OSError, ApiError, http.client.HTTPException, LookupError) as error:
+                last = str(error)
+            told = self._kept.status().get(component.name)
+            if what == "it to be ready" and told and not told["running"]:
+                raise PlaneError(f"{component.name} ended with {told['code']}\n{self._tail(component.name)}")
+            return False
+
+        try:
+            until(what, seen, READY, pause=0.03)
+        except TimeoutError:
+            raise PlaneError(
+                f"{component.name}: waited {READY:g} s for {what}; last seen: {last}\n{self._tail(component.name)}"
+            ) from None
+
+    def _tail(self, component: str) -> str:
+        path = self.log(component)
+        lines = path.read_text(errors="replace").splitlines()[-15:] if path.exists() else []
+        return "\n".join([f"the end of {path}:", *(f"    {line[:300]}" for line in lines or ["(empty)"])])
+
+    def _prepare(self) -> None:
+        (self._folder / "logs").mkdir(parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        # Short, as the kernel limits the paths of sockets to some hundred characters.
+        self._socket = str(Path(tempfile.mkdtemp(prefix="allaboard-")) / "keeper")
+        self._find_ports()
+        self._remember()
+        if not (self.pki / "tokens.csv").exists():
+            self._make_credentials()
+        user = {"token": self.token}
+        authority = (self.pki / "ca.crt").read_bytes()
+        entry = {"server": self.server, "certificate-authority-data": base64.b64encode(authority).decode()}
+        write(self._folder, "kubeconfig", kubeconfig(entry, user))
+        for component in self.parts:
+            component.prepare(self)
+
+    def _find_ports(self) -> None:
+        with suppress(FileNotFoundError):
+            self._ports = json.loads(self._remembered.read_text())["ports"]
+        for component in self.parts:
+            for suffix in component.ports:
+                name = f"{component.name}/{suffix}"
+                if name not in self._ports:
+                    self._ports[name] = component.fixed_port or _free_port(self._ports.values())
+
+    def _remember(self) -> None:
+        facts = {
+            "parts": [component.name for component in self.parts],
+            "flags": self._flags,
+            "listen": self.listen,
+            "ports": self._ports,
+            "keeper": self._socket,
+        }
+        written = self._remembered.with_suffix(".new")
+        written.write_text(json.dumps(facts, indent=2))
+        written.replace(self._remembered)
+
+    def _make_credentials(self) -> None:
+        ca, etcd_ca = pki.authority("allaboard-tests"), pki.authority("allaboard-tests-etcd")
+        names = ["kubernetes", *(f"kubernetes.default{end}" for end in ("", ".svc", ".svc.cluster.local"))]
+        hosts = [*LOCAL, socket.gethostname(), *names, FIRST_SERVICE]
+        made = {
+            "ca": ca,
+            "etcd-ca": etcd_ca,
+            "etcd": pki.sign(etcd_ca, "etcd", hosts=LOCAL),
+            # Also what it shows to a kubelet that it asks for logs.
+            "kube-apiserver": pki.sign(ca, "kube-apiserver", organizations=["system:masters"], hosts=hosts),
+            "kubelet": pki.sign(ca, "kubelet", hosts=LOCAL),
+            "local": pki.sign(ca, "local", hosts=LOCAL),
+        }
+        for name, pair in made.items():
+            pair.write(self.pki, name)
+        private, public = pki.key_pair()
+        write(self.pki, "service-accounts.key", private.decode())
+        write(self.pki, "service-accounts.pub", public.decode())
+        write(self.pki, "tokens.csv", f'{secrets.token_urlsafe(32)},admin,admin,"system:masters"\n')
+
+
+def obstacle(component: Component) -> str | None:
+    """Why this component cannot be started here now; None when it can."""
+    if reason := why_not(component.build):
+        return reason
+    if component.fixed_port and not _is_free(component.fixed_port):
+        return (
+            f"{component.name} needs port {component.fixed_port} of this machine, which something else uses"
+        )
+    return None
+
+
+def _has_pod_networks() -> bool:
+    """Whether pods of the process kubelet get network namespaces, from which 127.0.0.1 is not this
+    machine."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    """A file that nobody else may read, complete from the moment when it is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, new = folder / name, folder / f"{name}.new"
+    new.touch(mode=0o600)
+    new.write_text(text)
+    return new.replace(path)
+
+
+def _free_port(taken: Collection[int]) -> int:
+    while True:
+        port = random.choice(PORTS)
+        if port not in taken and _is_free(port):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As Go's servers do: connections that are still closing do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
