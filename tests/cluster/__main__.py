@@ -9,6 +9,8 @@ import argparse
 import shutil
 import sys
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster import components
@@ -62,41 +64,47 @@ def run_build(options: argparse.Namespace) -> int:
 
 
 def run_up(options: argparse.Namespace) -> int:
+    began = time.monotonic()
     try:
-        plane = ControlPlane.attach(STATE)
+        plane = ControlPlane.attach(STATE, tell)
     except PlaneError:
-        plane = ControlPlane(STATE, _parts(options.components), detached=True, tell=tell)
-        began = time.monotonic()
+        plane = ControlPlane(
+            STATE,
+            _possible(options.components or components.known(), options.components),
+            detached=True,
+            tell=tell,
+        )
         plane.start()
         tell(f"the cluster is up after {time.monotonic() - began:.1f} s")
+    else:
+        there = {part.name for part in plane.parts}
+        missing = [name for name in options.components or components.known() if name not in there]
+        plane.add(_possible(missing, options.components))
+        tell("the cluster runs")
     tell(
         f"""
     export KUBECONFIG={plane.kubeconfig}
-    kubectl get --raw /version              # or any other client
-    make cluster-status                     # what runs; logs are in {plane.log("kube-apiserver").parent}
-    make cluster-test                       # the tests, on this cluster
+    kubectl get --raw /version     # or any other client
+    make cluster-status            # what runs; the logs are in {plane.log("kube-apiserver").parent}
+    make cluster-test              # the tests, on this cluster
     make cluster-down"""
     )
     return 0
 
 
-def _parts(asked: list[str]) -> list[str]:
-    """The components asked for, built; all that can be built here when none is named."""
-    for build in components.builds(components.chosen(asked or components.known())):
-        try:
-            ensure(build, tell)
-        except Unavailable as reason:
-            if asked or build in components.builds(components.chosen([])):
-                raise
-            tell(f"left out: {reason}")
+def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
+    """Those of these components that this machine can have, built. Unavailable when one is not that was asked for."""
     possible = []
-    for name, component in components.known().items():
-        reason = obstacle(component)
-        if reason is None:
-            possible.append(name)
-        elif component.build.is_there:
+    for component in components.chosen(names):
+        with suppress(Unavailable):
+            ensure(component.build, tell)
+        if reason := obstacle(component):
+            if component.name in (*components.BASE, *asked):
+                raise Unavailable(reason)
             tell(f"left out: {reason}")
-    return asked or possible
+        else:
+            possible.append(component.name)
+    return possible
 
 
 def run_down(options: argparse.Namespace) -> int:

@@ -188,6 +188,7 @@ class ControlPlane(Cluster):
         self._tell = tell
         self._ports: dict[str, int] = {}
         self._keeper: Keeper | None = None
+        self._socket = ""
         self._remembered = self._folder / "plane.json"
 
     @classmethod
@@ -202,7 +203,8 @@ class ControlPlane(Cluster):
             raise PlaneError(f"no cluster in {folder}; make cluster-up makes one") from None
         plane = cls(folder, told["parts"], flags=told["flags"], detached=True, tell=tell)
         plane.listen, plane._ports = told["listen"], told["ports"]
-        plane._keeper = Keeper(told["keeper"])
+        plane._socket = told["keeper"]
+        plane._keeper = Keeper(plane._socket)
         if not plane._keeper.answers():
             raise PlaneError(
                 f"the cluster in {folder} does not run; make cluster-up starts it again, with its objects"
@@ -294,6 +296,19 @@ class ControlPlane(Cluster):
         except BaseException:
             self.stop()
             raise
+
+    def add(self, parts: Collection[str]) -> None:
+        """These components, and what they need, join the running plane; those that it has are left alone."""
+        wanted = components.chosen([*(part.name for part in self.parts), *parts])
+        new = [component for component in wanted if component not in self.parts]
+        if reasons := [reason for component in new if (reason := obstacle(component))]:
+            raise Unavailable("; ".join(dict.fromkeys(reasons)))
+        self.parts = wanted
+        self._find_ports()
+        self._remember()
+        for component in new:
+            component.prepare(self)
+            self._bring_up(component)
 
     def stop(self) -> None:
         """Ends every process of the plane; its folder stays, and it can be started again."""
@@ -390,13 +405,10 @@ class ControlPlane(Cluster):
         return self._keeper
 
     def _start_all(self) -> None:
-        base, others = self.parts[:2], self.parts[2:]
-        for component in base:
-            self._bring_up(component)
-        started: set[str] = {component.name for component in base}
+        started: set[str] = set()
+        others = list(self.parts)
         with ThreadPoolExecutor(max_workers=8) as pool:
             while others:
-                # Those that need nothing that is still to come; alphabetical order has no meaning here.
                 now = [component for component in others if started.issuperset(component.needs)]
                 list(pool.map(self._bring_up, now))
                 started.update(component.name for component in now)
@@ -404,9 +416,14 @@ class ControlPlane(Cluster):
 
     def _bring_up(self, component: Component) -> None:
         began = time.monotonic()
-        self.api.apply(component.objects(self)) if component not in self.parts[:2] else None
-        self.launch(component.name)
-        component.settle(self)
+        try:
+            if objects := list(component.objects(self)):
+                self.api.apply(objects)
+            self.launch(component.name)
+            component.settle(self)
+        finally:
+            # In a thread of its own, whose connection nobody else would close.
+            self.api.close()
         self._tell(
             f"{component.name} {component.build.version}: ready after {time.monotonic() - began:.1f} s"
         )
