@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -171,6 +172,10 @@ class Api(_Client):
             if self._pool is not None:
                 self._pool.clear()
             self._pool, self._pool_of = None, None
+
+    def twin(self, patience: Patience) -> Api:
+        """Another client of the same server, as the same user, with connections of its own."""
+        return Api(self._source, patience=patience)
 
     # --- reading
 
@@ -455,6 +460,9 @@ class AsyncApi(_Client):
         if session is not None:
             await session.close()
 
+    def twin(self, patience: Patience) -> AsyncApi:
+        return AsyncApi(self._source, patience=patience)
+
     # --- reading
 
     async def get(
@@ -493,7 +501,7 @@ class AsyncApi(_Client):
         resource_version: str,
         table: bool = False,
         timeout: float = WATCH_SECONDS,
-    ) -> AsyncIterator[tuple[str, Json]]:
+    ) -> AsyncGenerator[tuple[str, Json], None]:
         request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
         response = (await self._exchange(request)).stream
         reader = _EventReader(table)
@@ -517,7 +525,7 @@ class AsyncApi(_Client):
         follow: bool = False,
         timestamps: bool = True,
         silence: float = WATCH_SECONDS,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         request = wire.log(
             pod,
             self._in(namespace),
@@ -893,30 +901,34 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
 
 
 def _broken(error: BaseException, request: Request) -> Broken:
-    """What went wrong below HTTP, in words. The libraries' own would show URLs of proxies, with passwords."""
+    """What went wrong below HTTP, in words; the libraries' own show URLs of proxies, with passwords."""
     chain = _chain(error)
-    for link in chain:
-        if isinstance(link, ssl.SSLCertVerificationError):
-            return Broken(
-                f"shows a certificate that is not trusted ({link.verify_message}); look at "
-                "certificate-authority-data and tls-server-name of the cluster in the kubeconfig",
-                passing=False,
-            )
-    names = {kind.__name__ for link in chain for kind in type(link).__mro__}
-    system = next((link for link in chain if isinstance(link, OSError) and link.strerror), None)
-    if names & {"ProxyError", "ClientProxyConnectionError", "ClientHttpProxyError"}:
-        return Broken(f"cannot be reached through its proxy ({_reason(system, chain)})")
-    if names & {"gaierror", "NameResolutionError", "ClientConnectorDNSError"}:
+    untrusted = [link for link in chain if isinstance(link, ssl.SSLCertVerificationError)]
+    if untrusted:
+        # The innermost is OpenSSL's own; aiohttp's is only called one.
+        why = getattr(untrusted[-1], "verify_message", "")
+        return Broken(
+            f"shows a certificate that is not trusted ({why}); look at certificate-authority-data and "
+            "tls-server-name of the cluster in the kubeconfig",
+            passing=False,
+        )
+    kinds = {kind.__name__ for link in chain for kind in type(link).__mro__}
+    system = next((link for link in reversed(chain) if isinstance(link, OSError) and link.errno), None)
+    reason = os.strerror(system.errno).lower() if system and system.errno else type(chain[-1]).__name__
+    if kinds & {"ProxyError", "ClientProxyConnectionError", "ClientHttpProxyError"}:
+        return Broken(f"cannot be reached through its proxy ({reason})")
+    if kinds & {"gaierror", "NameResolutionError", "ClientConnectorDNSError"}:
         return Broken("has a name that cannot be resolved")
-    if names & {"ConnectTimeoutError", "ConnectionTimeoutError"}:
-        return Broken(f"did not answer within {CONNECT_SECONDS:.0f} s")
-    if names & {"ReadTimeoutError", "SocketTimeoutError", "TimeoutError"}:
-        return Broken(f"was silent for {request.silence:.0f} s")
     if isinstance(system, ConnectionRefusedError):
         return Broken("refuses connections")
     if isinstance(system, ssl.SSLError):
-        return Broken(f"speaks no TLS that is understood ({system.reason or system.strerror})")
-    return Broken(f"cut the connection ({_reason(system, chain)})")
+        return Broken(f"speaks no TLS that is understood ({system.reason})")
+    # urllib3 calls every connection that it did not get a time-out of connecting, too.
+    if kinds & {"ConnectTimeoutError", "ConnectionTimeoutError"} and "NewConnectionError" not in kinds:
+        return Broken(f"did not answer within {CONNECT_SECONDS:.0f} s")
+    if kinds & {"ReadTimeoutError", "SocketTimeoutError", "TimeoutError"}:
+        return Broken(f"was silent for {request.silence:.0f} s")
+    return Broken(f"cut the connection ({reason})")
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -929,7 +941,3 @@ def _chain(error: BaseException) -> list[BaseException]:
         inner = next((a for a in link.args if isinstance(a, BaseException)), None)
         link = (nested if isinstance(nested, BaseException) else None) or inner or link.__cause__
     return found
-
-
-def _reason(system: OSError | None, chain: list[BaseException]) -> str:
-    return str(system.strerror).lower() if system is not None else type(chain[-1]).__name__

@@ -451,10 +451,12 @@ def error_of(reply: Reply, request: Request | None = None, *, retried: bool = Fa
 def error_of_status(status: Json, *, what: str = "", retried: bool = False) -> ApiError:
     """The error that a Status object means; watches send them as events too."""
     code, reason = int(status.get("code") or 0), status.get("reason") or ""
-    message = str(status.get("message") or reason or f"HTTP {code}")
+    message = _short(str(status.get("message") or reason or f"HTTP {code}"))
     details = status.get("details") or {}
     causes = _causes(details, message)
     kind = _kind(code, reason)
+    if any(cause.field == "metadata.uid" and "immutable" in cause.message for cause in causes):
+        kind = Conflict  # a patch that names a uid, and the object of this name is another
     error = kind(
         message, status=code, reason=reason, causes=causes, retried=retried, what=_prefix(what, message)
     )
@@ -480,23 +482,27 @@ def _kind(code: int, reason: str) -> type[ApiError]:
 
 def _prefix(what: str, message: str) -> str:
     """Most of the server's sentences name their object."""
-    return "" if not what or what.rpartition(" ")[2] in message else what
+    name = what.rpartition(" ")[2]
+    return "" if not name or re.search(rf"\b{re.escape(name)}\b", message) else what
 
 
 _STRICT = re.compile(r'(unknown|duplicate) field "((?:[^"\\]|\\.)*)"')
+_LONG_VALUE = re.compile(r'Invalid value: "((?:[^"\\]|\\.){200,})"')
+
+
+def _short(message: str) -> str:
+    """Without the whole objects, data of secrets and all, that the server quotes when a patch is refused."""
+    return _LONG_VALUE.sub("Invalid value", message)
 
 
 def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
-    found = tuple(
-        Cause(str(c.get("field") or ""), str(c.get("message") or ""), str(c.get("reason") or ""))
-        for c in details.get("causes") or ()
-    )
-    if found or "strict decoding error" not in message:
-        return found
     # Strict validation names its fields in the sentence alone.
+    _, strict, said = message.partition("strict decoding error")
+    if strict and (fields := _STRICT.findall(said)):
+        return tuple(Cause(path, f"{how} field", f"{how.title()}Field") for how, path in fields)
     return tuple(
-        Cause(path, f"{trouble} field", f"{trouble.title()}Field")
-        for trouble, path in _STRICT.findall(message)
+        Cause(str(c.get("field") or ""), _short(str(c.get("message") or "")), str(c.get("reason") or ""))
+        for c in details.get("causes") or ()
     )
 
 

@@ -1,0 +1,453 @@
+"""One list and watch for each (cluster, credential, namespace, kind) of a process, shared by all who follow
+runs there; and one for the pods of those runs. What a feed does is decided in `feed`; here it is carried out,
+by a thread or a task, from the first follower to the last.
+
+    with hub_of(api).changes(run, PYTORCHJOBS) as changes:
+        changes.wait(300)
+
+A wake is only a wake-up: look, and wait again. Wakes of one run are a second apart, after the first few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard import marks
+from allaboard.backends.kubernetes.feed import Allowance, Feed, List, Rest, Watch
+from allaboard.backends.kubernetes.resources import PODS, Resource
+from allaboard.backends.kubernetes.transport import Api, AsyncApi, Stream
+from allaboard.backends.kubernetes.wire import Json, Patience
+from allaboard.errors import AllaboardError, BackendUnreachable
+
+READY_SECONDS = 10.0
+"""How long a new follower waits for the first list; without it he looks for himself for a while."""
+PATIENCE = Patience(budget=10.0)
+"""A feed rests between its own tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a feed watches."""
+
+    namespace: str
+    resource: Resource
+    labels: str | None
+    fields: str | None
+
+
+def _ours(run: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
+    """A run of ours: its job object and its pods, by label."""
+    return tuple(Watched(namespace, kind, marks.selector(), None) for kind in (resource, PODS))
+
+
+def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
+    """One object of anybody."""
+    return (Watched(namespace, resource, None, f"metadata.name={name}"),)
+
+
+# --- blocking -----------------------------------------------------------------------------------------------
+
+
+class Changes:
+    """A follower that blocks."""
+
+    __slots__ = ("run", "present", "_feeds", "_gate", "_allowance")
+
+    def __init__(self, run: str, feeds: tuple[_Thread, ...]) -> None:
+        self.run = run
+        self.present = False
+        self._feeds = feeds
+        self._gate = threading.Lock()  # open when there is something to look at
+        self._gate.acquire()
+        self._allowance = Allowance()
+
+    def wake(self) -> None:
+        # Called with the feed's lock held, but by several feeds.
+        with suppress(RuntimeError):
+            self._gate.release()
+
+    def wait(self, seconds: float) -> bool:
+        """True when something may have changed: a row did, or no row tells at present and it is time to look.
+        False after ``seconds``.
+        """
+        deadline = time.monotonic() + seconds
+        blind = _blind(self._feeds)
+        patience = seconds if blind is None else min(seconds, blind)
+        if not self._gate.acquire(timeout=max(0.0, patience)):
+            return patience < seconds
+        now = time.monotonic()
+        time.sleep(max(0.0, min(self._allowance.wait(now), deadline - now)))
+        # What came while it was held back is seen by the same look.
+        self._gate.acquire(blocking=False)
+        return True
+
+    @property
+    def trouble(self) -> AllaboardError | None:
+        """Why rows do not tell, when they do not."""
+        return next((feed.feed.trouble for feed in self._feeds if feed.feed.trouble), None)
+
+
+class Hub:
+    """For one cluster as one user; `hub_of` gives it. May be used by several threads."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        self._feeds: dict[Watched, _Thread] = {}
+
+    @contextmanager
+    def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[Changes]:
+        """Wakes for a run of ours: its job, and its pods."""
+        with self._follow(run, _ours(run, resource, self._in(namespace))) as found:
+            yield found
+
+    @contextmanager
+    def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> Iterator[Changes]:
+        """Wakes for one object, whoever made it."""
+        with self._follow(name, _theirs(name, resource, self._in(namespace))) as found:
+            yield found
+
+    @property
+    def open(self) -> int:
+        """How many feeds there are."""
+        return len(self._feeds)
+
+    def _in(self, namespace: str | None) -> str:
+        return self._api.namespace if namespace is None else namespace
+
+    @contextmanager
+    def _follow(self, run: str, watched: tuple[Watched, ...]) -> Iterator[Changes]:
+        with self._lock:
+            feeds = tuple(self._feeds.setdefault(one, _Thread(self._api, one)) for one in watched)
+            follower = Changes(run, feeds)
+            for feed in feeds:
+                feed.join(follower)
+        try:
+            deadline = time.monotonic() + READY_SECONDS
+            for feed in feeds:
+                feed.ready.wait(max(0.0, deadline - time.monotonic()))
+            yield follower
+        finally:
+            self._leave(follower, watched)
+
+    def _leave(self, follower: Changes, watched: tuple[Watched, ...]) -> None:
+        with self._lock:
+            for one in watched:
+                feed = self._feeds[one]
+                if not feed.leave(follower):
+                    feed.close()
+                    del self._feeds[one]
+            if not self._feeds:
+                self._api.close()
+
+
+class _Thread:
+    """A feed and the thread that serves it, which runs from the first `join` on."""
+
+    def __init__(self, api: Api, watched: Watched) -> None:
+        self.feed = Feed(random.random)
+        self.ready = threading.Event()
+        self._api, self._watched = api, watched
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._stream: Stream[tuple[str, Json]] | None = None
+        self._thread: threading.Thread | None = None
+
+    def join(self, follower: Changes) -> None:
+        with self._lock:
+            self.feed.join(follower)
+        if self._thread is None:
+            name = f"allaboard-watch-{self._watched.resource.plural}"
+            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._thread.start()
+
+    def leave(self, follower: Changes) -> bool:
+        """Whether somebody is left."""
+        with self._lock:
+            self.feed.leave(follower)
+            return self.feed.followed
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+            stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def _serve(self) -> None:
+        while not self._closed.is_set():
+            with self._lock:
+                step = self.feed.next(time.monotonic())
+            error: AllaboardError | None = None
+            try:
+                if isinstance(step, Rest):
+                    self._closed.wait(step.seconds)
+                    continue
+                if isinstance(step, List):
+                    self._list()
+                    continue
+                self._watch(step)
+            except AllaboardError as trouble:
+                error = trouble
+            except Exception as bug:
+                # A thread that died would leave its followers waiting for nothing.
+                error = _unforeseen(bug)
+            with self._lock:
+                self.feed.ended(error, time.monotonic())
+                if self.feed.trouble is not None:
+                    self.ready.set()
+
+    def _list(self) -> None:
+        one = self._watched
+        rows, version = self._api.list(
+            one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
+        )
+        with self._lock:
+            self.feed.listed(rows, version)
+        self.ready.set()
+
+    def _watch(self, step: Watch) -> None:
+        one = self._watched
+        stream = self._api.watch(
+            one.resource,
+            one.namespace,
+            labels=one.labels,
+            fields=one.fields,
+            resource_version=step.version,
+            table=True,
+        )
+        with stream:
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                self._stream = stream
+            for kind, thing in stream:
+                with self._lock:
+                    self.feed.happened(kind, thing)
+            with self._lock:
+                self._stream = None
+
+
+# --- async --------------------------------------------------------------------------------------------------
+
+
+class AsyncChanges:
+    """A follower in a loop. 10,000 of them wait at once, so it is small."""
+
+    __slots__ = ("run", "present", "_feeds", "_woken", "_waiter", "_allowance")
+
+    def __init__(self, run: str, feeds: tuple[_Task, ...]) -> None:
+        self.run = run
+        self.present = False
+        self._feeds = feeds
+        self._woken = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._allowance = Allowance()
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, seconds: float) -> bool:
+        """As `Changes.wait`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        blind = _blind(self._feeds)
+        patience = seconds if blind is None else min(seconds, blind)
+        if not self._woken and not await self._sleep(loop, patience):
+            return patience < seconds
+        now = loop.time()
+        pause = min(self._allowance.wait(now), deadline - now)
+        if pause > 0:
+            await asyncio.sleep(pause)
+        self._woken = False
+        return True
+
+    async def _sleep(self, loop: asyncio.AbstractEventLoop, seconds: float) -> bool:
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, _time_is_up, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+        return self._woken
+
+    @property
+    def trouble(self) -> AllaboardError | None:
+        return next((feed.feed.trouble for feed in self._feeds if feed.feed.trouble), None)
+
+
+def _time_is_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class AsyncHub:
+    """For one cluster as one user, in one event loop; `async_hub_of` gives it."""
+
+    def __init__(self, api: AsyncApi) -> None:
+        self._api = api
+        self._feeds: dict[Watched, _Task] = {}
+
+    @asynccontextmanager
+    async def changes(
+        self, run: str, resource: Resource, namespace: str | None = None
+    ) -> AsyncIterator[AsyncChanges]:
+        async with self._follow(run, _ours(run, resource, self._in(namespace))) as found:
+            yield found
+
+    @asynccontextmanager
+    async def changes_of(
+        self, resource: Resource, name: str, namespace: str | None = None
+    ) -> AsyncIterator[AsyncChanges]:
+        async with self._follow(name, _theirs(name, resource, self._in(namespace))) as found:
+            yield found
+
+    @property
+    def open(self) -> int:
+        return len(self._feeds)
+
+    def _in(self, namespace: str | None) -> str:
+        return self._api.namespace if namespace is None else namespace
+
+    @asynccontextmanager
+    async def _follow(self, run: str, watched: tuple[Watched, ...]) -> AsyncIterator[AsyncChanges]:
+        feeds = tuple(self._feeds.setdefault(one, _Task(self._api, one)) for one in watched)
+        follower = AsyncChanges(run, feeds)
+        for feed in feeds:
+            feed.join(follower)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READY_SECONDS):
+                    for feed in feeds:
+                        await feed.ready.wait()
+            yield follower
+        finally:
+            await self._leave(follower, watched)
+
+    async def _leave(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
+        closed = []
+        for one in watched:
+            feed = self._feeds[one]
+            if not feed.leave(follower):
+                del self._feeds[one]
+                closed.append(feed)
+        for feed in closed:
+            await feed.close()
+        if not self._feeds:
+            await self._api.close()
+
+
+class _Task:
+    """A feed and the task that serves it, which runs from the first `join` on."""
+
+    def __init__(self, api: AsyncApi, watched: Watched) -> None:
+        self.feed = Feed(random.random)
+        self.ready = asyncio.Event()
+        self._api, self._watched = api, watched
+        self._task: asyncio.Task[None] | None = None
+
+    def join(self, follower: AsyncChanges) -> None:
+        self.feed.join(follower)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def leave(self, follower: AsyncChanges) -> bool:
+        self.feed.leave(follower)
+        return self.feed.followed
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            step = self.feed.next(clock())
+            error: AllaboardError | None = None
+            try:
+                if isinstance(step, Rest):
+                    await asyncio.sleep(step.seconds)
+                    continue
+                if isinstance(step, List):
+                    await self._list()
+                    continue
+                await self._watch(step)
+            except AllaboardError as trouble:
+                error = trouble
+            except Exception as bug:
+                error = _unforeseen(bug)
+            self.feed.ended(error, clock())
+            if self.feed.trouble is not None:
+                self.ready.set()
+
+    async def _list(self) -> None:
+        one = self._watched
+        rows, version = await self._api.list(
+            one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
+        )
+        self.feed.listed(rows, version)
+        self.ready.set()
+
+    async def _watch(self, step: Watch) -> None:
+        one = self._watched
+        events = self._api.watch(
+            one.resource,
+            one.namespace,
+            labels=one.labels,
+            fields=one.fields,
+            resource_version=step.version,
+            table=True,
+        )
+        async with aclosing(events):
+            async for kind, thing in events:
+                self.feed.happened(kind, thing)
+
+
+# --- one for all --------------------------------------------------------------------------------------------
+
+_hubs: dict[tuple[int, str], Hub] = {}
+_async_hubs: dict[tuple[int, str], tuple[asyncio.AbstractEventLoop, AsyncHub]] = {}
+_registry = threading.Lock()
+
+
+def hub_of(api: Api) -> Hub:
+    """The hub of this process for all who are this user on this cluster."""
+    # Threads do not survive a fork; a child begins anew.
+    key = (os.getpid(), api.identity)
+    with _registry:
+        if key not in _hubs:
+            _hubs[key] = Hub(api.twin(PATIENCE))
+        return _hubs[key]
+
+
+def async_hub_of(api: AsyncApi) -> AsyncHub:
+    """The same for the running loop."""
+    loop = asyncio.get_running_loop()
+    key = (id(loop), api.identity)
+    with _registry:
+        for old in [k for k, (its, _) in _async_hubs.items() if its.is_closed()]:
+            del _async_hubs[old]
+        if key not in _async_hubs:
+            _async_hubs[key] = (loop, AsyncHub(api.twin(PATIENCE)))
+        return _async_hubs[key][1]
+
+
+def _blind(feeds: tuple[Any, ...]) -> float | None:
+    """Seconds until a look, when rows cannot be relied upon."""
+    return next((feed.feed.poll() for feed in feeds if not feed.feed.live), None)
+
+
+def _unforeseen(bug: Exception) -> AllaboardError:
+    return BackendUnreachable(f"the watch failed on something unforeseen ({type(bug).__name__}: {bug})")
