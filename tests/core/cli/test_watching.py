@@ -231,7 +231,8 @@ def test_logs_in_json_lines(talked: Terminal) -> None:
     said = talked("logs", "digits", "--json")
     found = [json.loads(line) for line in lines(said)]
     assert len(found) == 15 and said.err == ""
-    assert all(set(line) == {"attempt", "member", "rank", "restart", "time", "text"} for line in found)
+    keys = {"attempt", "member", "rank", "restart", "container", "time", "text", "gap"}
+    assert all(set(line) == keys for line in found)
     assert {(line["member"], line["restart"]) for line in found} == {
         ("master-0", 0), ("worker-0", 0), ("worker-0", 1), ("worker-0", 2), ("worker-1", 0),
     }  # fmt: skip

@@ -79,9 +79,18 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """What a member wrote between two times (epoch seconds; None: not known) and nobody can read any more."""
+
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of one member's try. ``time`` in epoch seconds, as exact as the backend knows it; None when
-    unknown.
+    unknown. ``container``: the init container that wrote it, empty for the one that trains. ``gap``: not a
+    line but the place of lines that are lost; ``text`` says in words which and why.
     """
 
     member: str
@@ -89,6 +98,8 @@ class LogLine:
     restart: int
     time: float | None
     text: str
+    container: str = ""
+    gap: Gap | None = None
 
 
 Cursor = dict[str, Any]

@@ -134,8 +134,12 @@ class _Printer:
     def line(self, found: tuple[int, LogLine]) -> None:
         attempt, line = found
         if self.as_json:
-            body = {"attempt": attempt, "member": line.member, "rank": line.rank, "restart": line.restart}
-            show_line({**body, "time": rfc3339(line.time), "text": line.text})
+            gap = line.gap and {"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)}
+            who = {"attempt": attempt, "member": line.member, "rank": line.rank, "restart": line.restart}
+            what = {"time": rfc3339(line.time), "text": line.text, "gap": gap}
+            show_line({**who, "container": line.container or None, **what})
+        elif line.gap is not None:
+            say(f"--- {self._name(line)}: {line.text} ---", to_stderr=True)
         elif self.single:
             if self.told not in (None, (attempt, line.restart)) or (
                 self.told is None and (line.restart or attempt > 1)
@@ -148,6 +152,9 @@ class _Printer:
             click.echo(f"{self._prefix(line)} {line.text}")
 
     def _prefix(self, line: LogLine) -> str:
-        name = f"[{line.member}{f' restart {line.restart}' if line.restart else ''}]"
+        name = f"[{self._name(line)}{f' restart {line.restart}' if line.restart else ''}]"
         padded = f"{name:<{self.width + 2}}"
         return click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)]) if colours() else padded
+
+    def _name(self, line: LogLine) -> str:
+        return f"{line.member} {line.container}" if line.container else line.member

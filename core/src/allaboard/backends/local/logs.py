@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allaboard.backends.base import Cursor, LogLine, Selection
+from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.local.folders import AttemptFolder
-from allaboard.errors import BadInput
-from allaboard.names import nearest
 from allaboard.observation import MemberSeen
 
 
@@ -55,18 +54,7 @@ def read(
 
 
 def _chosen(found: list[Try], members: Sequence[MemberSeen], selection: Selection) -> list[Try]:
-    names = [m.name for m in members] or sorted({t.member for t in found})
-    for name in selection.members or ():
-        if name not in names:
-            near = nearest(name, names)
-            raise BadInput(
-                f"there is no member {name!r}; "
-                + (f"did you mean {near!r}?" if near else f"there are {', '.join(names)}")
-            )
-    known = {m.rank for m in members}
-    for rank in selection.ranks or ():
-        if known and rank not in known:
-            raise BadInput(f"there is no rank {rank}; there are 0 to {max(known)}")
+    refuse_strangers(selection, members)
     return [
         t
         for t in found

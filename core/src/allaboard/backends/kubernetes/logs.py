@@ -1,0 +1,885 @@
+"""The logs of a run: all members merged by time, from where a cursor stands, to the present or for as long
+as it runs (contract, section 7).
+
+What to ask for next, what of an answer is new, what is lost, and in which order lines leave is decided by
+`Book`, `Pass` and `Following`, which touch nothing; `read`, `follow` and their async twins only fetch. The
+rules:
+
+- Each try of each container is read from its first line to its last. No line comes twice. What cannot be
+  read any more is one marked line (``gap``) with the member and the times between which it was written: the
+  node rotated the log, two restarts went by, the pod is gone.
+- Lines leave in the order of their times. To the present: exactly. While it runs: each is held back 2 s for
+  those that come late. The clocks of nodes are believed.
+- Requests are bounded, and so is what is kept of their answers: a log of any size passes through.
+- What was read survives its pod, with the follower that read it (`kept`).
+
+A cursor holds a position for each try: its container's id, the time of the last line, and the number of lines
+since that second began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from allaboard.backends.base import Cursor, Gap, LogLine, Selection
+from allaboard.backends.kubernetes.errors import Invalid, Missing
+from allaboard.backends.kubernetes.kept import Kept, KeptTry
+from allaboard.backends.kubernetes.lines import (
+    HOLD,
+    SECOND,
+    START,
+    Lost,
+    Merge,
+    Position,
+    Stamped,
+    Tape,
+    stamp,
+)
+from allaboard.backends.kubernetes.tries import Try, chosen, wanted
+from allaboard.errors import AllaboardError, BackendUnreachable
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+
+AT_ONCE = 8 << 20
+"""Bytes of all answers that are held at one time; those of one request are its share, within these bounds."""
+SMALLEST, LARGEST = 64 << 10, 512 << 10
+MOST_GROWN = 64 << 20
+"""A request grows up to this where a single second of a log is larger than it."""
+SIDE_BY_SIDE = 8
+"""Requests that are made at the same time."""
+LOOK_EVERY = 2.0
+"""Seconds after which a follower looks for pods that came or went."""
+REST = 1.0
+"""Seconds in which the status of a pod follows what happened on its node."""
+SILENCE = 50.0
+"""Seconds without a line after which a stream is opened anew; load balancers cut it sooner or later."""
+_VERSION = 1
+
+
+class Fetch(NamedTuple):
+    """A request for lines of one try. ``since``: a whole second of the epoch. ``chain``: whose turn it is."""
+
+    one: Try
+    chain: int = 0
+    since: int | None = None
+    tail: int | None = None
+    limit: int | None = None
+    follow: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `Api.log`."""
+        return {
+            "container": self.one.container,
+            "since": None if self.since is None else stamp(self.since * SECOND),
+            "tail": self.tail,
+            "limit_bytes": self.limit,
+            "previous": self.one.previous,
+            "follow": self.follow,
+        }
+
+
+class Entry(NamedTuple):
+    """Something on its way out. ``key``: its place in time, never before what its pod wrote before it;
+    ``line``: None only tells that its try was read to the end (``done``); ``position``: where reading
+    stands once it has left.
+    """
+
+    key: int
+    one: Try
+    line: LogLine | None
+    stamped: Stamped | None = None
+    position: Position | None = None
+    done: bool = False
+
+    @property
+    def size(self) -> int:
+        return 300 + (len(self.line.text) if self.line else 0)
+
+
+def _line(one: Try, stamped: Stamped) -> LogLine:
+    container = one.container if one.init else ""
+    return LogLine(one.member, one.rank, one.restart, stamped.at / SECOND, stamped.text, container)
+
+
+def _mark(one: Try, since: float | None, until: float | None, words: str) -> Entry:
+    """One line for all the lines that are lost between two times."""
+    at = since if since is not None else until
+    container = one.container if one.init else ""
+    line = LogLine(one.member, one.rank, one.restart, at, words, container, Gap(since, until))
+    return Entry(int((at or 0.0) * SECOND), one, line)
+
+
+# --- what has been read -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Known:
+    """A try that was met. ``read``: how far it was read; ``given``: how far it has left. ``done``: to its
+    end. ``closed``: its stream was ended by the kubelet; should the pod be gone now, nothing is missing.
+    ``told``: that it cannot be read now has been said. ``doubted``: the last answer did not hold the line of
+    the position; either the log was rotated, or the container was just replaced and the answer is the next
+    one's: what the next look at the pod shows decides.
+    """
+
+    one: Try
+    read: Position = START
+    given: Position = START
+    done: bool = False
+    closed: bool = False
+    told: bool = False
+    doubted: bool = False
+
+    @classmethod
+    def from_list(cls, id: str, data: Sequence[Any]) -> _Known:
+        uid, container, member, rank, restart, at, lines, counted, done, told, doubted = data
+        one = Try(id, "", uid, container, False, member, rank, restart, True, True)
+        position = Position(at, lines, counted)
+        return cls(one, position, position, done, told=told, doubted=doubted)
+
+    def to_list(self) -> list[Any]:
+        one, given = self.one, self.given
+        who = [one.uid, one.container, one.member, one.rank, one.restart]
+        return [*who, given.at, given.lines, given.counted, self.done, self.told, self.doubted]
+
+
+class Book:
+    """How far every try was read. `cursor` stands behind the lines that were given out, not behind those that
+    are still on their way.
+    """
+
+    def __init__(self, cursor: Cursor | None = None, kept: Kept | None = None) -> None:
+        self.kept = kept
+        found = (cursor or {}).get("tries", {})
+        self._known = {id: _Known.from_list(id, data) for id, data in found.items()}
+
+    def cursor(self) -> Cursor:
+        return {"v": _VERSION, "tries": {id: known.to_list() for id, known in self._known.items()}}
+
+    def known(self, one: Try) -> _Known:
+        return self._known.setdefault(one.id, _Known(one))
+
+    def is_done(self, one: Try) -> bool:
+        found = self._known.get(one.id)
+        return found is not None and found.done
+
+    def look(self, found: Sequence[Try], selection: Selection) -> list[list[Entry]]:
+        """``found`` are all tries that can be read now. What is to be said of those that cannot: lines that
+        were kept of them, and a mark where some are lost. Each is said once.
+        """
+        here = {one.id for one in found}
+        gone = [known for id, known in self._known.items() if id not in here and not known.done]
+        kept = {} if self.kept is None else {k.one.id: k for k in self.kept.tries()}
+        gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
+        said = [list(_leaving(known, kept.get(known.one.id), found)) for known in gone]
+        said += [[mark] for mark in self._skipped(found, [k.one for k in kept.values()])]
+        self._known |= {known.one.id: known for known in gone}
+        self._known = {id: known for id, known in self._known.items() if id in here or id in kept}
+        for one in found:
+            self.known(one).one = one
+        return [
+            entries
+            for entries in said
+            if entries
+            and wanted(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
+        ]
+
+    def _skipped(self, found: Sequence[Try], kept: Sequence[Try]) -> Iterator[Entry]:
+        """Tries that nobody here has met and no node has any more."""
+        ours = [*kept, *(known.one for known in self._known.values())]
+        groups: dict[tuple[str, str], list[Try]] = {}
+        for one in found:
+            groups.setdefault((one.uid, one.container), []).append(one)
+        for group, readable in groups.items():
+            fresh = [one for one in readable if one.id not in self._known]
+            met = {one.restart for one in ours if (one.uid, one.container) == group}
+            if fresh:
+                first, last = max(met, default=-1) + 1, min(one.restart for one in readable) - 1
+                if first <= last:
+                    words = f"{_restarts(first, last)} lost: a node keeps two tries"
+                    yield _mark(min(readable, key=lambda one: one.restart), None, readable[0].begun, words)
+
+    def move(self, one: Try, other: Try) -> None:
+        """What was read under the name of one try was written by the next."""
+        known = self.known(one)
+        self._known[other.id] = _Known(other, known.read, known.given)
+        self._known[one.id] = _Known(one)
+
+    def give(self, entry: Entry) -> LogLine | None:
+        """The entry leaves."""
+        if entry.position is not None:
+            known = self.known(entry.one)
+            known.given = entry.position
+            known.done = known.done or entry.done
+            known.told = False
+        if self.kept is not None and (entry.stamped is not None or entry.done):
+            self.kept.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
+        return entry.line
+
+
+def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[Try]) -> Iterator[Entry]:
+    """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
+    one, at = known.one, known.read.at
+    if kept is not None:
+        rest = [line for line in kept.lines if line.at > at]
+        if kept.cut and rest and not at:
+            words = f"what it wrote before {stamp(rest[0].at)} is lost: its pod is gone"
+            yield _mark(one, one.begun, rest[0].at / SECOND, words)
+        for line in rest:
+            at = line.at
+            yield Entry(at, one, _line(one, line), None, Position(at, 0, counted=False))
+    if not known.closed and (kept is None or not kept.whole):
+        later = [t for t in found if (t.uid, t.container) == (one.uid, one.container)]
+        until = min((t.begun for t in later if t.begun is not None), default=None)
+        why = "a node keeps two tries" if later else "its pod is gone"
+        written = f"after {stamp(at)}, if anything, is" if at else "is"
+        yield _mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
+    yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True)
+
+
+def _restarts(first: int, last: int) -> str:
+    return f"restart {first} is" if first == last else f"restarts {first} to {last} are"
+
+
+# --- one pass, to the present -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The tries of one pod that are to be read, in order, and what was read of the first and has not left."""
+
+    tries: deque[Try]
+    buffer: deque[Entry] = field(default_factory=deque)
+    limit: int = LARGEST
+    key: int = 0
+
+
+class Pass:
+    """One pass over tries, to what there is of them now. `wants` says what to fetch; `fed` and `failed`
+    take the answers; `ready` gives what may leave, in the order of time: a line leaves once every pod has
+    shown one that is not earlier.
+
+    ``tail``: of each try the last so many lines alone. ``doubtful``: what the next look must decide.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        found: Iterable[Try],
+        leaving: Iterable[Sequence[Entry]] = (),
+        *,
+        tail: int | None = None,
+        since: float | None = None,
+    ) -> None:
+        self.book, self.tail, self.since = book, tail, since
+        pods: dict[str, deque[Try]] = {}
+        for one in found:
+            if not book.is_done(one):
+                pods.setdefault(one.uid, deque()).append(one)
+        limit = min(LARGEST, max(SMALLEST, AT_ONCE // max(1, len(pods))))
+        # Marks first: at equal times they go before what follows them.
+        self._chains = [_Chain(deque(), deque(entries)) for entries in leaving]
+        self._chains += [_Chain(tries, limit=limit) for tries in pods.values()]
+        self.doubtful: list[Try] = []
+        self._heap: list[tuple[int, int]] = []
+        self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
+        for n, chain in enumerate(self._chains):
+            self._filled(n, chain)
+
+    def wants(self) -> list[Fetch]:
+        """What must be fetched before more can leave; nothing: the pass is over."""
+        return [self._fetch(n, self._chains[n]) for n in sorted(self._waiting)]
+
+    def _fetch(self, n: int, chain: _Chain) -> Fetch:
+        one = chain.tries[0]
+        position = self.book.known(one).read
+        if position.at:
+            return Fetch(one, n, since=position.second, limit=chain.limit)
+        if self.tail is not None:
+            return Fetch(one, n, tail=self.tail)
+        since = None if self.since is None else int(self.since)
+        return Fetch(one, n, since=since, limit=chain.limit)
+
+    def fed(self, fetch: Fetch, data: bytes) -> None:
+        """The answer to a request, whole."""
+        n, chain = fetch.chain, self._chains[fetch.chain]
+        one = fetch.one
+        known = self.book.known(one)
+        more = fetch.limit is not None and len(data) >= fetch.limit
+        tape = Tape(known.read, whole=fetch.tail is None)
+        found = tape.feed(data)
+        if one.ended and not more:
+            found += tape.close()
+        if tape.refused is not None:
+            self.failed(fetch, tape.refused, lost=one.ended)
+            return
+        if found and isinstance(found[0], Lost) and self._was_the_next(chain, known):
+            self.book.move(one, chain.tries[1])
+            return
+        known.told = False
+        known.doubted = not one.ended and bool(found) and isinstance(found[0], Lost) and not known.doubted
+        if known.doubted:
+            self.doubtful.append(one)
+            chain.tries.clear()
+            self._filled(n, chain)
+            return
+        if one.ended and not more and not found and not tape.is_anchored:
+            words = f"what it wrote{_after(known)}, if anything, is lost: the node rotated the log"
+            self._put(chain, _mark(one, known.read.at / SECOND, None, words))
+        self._take(chain, one, known, found)
+        if more and not found:
+            chain.limit = min(MOST_GROWN, chain.limit * 2)
+        if not more or (not found and fetch.limit == MOST_GROWN):
+            self._over(chain, one)
+        self._filled(n, chain)
+
+    def _was_the_next(self, chain: _Chain, known: _Known) -> bool:
+        """A container may restart between the look at its pod and the request for its log: then what was read
+        in its name was the next one's, and what its own log holds does not go on from there.
+        """
+        if not known.one.previous or len(chain.tries) < 2:
+            return False
+        other = chain.tries[1]
+        begun = other.begun if other.container == known.one.container else None
+        return (
+            begun is not None and known.read.at // SECOND >= int(begun) and not self.book.known(other).read.at
+        )
+
+    def _take(self, chain: _Chain, one: Try, known: _Known, found: Sequence[Stamped | Lost]) -> None:
+        for item in found:
+            if isinstance(item, Lost):
+                self._put(chain, _rotated(one, item))
+                continue
+            known.read = item.position
+            chain.key = max(chain.key, item.at)
+            if self.since is None or item.at >= self.since * SECOND:
+                chain.buffer.append(Entry(chain.key, one, _line(one, item), item, item.position))
+
+    def _put(self, chain: _Chain, mark: Entry) -> None:
+        chain.key = max(chain.key, mark.key)
+        chain.buffer.append(mark._replace(key=chain.key))
+
+    def _over(self, chain: _Chain, one: Try) -> None:
+        """There is no more of this try now."""
+        chain.tries.popleft()
+        if one.ended:
+            chain.buffer.append(Entry(chain.key, one, None, None, self.book.known(one).read, done=True))
+
+    def failed(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
+        """There is no answer. ``lost``: there never will be one; ``gone``: the pod is not there any more,
+        which the next look will show; else the node does not answer now.
+        """
+        n, chain = fetch.chain, self._chains[fetch.chain]
+        one = fetch.one
+        known = self.book.known(one)
+        since = known.read.at / SECOND if known.read.at else one.begun
+        if gone:
+            chain.tries.clear()
+        elif lost:
+            self._put(chain, _mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
+            self._over(chain, one)
+        else:
+            if not known.told:
+                known.told = True
+                words = f"what it wrote{_after(known)} cannot be read now: {why}"
+                self._put(chain, _mark(one, since, None, words))
+            chain.tries.clear()
+        self._filled(n, chain)
+
+    def skip(self, fetch: Fetch) -> None:
+        """The container has not started, or is just being replaced."""
+        n, chain = fetch.chain, self._chains[fetch.chain]
+        chain.tries.popleft()
+        self._filled(n, chain)
+
+    def _filled(self, n: int, chain: _Chain) -> None:
+        if chain.buffer:
+            heapq.heappush(self._heap, (chain.buffer[0].key, n))
+            self._waiting.discard(n)
+        elif not chain.tries:
+            self._waiting.discard(n)
+        else:
+            self._waiting.add(n)
+
+    def ready(self) -> Iterator[Entry]:
+        """What may leave now."""
+        while self._heap and not self._waiting:
+            _, n = heapq.heappop(self._heap)
+            chain = self._chains[n]
+            entry = chain.buffer.popleft()
+            self._filled(n, chain)
+            yield entry
+
+
+def _rotated(one: Try, lost: Lost) -> Entry:
+    words = f"lines from {stamp(lost.since)} to {stamp(lost.until)} are lost: the node rotated the log"
+    return _mark(one, lost.since / SECOND, lost.until / SECOND, words)
+
+
+def _after(known: _Known) -> str:
+    return f" after {stamp(known.read.at)}" if known.read.at else ""
+
+
+# --- for as long as it runs ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Stream:
+    one: Try
+    tape: Tape
+    key: int
+
+
+class Following:
+    """Streams of what runs, merged. `opens` says which to open now; `fed` and `ended` take what comes of
+    them, `put` what passes have read in between; `take` gives what may leave at ``now``, by any clock that
+    does not go back.
+    """
+
+    def __init__(self, book: Book, hold: float = HOLD) -> None:
+        self.book = book
+        self.merge: Merge[Entry] = Merge(hold)
+        self._streams: dict[str, _Stream] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
+        self._ended: set[str] = set()
+
+    def streaming(self) -> list[Try]:
+        return [stream.one for stream in self._streams.values()]
+
+    def unread(self, found: Iterable[Try], now: float) -> list[Try]:
+        """What a pass must read before a stream is opened: all of the pods that have none."""
+        busy = {stream.one.uid for stream in self._streams.values()}
+        return [one for one in found if one.uid not in busy and not self._rests(one, now)]
+
+    def opens(self, found: Iterable[Try], now: float) -> list[Fetch]:
+        """The streams to open, now that a pass has read everything before."""
+        fetches = []
+        for one in self.unread(found, now):
+            if not one.ended:
+                known = self.book.known(one)
+                known.closed, position = False, known.read
+                self._streams[one.id] = _Stream(one, Tape(position), position.at)
+                fetches.append(Fetch(one, since=position.second, follow=True))
+        return fetches
+
+    def fed(self, id: str, data: bytes, now: float) -> bool:
+        """Whether to go on with this stream."""
+        stream = self._streams[id]
+        known = self.book.known(stream.one)
+        found = stream.tape.feed(data)
+        if found:
+            known.doubted = isinstance(found[0], Lost) and not known.doubted
+            if known.doubted:
+                self.rest([stream.one], now)
+                return False
+            self._pauses.pop(id, None)
+        for item in found:
+            if isinstance(item, Lost):
+                mark = _rotated(stream.one, item)
+                self._hold(mark._replace(key=max(stream.key, mark.key)), now)
+                continue
+            known.read = item.position
+            stream.key = max(stream.key, item.at)
+            self._hold(Entry(stream.key, stream.one, _line(stream.one, item), item, item.position), now)
+        return True
+
+    def rest(self, found: Iterable[Try], now: float) -> None:
+        """Leave these alone until another look at their pods tells what became of them."""
+        for one in found:
+            self._pauses[one.id] = (now + REST, REST)
+
+    def stale(self, found: Iterable[Try]) -> list[str]:
+        """Streams whose container had ended by this look and the one before: either they end by themselves
+        in a moment, or they are the next container's, which was there by the time they were opened.
+        """
+        ended = {one.id for one in found if one.ended} & {*self._streams}
+        again, self._ended = [*(ended & self._ended)], ended
+        return again
+
+    def ended(self, id: str, now: float, *, whole: bool) -> None:
+        """A stream is over. ``whole``: the kubelet ended it, as it does when the container has; else it was
+        cut. Should the pod be gone by the next look, nothing of it is missing then.
+        """
+        one = self._streams.pop(id).one
+        pause = min(10.0, 2 * self._pauses.get(id, (0.0, 0.1))[1])
+        self._pauses[id] = (now + pause, pause)
+        self.book.known(one).closed = whole
+
+    def _rests(self, one: Try, now: float) -> bool:
+        """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
+        not.
+        """
+        return not one.ended and self._pauses.get(one.id, (0.0, 0.0))[0] > now
+
+    def put(self, entries: Iterable[Entry], now: float) -> None:
+        for entry in entries:
+            self._hold(entry, now)
+
+    def _hold(self, entry: Entry, now: float) -> None:
+        self.merge.put(entry.key, entry, entry.size, now)
+
+    def take(self, now: float, *, everything: bool = False) -> Iterator[LogLine]:
+        for entry in self.merge.take(now, everything=everything):
+            line = self.book.give(entry)
+            if line is not None:
+                yield line
+
+
+# --- fetching -----------------------------------------------------------------------------------------------
+
+
+def _settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError) -> None:
+    """Tell a pass what came of a request. Raises what is no matter of this one log."""
+    match answer:
+        case bytes():
+            one.fed(fetch, answer)
+        case Missing():
+            one.failed(fetch, "", gone=True)
+        case Invalid() if fetch.one.ended:
+            one.failed(fetch, answer.message, lost=True)
+        case Invalid():
+            one.skip(fetch)
+        case BackendUnreachable() if _of_node(answer):
+            one.failed(fetch, "its node does not answer")
+        case _:
+            raise answer
+
+
+def _of_node(error: AllaboardError) -> bool:
+    """Whether it was the kubelet that did not answer the API server: other pods have other nodes."""
+    return "containerLogs" in str(error) or ":10250" in str(error)
+
+
+def read(
+    api: Api,
+    namespace: str | None,
+    found: Sequence[Try],
+    selection: Selection,
+    cursor: Cursor | None = None,
+    kept: Kept | None = None,
+) -> Iterator[LogLine | Cursor]:
+    """The lines selected after the cursor, up to the present, merged by time; the last item is the new
+    cursor.
+
+    ``found``: every try of the attempt that can be read now (`tries`). Raises BackendUnreachable.
+    """
+    book = Book(cursor, kept)
+    one = _begin(book, found, selection, first=cursor is None)
+    yield from _shown(book, _entries(api, namespace, one), selection, first=cursor is None)
+    yield book.cursor()
+
+
+def _begin(book: Book, found: Sequence[Try], selection: Selection, *, first: bool) -> Pass:
+    leaving = book.look(found, selection)
+    tail = selection.tail if first else None
+    return Pass(book, chosen(found, selection), leaving, tail=tail, since=selection.since)
+
+
+def _shown(book: Book, entries: Iterable[Entry], selection: Selection, *, first: bool) -> Iterator[LogLine]:
+    """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
+    lines = (line for entry in entries if (line := book.give(entry)) is not None)
+    if first and selection.tail is not None:
+        yield from deque(lines, maxlen=selection.tail)
+    else:
+        yield from lines
+
+
+def _entries(api: Api, namespace: str | None, one: Pass) -> Iterator[Entry]:
+    yield from one.ready()
+    while wants := one.wants():
+        for fetch, answer in _answers(api, namespace, wants):
+            _settle(one, fetch, answer)
+        yield from one.ready()
+
+
+def _answers(
+    api: Api, namespace: str | None, wants: Sequence[Fetch]
+) -> Iterable[tuple[Fetch, bytes | AllaboardError]]:
+    def fetched(fetch: Fetch) -> bytes | AllaboardError:
+        try:
+            with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
+                return b"".join(stream)
+        except AllaboardError as error:
+            return error
+
+    if len(wants) == 1:
+        return [(wants[0], fetched(wants[0]))]
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wants)), "allaboard-logs") as pool:
+        return list(zip(wants, pool.map(fetched, wants), strict=True))
+
+
+class Looked(NamedTuple):
+    """``found``: every try that can be read now. ``over``: the run has ended and starts no member anew."""
+
+    found: Sequence[Try]
+    over: bool
+
+
+def follow(
+    api: Api,
+    namespace: str | None,
+    look: Callable[[], Looked],
+    selection: Selection,
+    cursor: Cursor | None = None,
+    kept: Kept | None = None,
+) -> Iterator[LogLine | Cursor]:
+    """The same, and then lines as they come, until the run is over and everything was read. A cursor comes
+    about once a second between lines, and as the last item. ``look`` is called every two seconds and
+    whenever a stream has ended.
+    """
+    book = Book(cursor, kept)
+    following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
+    events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=1024)
+    pumps: dict[str, _Pump] = {}
+    first, told = cursor is None, time.monotonic()
+    try:
+        while True:
+            seen = look()
+            for id in following.stale(seen.found):
+                following.ended(id, time.monotonic(), whole=False)
+                pumps.pop(id).stop()
+            one = _step(following, seen, selection, first=first)
+            entries = _entries(api, namespace, one)
+            if pumps:
+                following.put(entries, time.monotonic())
+            else:
+                yield from following.take(0.0, everything=True)
+                yield from _shown(book, entries, selection, first=first)
+            first = False
+            following.rest(one.doubtful, time.monotonic())
+            found = chosen(seen.found, selection)
+            for fetch in following.opens(found, time.monotonic()):
+                pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
+            if seen.over and not pumps and all(one.ended for one in found):
+                break
+            until = time.monotonic() + LOOK_EVERY
+            while (now := time.monotonic()) < until:
+                due = following.merge.due()
+                with suppress(queue.Empty):
+                    id, data = events.get(timeout=max(0.0, min(until, due or until) - now))
+                    if id in pumps and _happened(following, id, data):
+                        pumps.pop(id).stop()
+                        until = min(until, now + 0.1)
+                yield from following.take(time.monotonic())
+                if time.monotonic() - told > 1.0:
+                    told = time.monotonic()
+                    yield book.cursor()
+        yield from following.take(0.0, everything=True)
+        yield book.cursor()
+    finally:
+        for pump in pumps.values():
+            pump.stop()
+
+
+def _is_single(selection: Selection) -> bool:
+    """Whether one member alone is asked for: there is nothing to merge, and no line need wait."""
+    return len(selection.members or selection.ranks or ()) == 1
+
+
+def _step(following: Following, seen: Looked, selection: Selection, *, first: bool) -> Pass:
+    """What is to be read before streams are opened."""
+    book, now = following.book, time.monotonic()
+    streaming = following.streaming()
+    here = {one.id for one in seen.found}
+    # What still comes of a pod that is gone is not lost.
+    leaving = book.look([*seen.found, *(one for one in streaming if one.id not in here)], selection)
+    tail = selection.tail if first else None
+    unread = following.unread(chosen(seen.found, selection), now)
+    return Pass(book, unread, leaving, tail=tail, since=selection.since)
+
+
+def _happened(following: Following, id: str, data: bytes | _End) -> bool:
+    """Something came of a stream; whether it is over now. Raises what is no matter of this one log."""
+    now = time.monotonic()
+    if isinstance(data, bytes):
+        if following.fed(id, data, now):
+            return False
+        data = _End(whole=False)
+    following.ended(id, now, whole=data.whole)
+    error = data.error
+    if error is not None and not isinstance(error, (Missing, Invalid, BackendUnreachable)):
+        raise error
+    return True
+
+
+class _End(NamedTuple):
+    """The end of a stream. ``whole``: the kubelet ended it."""
+
+    whole: bool
+    error: AllaboardError | None = None
+
+
+class _Pump:
+    """Reads one stream into a queue, in a thread of its own."""
+
+    def __init__(
+        self, api: Api, namespace: str | None, fetch: Fetch, events: queue.Queue[tuple[str, bytes | _End]]
+    ) -> None:
+        self.api, self.namespace, self.fetch, self.events = api, namespace, fetch, events
+        self.stream: Any = None
+        self.stopped = False
+        threading.Thread(target=self._run, name=f"log of {fetch.one.pod}", daemon=True).start()
+
+    def stop(self) -> None:
+        self.stopped = True
+        if self.stream is not None:
+            self.stream.close()
+
+    def _run(self) -> None:
+        heard, error, whole = time.monotonic(), None, False
+        try:
+            options = {**self.fetch.options, "silence": SILENCE}
+            with self.api.log(self.fetch.one.pod, self.namespace, **options) as self.stream:
+                for data in self.stream:
+                    heard = time.monotonic()
+                    if not self._put(data):
+                        return
+            # A stream that fell silent, or whose connection did, ends without an error too.
+            whole = time.monotonic() - heard < SILENCE - 2
+        except AllaboardError as caught:
+            error = caught
+        self._put(_End(whole, error))
+
+    def _put(self, data: bytes | _End) -> bool:
+        while not self.stopped:
+            with suppress(queue.Full):
+                self.events.put((self.fetch.one.id, data), timeout=0.5)
+                return True
+        return False
+
+
+# --- the same without blocking ------------------------------------------------------------------------------
+
+
+async def aread(
+    api: AsyncApi,
+    namespace: str | None,
+    found: Sequence[Try],
+    selection: Selection,
+    cursor: Cursor | None = None,
+    kept: Kept | None = None,
+) -> AsyncIterator[LogLine | Cursor]:
+    """`read` in a loop."""
+    book = Book(cursor, kept)
+    one = _begin(book, found, selection, first=cursor is None)
+    async for line in _ashown(book, _aentries(api, namespace, one), selection, first=cursor is None):
+        yield line
+    yield book.cursor()
+
+
+async def _ashown(
+    book: Book, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
+) -> AsyncIterator[LogLine]:
+    if first and selection.tail is not None:
+        last: deque[LogLine] = deque(maxlen=selection.tail)
+        async for some in entries:
+            last.extend(_shown(book, some, selection, first=False))
+        for line in last:
+            yield line
+        return
+    async for some in entries:
+        for line in _shown(book, some, selection, first=False):
+            yield line
+
+
+async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIterator[Sequence[Entry]]:
+    turn = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    async def fetched(fetch: Fetch) -> bytes | AllaboardError:
+        try:
+            async with turn:
+                return b"".join([data async for data in api.log(fetch.one.pod, namespace, **fetch.options)])
+        except AllaboardError as error:
+            return error
+
+    yield [*one.ready()]
+    while wants := one.wants():
+        answers = await asyncio.gather(*(fetched(fetch) for fetch in wants))
+        for fetch, answer in zip(wants, answers, strict=True):
+            _settle(one, fetch, answer)
+        yield [*one.ready()]
+
+
+async def afollow(
+    api: AsyncApi,
+    namespace: str | None,
+    look: Callable[[], Awaitable[Looked]],
+    selection: Selection,
+    cursor: Cursor | None = None,
+    kept: Kept | None = None,
+) -> AsyncIterator[LogLine | Cursor]:
+    """`follow` in a loop."""
+    book = Book(cursor, kept)
+    following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
+    events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=1024)
+    pumps: dict[str, asyncio.Task[None]] = {}
+    first, told = cursor is None, time.monotonic()
+    try:
+        while True:
+            seen = await look()
+            for id in following.stale(seen.found):
+                following.ended(id, time.monotonic(), whole=False)
+                pumps.pop(id).cancel()
+            one = _step(following, seen, selection, first=first)
+            entries = _aentries(api, namespace, one)
+            if pumps:
+                async for some in entries:
+                    following.put(some, time.monotonic())
+            else:
+                for line in following.take(0.0, everything=True):
+                    yield line
+                async for line in _ashown(book, entries, selection, first=first):
+                    yield line
+            first = False
+            following.rest(one.doubtful, time.monotonic())
+            found = chosen(seen.found, selection)
+            for fetch in following.opens(found, time.monotonic()):
+                pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
+            if seen.over and not pumps and all(one.ended for one in found):
+                break
+            until = time.monotonic() + LOOK_EVERY
+            while (now := time.monotonic()) < until:
+                due = following.merge.due()
+                with suppress(asyncio.TimeoutError):
+                    wait = max(0.0, min(until, due or until) - now)
+                    id, data = await asyncio.wait_for(events.get(), wait)
+                    if id in pumps and _happened(following, id, data):
+                        pumps.pop(id).cancel()
+                        until = min(until, now + 0.1)
+                for line in following.take(time.monotonic()):
+                    yield line
+                if time.monotonic() - told > 1.0:
+                    told = time.monotonic()
+                    yield book.cursor()
+        for line in following.take(0.0, everything=True):
+            yield line
+        yield book.cursor()
+    finally:
+        for task in pumps.values():
+            task.cancel()
+        await asyncio.gather(*pumps.values(), return_exceptions=True)
+
+
+async def _pump(
+    api: AsyncApi, namespace: str | None, fetch: Fetch, events: asyncio.Queue[tuple[str, bytes | _End]]
+) -> None:
+    heard, error, whole = time.monotonic(), None, False
+    try:
+        async for data in api.log(fetch.one.pod, namespace, **{**fetch.options, "silence": SILENCE}):
+            heard = time.monotonic()
+            await events.put((fetch.one.id, data))
+        whole = time.monotonic() - heard < SILENCE - 2
+    except AllaboardError as caught:
+        error = caught
+    await events.put((fetch.one.id, _End(whole, error)))

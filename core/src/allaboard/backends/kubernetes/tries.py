@@ -1,0 +1,116 @@
+"""Which logs there are: every try of every container of the members, made of their pods. Values in, values
+out.
+
+A node keeps two tries of a container: the one that runs (or ran last) and the one before it (``previous``).
+What came before those two, and what a pod wrote that is gone, is nowhere but with those who read it in
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.backends.base import Selection
+from allaboard.units import from_rfc3339
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Whom a pod seats: the member, its node rank, and the name of the container that trains."""
+
+    member: str
+    rank: int
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
+    must be asked for; ``ended``: nothing more will be written; ``begun``: epoch seconds.
+    """
+
+    id: str
+    pod: str
+    uid: str
+    container: str
+    init: bool
+    member: str
+    rank: int
+    restart: int
+    previous: bool
+    ended: bool
+    begun: float | None = None
+
+
+def tries(pods: Iterable[Json], seats: Mapping[str, Seat]) -> list[Try]:
+    """Every try that can be read, by rank; those of one pod in the order in which they ran. Sidecars are
+    left out: they do not train, and they write for as long as the pod lives.
+    """
+    found: list[tuple[tuple[Any, ...], list[Try]]] = []
+    for pod in pods:
+        metadata = pod["metadata"]
+        seat = seats.get(metadata["name"])
+        if seat is not None:
+            order = (seat.rank, seat.member, metadata.get("creationTimestamp") or "", metadata["name"])
+            found.append((order, list(_of_pod(pod, seat))))
+    return [one for _, group in sorted(found, key=lambda item: item[0]) for one in group]
+
+
+def _of_pod(pod: Json, seat: Seat) -> Iterator[Try]:
+    status = pod.get("status") or {}
+    preparing = [
+        c["name"] for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"
+    ]
+    inits = {s["name"]: s for s in status.get("initContainerStatuses") or ()}
+    for name in preparing:
+        if name in inits:
+            yield from _of_container(pod, seat, inits[name], init=True)
+    for found in status.get("containerStatuses") or ():
+        if found["name"] == seat.container:
+            yield from _of_container(pod, seat, found, init=False)
+
+
+def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterator[Try]:
+    state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
+    running, terminated = state.get("running"), state.get("terminated") or {}
+    restarts = int(status.get("restartCount") or 0)
+
+    def one(id: str, restart: int, at: Json, *, previous: bool, ended: bool) -> Try:
+        return Try(
+            id=id,
+            pod=pod["metadata"]["name"],
+            uid=pod["metadata"].get("uid") or "",
+            container=status["name"],
+            init=init,
+            member=seat.member,
+            rank=seat.rank,
+            restart=restart,
+            previous=previous,
+            ended=ended,
+            begun=from_rfc3339(at.get("startedAt")),
+        )
+
+    current = status.get("containerID") or "" if running is not None else terminated.get("containerID") or ""
+    if last.get("containerID") and last["containerID"] != current:
+        # While a container waits to be started again, the count is still that of the try which ended last.
+        before = max(0, restarts - 1) if current else restarts
+        yield one(last["containerID"], before, last, previous=True, ended=True)
+    if current:
+        yield one(current, restarts, running or terminated, previous=False, ended=running is None)
+
+
+def chosen(found: Sequence[Try], selection: Selection) -> list[Try]:
+    """Those that are asked for."""
+    return [one for one in found if wanted(one.member, one.rank, one.restart, selection)]
+
+
+def wanted(member: str, rank: int, restart: int, selection: Selection) -> bool:
+    return (
+        (selection.members is None or member in selection.members)
+        and (selection.ranks is None or rank in selection.ranks)
+        and (selection.restart is None or restart == selection.restart)
+    )
