@@ -30,8 +30,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """``uid``: of the attempt now meant. ``outcome``: of that attempt, once it is known. ``unknown``: fields
-    of a newer writer, kept as they are.
+    """``uid``: of the attempt now meant. ``object_uid``: of the object that runs it on a cluster, once it is
+    known to have been created. ``outcome``: of that attempt, once it is known. ``unknown``: fields of a newer
+    writer, kept as they are.
     """
 
     run: str
@@ -48,6 +49,7 @@ class RunRecord:
     handed_over: bool = False
     stop: Stop | None = None
     deleted: bool = False
+    object_uid: str | None = None
     history: tuple[Ended, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,7 +65,9 @@ class RunRecord:
         known["outcome"] = _value(Ended, data.get("outcome"))
         known["stop"] = _value(Stop, data.get("stop"))
         known["history"] = tuple(_value(Ended, item) for item in data.get("history", ()))
-        rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__ and k != "version"}
+        rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
+        if rest.get("version", VERSION) <= VERSION:  # what a newer one has written stays marked as its own
+            rest.pop("version", None)
         return cls(**known, unknown=rest)
 
     def ended(self, state: State, at: float) -> RunRecord:
@@ -86,6 +90,7 @@ class RunRecord:
             handed_over=False,
             stop=None,
             deleted=False,
+            object_uid=None,
         )
 
     def next_generation(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:

@@ -28,7 +28,9 @@ from typing import Any
 from allaboard.checkpoints import checkpoint_at
 from allaboard.errors import BadInput, Conflict, StorageConflict, StorageMissing, StorageUnsupported
 from allaboard.evaluation import Check, Gate, Verdict, judge
+from allaboard.job import TrainingJob
 from allaboard.metrics import plain
+from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
 from allaboard.units import rfc3339
 
@@ -128,6 +130,23 @@ def history(store: Store) -> History:
 def champion(store: Store) -> Promotion | None:
     """The promotion of the highest number that can be read, None when nothing was promoted yet."""
     return _read(store, all_of_them=False).champion
+
+
+def from_champion(
+    job: TrainingJob, where: str, environ: Mapping[str, str]
+) -> tuple[TrainingJob, tuple[str, ...]]:
+    """A job that says ``start_from: champion`` with the uri of the checkpoint that was promoted last in its
+    place, and the sentence that says so. ``where``: the store of its promotions, ``store://<job>``.
+    """
+    saving = job.get("checkpoints") or {}
+    found = champion(open_store(where, environ=environ))
+    start = "none" if found is None else found.checkpoint
+    words = (
+        f"starts from scratch: there is no champion in {where} yet"
+        if found is None
+        else f"starts from the champion, {start}"
+    )
+    return job.with_(checkpoints={**saving, "start_from": start}), (words,)
 
 
 def promote(

@@ -134,6 +134,62 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
     return job.with_(**changes)
 
 
+def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
+    """The job with every ``store://`` resolved as its members on a cluster will find it: in a bucket, or below
+    a volume that they all mount. Raises BadInput, naming each place, for a store that they cannot see. Paths
+    stay as they are: they are paths in the members.
+    """
+    shared = [s["mount"].rstrip("/") for s in job.get("storage", ()) if "pvc" in s]
+    store = site.store.rstrip("/")
+    seen = "://" in store or any(store == m or store.startswith(f"{m}/") for m in shared)
+    problems: list[Problem] = []
+
+    def uri(text: str, path: str) -> str:
+        if not text.startswith(STORE):
+            return text
+        if not seen:
+            problems.append(
+                Problem(
+                    path,
+                    f"{text} hangs off {store}, which is a folder of this machine and which no member on a "
+                    "cluster can see; say --store s3://bucket/prefix (ALLABOARD_STORE, or the connection's "
+                    "store), or a folder below a mount of the job's storage that is a pvc",
+                )
+            )
+        return f"{store}/{text[len(STORE) :].strip('/')}".rstrip("/")
+
+    def word(text: str, path: str) -> str:
+        option, sign, value = text.partition("=") if text.startswith("-") and "=" in text else ("", "", text)
+        return option + sign + uri(value, path)
+
+    def places(spec: Mapping[str, Any], path: str) -> dict[str, Any]:
+        moved: dict[str, Any] = {}
+        if "command" in spec:
+            moved["command"] = [word(w, f"{path}command[{n}]") for n, w in enumerate(spec["command"])]
+        if "environment" in spec:
+            moved["environment"] = {
+                k: word(v, f"{path}environment.{k}") for k, v in spec["environment"].items()
+            }
+        return moved
+
+    changes = places(job.as_mapping(), "")
+    if saving := job.get("checkpoints"):
+        changes["checkpoints"] = {
+            **saving,
+            **{n: uri(saving[n], f"checkpoints.{n}") for n in ("uri", "start_from") if n in saving},
+        }
+    if "shards" in (job.get("data") or {}):
+        changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"], "data.shards")}
+    if groups := job.get("groups"):
+        changes["groups"] = {
+            role: {**spec, **places(spec, f"groups.{role}.")} if isinstance(spec, Mapping) else spec
+            for role, spec in groups.items()
+        }
+    if problems:
+        raise BadInput(f"job {job.name!r} keeps things where its members cannot find them:", problems)
+    return job.with_(**changes)
+
+
 def _place_group(spec: Any, site: Site) -> Any:
     if not isinstance(spec, Mapping):
         return spec

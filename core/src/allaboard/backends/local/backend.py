@@ -169,7 +169,7 @@ class LocalBackend:
         job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
-        notes = words + shrunk
+        notes = [*words, *shrunk]
         problems = [*_not_startable(layout, where, self.environ, self.site), *_missing_files(plan, where)]
         problems += self._storage_problems(layout)
         if problems:
@@ -180,23 +180,12 @@ class LocalBackend:
         ignored = _ignored(plan)
         return layout, where, notes + ([ignored] if ignored else [])
 
-    def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, list[str]]:
-        """``start_from: champion`` made the uri of the checkpoint that ``store://<job>`` has promoted
-        last.
-        """
-        saving = job.get("checkpoints") or {}
-        if saving.get("start_from") != "champion":
-            return job, []
-        from allaboard.promotion import champion
-        from allaboard.storage import open_store
+    def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
+        if (job.get("checkpoints") or {}).get("start_from") != "champion":
+            return job, ()
+        from allaboard.promotion import from_champion
 
-        where = resolve_uri(f"{STORE}{job.name}", self.site)
-        found = champion(open_store(where, environ=self.environ))
-        start = "none" if found is None else found.checkpoint
-        words = f"there is no champion in {where} yet" if found is None else f"the champion, {start}"
-        return job.with_(checkpoints={**saving, "start_from": start}), [
-            f"starts from {words}" if found else f"starts from scratch: {words}"
-        ]
+        return from_champion(job, resolve_uri(f"{STORE}{job.name}", self.site), self.environ)
 
     def _fit(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
         """Shrink the gang to the machine, or leave it to be refused."""

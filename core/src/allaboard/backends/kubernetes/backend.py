@@ -1,0 +1,179 @@
+"""The Kubernetes backend: runs as job objects of the operators that the cluster has. `KubernetesBackend`
+blocks, `AsyncKubernetesBackend` does not; what they do is `verbs`.
+
+All state is on the cluster: the run record, the job with its labels, the pods. Either backend may be made
+anew at any time, in any process that may speak to the cluster, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.backends.kubernetes import logs
+from allaboard.backends.kubernetes.kept import Kept
+from allaboard.backends.kubernetes.talk import Talk, adrive, drive
+from allaboard.backends.kubernetes.verbs import Verbs
+from allaboard.facts import ClusterFacts
+from allaboard.observation import Event, Observation, Owner
+from allaboard.site import Site, site_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+
+T = TypeVar("T")
+
+
+class KubernetesBackend:
+    """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
+    ``environ``: the caller's environment. ``pause`` sleeps.
+    """
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        site: Site | None = None,
+        facts: ClusterFacts | None = None,
+        environ: Mapping[str, str] | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.api, self.pause = api, pause
+        self.verbs = _verbs(api.namespace, site, facts, environ)
+        self._kept: dict[str, Kept] = {}
+
+    def _do(self, talk: Talk[T]) -> T:
+        return drive(talk, self.api, self.pause)
+
+    def launch(self, plan: Plan, owner: Owner) -> Handle:
+        return self._do(self.verbs.launch(plan, owner))
+
+    def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        return self._do(self.verbs.adopt(handle, old, new))
+
+    def observe(self, run: str, evidence: bool = False) -> Observation:
+        return self._do(self.verbs.observe(run, evidence))
+
+    def events(self, run: str) -> list[Event]:
+        return self._do(self.verbs.events(run))
+
+    def saving(self, run: str) -> str | None:
+        return self._do(self.verbs.saving(run))
+
+    @contextmanager
+    def changes(self, run: str) -> Iterator[_Changes]:
+        yield _Changes(self.pause)
+
+    def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> Iterator[LogLine | Cursor]:
+        found = self._do(self.verbs.tries(run, selection))
+        return logs.read(self.api, None, found, selection, cursor, self._kept.setdefault(run, Kept()))
+
+    def stop(
+        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
+    ) -> Stopped | NotYours:
+        return self._do(self.verbs.stop(handle, owner, by, reason, kill))
+
+    def suspend(self, run: str) -> None:
+        self._do(self.verbs.suspend(run))
+
+    def resume(self, run: str) -> None:
+        self._do(self.verbs.resume(run))
+
+    def delete(self, run: str) -> None:
+        self._do(self.verbs.delete(run))
+
+    def hand_over(self, handle: Handle) -> None:
+        self._do(self.verbs.hand_over(handle))
+
+    def list(self) -> list[Observation]:
+        return self._do(self.verbs.runs())
+
+
+class AsyncKubernetesBackend:
+    """The same on an async client."""
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        api: AsyncApi,
+        *,
+        site: Site | None = None,
+        facts: ClusterFacts | None = None,
+        environ: Mapping[str, str] | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.api, self.pause = api, pause
+        self.verbs = _verbs(api.namespace, site, facts, environ)
+        self._kept: dict[str, Kept] = {}
+
+    async def _do(self, talk: Talk[T]) -> T:
+        return await adrive(talk, self.api, self.pause)
+
+    async def launch(self, plan: Plan, owner: Owner) -> Handle:
+        return await self._do(self.verbs.launch(plan, owner))
+
+    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        return await self._do(self.verbs.adopt(handle, old, new))
+
+    async def observe(self, run: str, evidence: bool = False) -> Observation:
+        return await self._do(self.verbs.observe(run, evidence))
+
+    async def events(self, run: str) -> list[Event]:
+        return await self._do(self.verbs.events(run))
+
+    async def saving(self, run: str) -> str | None:
+        return await self._do(self.verbs.saving(run))
+
+    async def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> AsyncIterator[LogLine | Cursor]:
+        found = await self._do(self.verbs.tries(run, selection))
+        kept = self._kept.setdefault(run, Kept())
+        async for item in logs.aread(self.api, None, found, selection, cursor, kept):
+            yield item
+
+    async def stop(
+        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
+    ) -> Stopped | NotYours:
+        return await self._do(self.verbs.stop(handle, owner, by, reason, kill))
+
+    async def suspend(self, run: str) -> None:
+        await self._do(self.verbs.suspend(run))
+
+    async def resume(self, run: str) -> None:
+        await self._do(self.verbs.resume(run))
+
+    async def delete(self, run: str) -> None:
+        await self._do(self.verbs.delete(run))
+
+    async def hand_over(self, handle: Handle) -> None:
+        await self._do(self.verbs.hand_over(handle))
+
+    async def list(self) -> list[Observation]:
+        return await self._do(self.verbs.runs())
+
+
+def _verbs(
+    namespace: str, site: Site | None, facts: ClusterFacts | None, environ: Mapping[str, str] | None
+) -> Verbs:
+    said = dict(os.environ if environ is None else environ)
+    return Verbs(site or site_of(said), facts or ClusterFacts(namespace=namespace), said)
+
+
+class _Changes:
+    def __init__(self, pause: Callable[[float], None]) -> None:
+        self.pause = pause
+
+    def wait(self, seconds: float) -> bool:
+        self.pause(seconds)
+        return True

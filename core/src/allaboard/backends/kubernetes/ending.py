@@ -1,0 +1,336 @@
+"""Ending a run, and nobody else's: the record first (who, why), then the job, then its members.
+
+Deletion is in the foreground: the job stays, marked as ending, until its members have had their grace and are
+gone; its operator makes nothing for it any more from the first moment on. So "the job is gone" says that
+the GPUs are free. It names the uid, and the version that was looked at: a job that ends by itself in the
+same moment has ended by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from allaboard import marks
+from allaboard.backends.base import Handle, NotYours, Stopped
+from allaboard.backends.kubernetes import records, talk
+from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.looking import Found, look, resource_of, seen
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.resources import EVENTS, PODS
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
+from allaboard.errors import Conflict as Lost
+from allaboard.layout import Layout
+from allaboard.observation import Owner, State, Stop
+from allaboard.status import state_of
+from allaboard.units import rfc3339
+
+TRIES = 20
+POLL = 1.0
+PATIENCE = 120.0
+"""Seconds beyond the members' grace after which a pod that does not go counts as stuck."""
+
+
+def stop(handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False) -> Talk[Stopped | NotYours]:
+    """Stop the attempt if it is still the handle's and still ``owner``'s. It is under way, not over, when
+    this returns.
+    """
+    for _ in range(TRIES):
+        stored = yield from records.read(handle.run)
+        if stored is None or stored.record.uid != handle.uid or stored.record.owner.id != owner.id:
+            return NotYours(stored.record.owner.id if stored is not None else "nobody")
+        found = yield from look(stored)
+        state = state_of(seen(found))
+        if state.is_final:
+            yield from recorded(found, state)
+            yield from _end_members(found, kill)
+            return Stopped(already=True)
+        wanted = stored.record.stop or Stop(by, reason, found.now)
+        if (yield from stop_recorded(found, wanted)) is not None:
+            yield from carry_out(found, wanted, kill)
+            return Stopped()
+    raise Lost(f"the record of run {handle.run} changes all the time; it was not stopped, try again")
+
+
+def stop_recorded(found: Found, stop: Stop) -> Talk[Stored | None]:
+    """The record that says so; None: somebody was faster, look again. What never ran has ended with this."""
+    record = found.record
+    if record.stop is None:
+        uid = record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
+        record = replace(record, stop=stop, object_uid=uid)
+        if not found.was_created:
+            record = record.ended(State.STOPPED, found.now)
+    if record == found.record:
+        return found.stored
+    try:
+        return (yield from records.swap(found.stored, record=record))
+    except (Conflict, Missing):
+        return None
+
+
+def carry_out(found: Found, stop: Stop, kill: bool = False) -> Talk[None]:
+    """End the job of a run whose record says that it is stopped, unless it ends by itself first."""
+    job = found.job
+    if job is not None and not found.ending:
+        job = yield from _deleted(found, job)
+        if job is not None:
+            yield from _told(job, "Stopped", f"stopped by {stop.by}: {stop.reason}")
+            yield from _marked(job, stop)
+    if kill:
+        yield from _end_members(found, kill)
+
+
+def _deleted(found: Found, job: Json) -> Talk[Json | None]:
+    """The job, being deleted; None when it is gone or has ended by itself."""
+    resource, metadata = resource_of(job), job["metadata"]
+    for tries in range(TRIES):
+        # A job whose status never rests is ended all the same.
+        version = job["metadata"]["resourceVersion"] if tries < TRIES - 1 else None
+        try:
+            yield from talk.delete(
+                resource, metadata["name"], uid=metadata["uid"], version=version, propagation="Foreground"
+            )
+            return job
+        except Conflict:
+            pass
+        try:
+            job = yield from talk.get(resource, metadata["name"])
+        except Missing:
+            return None
+        if job["metadata"]["uid"] != metadata["uid"] or _has_ended(replace(found, job=job)):
+            return None
+    return job
+
+
+def _has_ended(found: Found) -> bool:
+    """Whether the job itself says so."""
+    without = replace(found, stored=replace(found.stored, record=replace(found.record, stop=None)))
+    return state_of(seen(without)).is_final
+
+
+def _marked(job: Json, stop: Stop) -> Talk[None]:
+    """On the job too, for those who look at it with other tools while it ends."""
+    metadata = job["metadata"]
+    said = {marks.STOPPED_BY: stop.by, marks.STOP_REASON: stop.reason}
+    change = {"metadata": {"uid": metadata["uid"], "annotations": said}}
+    try:
+        yield from talk.patch(resource_of(job), metadata["name"], change)
+    except (ApiError, BackendUnreachable):
+        return  # it is gone already, or a webhook of its operator does not answer: the record has it
+
+
+def _told(job: Json, reason: str, message: str) -> Talk[None]:
+    """An event of the job. Whoever may not write events does without."""
+    now = yield from talk.server_time()
+    try:
+        yield from talk.create(EVENTS, event(job, reason, message, now))
+    except (ApiError, BackendUnreachable):
+        return
+
+
+def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal") -> Json:
+    """Its name follows from what it says, so that told twice it is there once."""
+    metadata = job["metadata"]
+    words = "\0".join((metadata["uid"], reason, message))
+    at = rfc3339(float(int(now)))
+    assert at is not None
+    at = at.replace(".000", "")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{hashlib.blake2s(words.encode(), digest_size=8).hexdigest()}",
+            "namespace": metadata["namespace"],
+            "labels": {k: v for k, v in metadata.get("labels", {}).items() if k.startswith(marks.PREFIX)},
+        },
+        "involvedObject": {
+            "apiVersion": job["apiVersion"],
+            "kind": job["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "source": {"component": "allaboard"},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def _end_members(found: Found, kill: bool) -> Talk[None]:
+    """Members that live though their job has ended (clean_pods: none), or that are to have no grace."""
+    for pod in found.living:
+        metadata = pod["metadata"]
+        if kill or "deletionTimestamp" not in metadata:
+            try:
+                yield from talk.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
+            except Conflict:
+                continue  # another pod has the name: one of another attempt
+
+
+def recorded(found: Found, state: State, memory: Mapping[str, Any] | None = None) -> Talk[Stored | None]:
+    """The outcome in the record, with what was seen of its members; the first word stands. Whoever may only
+    look leaves it to others.
+    """
+    uid = found.job["metadata"]["uid"] if found.job is not None else None
+
+    def ended(now: Stored) -> Stored | None:
+        record = now.record
+        if record.uid != found.record.uid or record.outcome is not None:
+            return None
+        at = seen(found).finished or found.now
+        record = replace(record.ended(state, at), object_uid=record.object_uid or uid)
+        return replace(now, record=record, memory=memory if memory is not None else now.memory)
+
+    if found.record.outcome is not None:
+        return found.stored
+    try:
+        return (yield from records.change(found.record.run, ended, found.stored))
+    except Forbidden:
+        return found.stored
+
+
+def clear(found: Found) -> Talk[Found]:
+    """Wait until nothing of this attempt can run any more, and end what does. What is left. Raises SiteError
+    when something does not go.
+    """
+    begun = found.now
+    grace = Layout.from_dict(found.stored.layout).grace if found.stored.layout else 30.0
+    while True:
+        job_lives = found.job is not None and not _has_ended(found)
+        if not job_lives and not found.living:
+            return found
+        if not job_lives:
+            yield from _end_members(found, False)
+        elif found.job is not None and not found.ending:
+            yield from delete_job(found.job)
+        if found.now - begun > grace + PATIENCE:
+            raise SiteError(_stuck(found))
+        yield from talk.sleep(POLL)
+        found = yield from look(found.stored)
+
+
+def delete_job(job: Json) -> Talk[None]:
+    """This very object, and all that hangs off it. It is under way when this returns."""
+    metadata = job["metadata"]
+    try:
+        yield from talk.delete(
+            resource_of(job), metadata["name"], uid=metadata["uid"], propagation="Foreground"
+        )
+    except Conflict:
+        return
+
+
+def _stuck(found: Found) -> str:
+    run = found.record.run
+    if not found.living:
+        return (
+            f"run {run}: its attempt {found.record.attempt} is being deleted and does not go; look at the "
+            f"finalizers of {found.stored.job and found.stored.job['name']}"
+        )
+    pods = [
+        f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}"
+        for p in found.living[:5]
+    ]
+    return (
+        f"run {run}: members of attempt {found.record.attempt} do not end: {', '.join(pods)}; if their node "
+        f"is gone for good: kubectl delete pod --force --grace-period=0 {found.living[0]['metadata']['name']}"
+    )
+
+
+# The other verbs.
+
+
+def adopt(handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Talk[Stored]:
+    """Change the owner, if it is ``old`` and the attempt is still the handle's. Raises Lost or UnknownRun."""
+
+    def swap(stored: Stored) -> Stored | None:
+        record = stored.record
+        if record.uid != handle.uid:
+            raise Lost(f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}")
+        if record.owner == new and new != old:
+            return None  # written already; the answer to it was lost
+        if record.owner != old:
+            raise Lost(f"run {handle.run} belongs to {record.owner.id} now")
+        return owned(stored, new, lease, now)
+
+    stored = yield from records.change(handle.run, swap)
+    if stored is None:
+        raise UnknownRun(f"there is no run {handle.run!r} here")
+    return stored
+
+
+def owned(stored: Stored, owner: Owner, lease: str, now: float) -> Stored:
+    """The record with its owner, and the Lease by which it is seen that they live: that of this process where
+    it is this one that follows. Who will take up a run that is left to a triggerer is not known yet: until
+    then the Lease before stands.
+    """
+    held = "" if owner.kind == "detached" else lease if owner.phase == "worker" else stored.lease
+    return replace(stored, record=replace(stored.record, owner=owner), lease=held, followed=now)
+
+
+def hand_over(handle: Handle) -> Talk[None]:
+    """Record that the result was taken."""
+
+    def taken(stored: Stored) -> Stored | None:
+        if stored.record.uid != handle.uid or stored.record.handed_over:
+            return None
+        return replace(stored, record=replace(stored.record, handed_over=True))
+
+    yield from records.change(handle.run, taken)
+
+
+def suspend(found: Found, wanted: bool) -> Talk[None]:
+    """Suspend or resume the job. Raises BadInput when it does not live."""
+    state = state_of(seen(found))
+    if state.is_final or found.job is None or found.ending:
+        word = "suspended" if wanted else "resumed"
+        raise BadInput(f"run {found.record.run} {state}; only a live run can be {word}")
+    metadata = found.job["metadata"]
+    change = {"metadata": {"uid": metadata["uid"]}, "spec": {"runPolicy": {"suspend": wanted}}}
+    try:
+        yield from talk.patch(resource_of(found.job), metadata["name"], change)
+    except (Missing, Conflict) as error:
+        raise Lost(f"run {found.record.run} was started anew or deleted meanwhile; look again") from error
+
+
+def delete(found: Found) -> Talk[None]:
+    """Stop it if it lives, then remove its jobs, of all attempts, with pods and logs. The record stays."""
+    state = state_of(seen(found))
+    if not state.is_final:
+        handle = Handle(found.record.run, found.record.attempt, found.record.generation, found.record.uid)
+        yield from stop(handle, found.record.owner, "delete", "the run is deleted")
+        stored = yield from records.read(found.record.run)
+        if stored is None:
+            return
+        found = yield from look(stored)
+    found = yield from clear(found)
+    stored = yield from recorded(found, state_of(seen(found)))
+    if stored is None or stored.record.uid != found.record.uid:
+        raise Lost(f"run {found.record.run} has been started anew; it was not deleted")
+    for thing in stored.objects:
+        yield from remove_all(thing, stored.record.run)
+
+    def deleted(now: Stored) -> Stored | None:
+        if now.record.uid != found.record.uid:
+            return None
+        return replace(now, record=replace(now.record, deleted=True))
+
+    yield from records.change(found.record.run, deleted)
+
+
+def remove_all(thing: Mapping[str, str], run: str) -> Talk[None]:
+    """Every object of this kind that carries the run's label: those of earlier attempts too."""
+    resource = resource_of(thing)
+    for there in (yield from talk.list_all(resource, labels=f"{marks.selector(run)},{marks.ATTEMPT}")):
+        metadata = there["metadata"]
+        try:
+            yield from talk.delete(resource, metadata["name"], uid=metadata["uid"], propagation="Background")
+        except Conflict:
+            continue

@@ -1,0 +1,465 @@
+"""Starting a run exactly once (contract, section 1), when every client may be killed between any two
+requests.
+
+The record decides. An attempt is made in this order, and each step may be done again by whoever comes next:
+
+1. the record, created or swapped to the new attempt: from here on the attempt is meant, though nothing runs;
+2. the extra objects of the attempt (code, PodGroup), owned by nobody yet;
+3. the job, whose name and launch follow from the key and the attempt: a second one cannot be made;
+4. the job as owner of the extras, so that they go when it goes;
+5. the job's uid in the record: the attempt is known to have been created. Before this, a job that is not
+   there was never made, and is made by the next launch; after it, somebody has deleted it: the attempt is
+   lost.
+
+Step 5 is also the fence. A client that slept through its own end (between 1 and 3) finds there that the
+record means something else by now, and takes its job away again.
+
+What the cluster refuses (a quota, an admission policy, a name that somebody else has) is undone backwards
+to the record as it was, so that "nothing was started" is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from allaboard import ledger, marks
+from allaboard.backends.base import Handle, Plan
+from allaboard.backends.kubernetes import records, talk
+from allaboard.backends.kubernetes.ending import carry_out, clear, delete_job, owned, stop_recorded
+from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
+from allaboard.backends.kubernetes.placing import Ready
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.errors import BadInput, Problem, SiteError, SpecChanged
+from allaboard.errors import Conflict as Lost
+from allaboard.identity import differences
+from allaboard.identity import same_spec as hash_fits
+from allaboard.ledger import RunRecord
+from allaboard.observation import Owner, State, Stop
+from allaboard.status import state_of
+
+TRIES = 20
+STARTING = 60.0
+"""Seconds for which a start that is not done counts as being done by somebody."""
+GOING = 120
+"""Seconds that an object of the same name may take to go away."""
+
+
+Prepare = Callable[[Plan, int, int], Talk[Ready]]
+"""From a plan, for a generation and an attempt. Raises BadInput for what cannot run here."""
+
+
+def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Talk[Handle]:
+    """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
+    unheard_of = plan.key.startswith("once/")
+    for _ in range(TRIES):
+        stored = None if unheard_of else (yield from records.read(plan.run))
+        unheard_of = False
+        desk = _Desk(plan, owner, prepare, lease)
+        handle = yield from (_first(desk) if stored is None else _again(desk, stored))
+        if handle is not None:
+            return handle
+    raise Lost(f"run {plan.run} changes hands all the time; nothing was started here, try again in a moment")
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """One launch: what is wanted, by whom."""
+
+    plan: Plan
+    owner: Owner
+    prepare: Prepare
+    lease: str
+
+    def noted(self, stored: Stored, now: float) -> Stored:
+        """The record with who owns it from here on, and by which Lease it is seen that they live."""
+        return owned(stored, self.owner, self.lease, now)
+
+
+# The rows of the table.
+
+
+def _first(desk: _Desk) -> Talk[Handle | None]:
+    """Nothing is there."""
+    plan = desk.plan
+    ready = yield from desk.prepare(plan, 1, 1)
+    record = RunRecord(
+        plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, desk.owner, _uid(plan, 1, 1), 0.0
+    )
+    now = yield from talk.server_time()
+    wanted = desk.noted(meant(Stored(record), record, ready), now)
+    try:
+        stored = yield from records.create(wanted)
+    except Exists:
+        return None
+    return (yield from _make(stored, ready, None))
+
+
+def _again(desk: _Desk, stored: Stored) -> Talk[Handle | None]:
+    """The key is known. None: something was done first, and the table is looked at again."""
+    plan, record = desk.plan, stored.record
+    if record.key != plan.key:
+        raise BadInput(
+            f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key"
+        )
+    found = yield from look(stored)
+    if not found.was_created and record.outcome is None and record.stop is None:
+        return (yield from _complete(desk, found))
+    # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
+    state = state_of(seen(found)) if record.outcome is None else State(record.outcome.state)
+    if state is State.STOPPING:
+        # Whoever asked for it may have died before it was done; it is neither adopted nor left half done.
+        if record.stop is not None:
+            yield from carry_out(found, record.stop)
+        yield from clear(found)
+        return None
+    decision = ledger.decide(record, state, desk.owner, plan.spec)
+    match decision:
+        case ledger.Refuse(changes):
+            raise SpecChanged(_changed(plan.run, changes))
+        case ledger.Adopt():
+            return (yield from _adopt(desk, found))
+        case ledger.HandOver():
+            return (yield from _hand_over(desk, found, state))
+        case ledger.StopFirst():
+            yield from stop_recorded(found, Stop(desk.owner.id, "started anew", found.now))
+            return None
+        case ledger.NewAttempt() | ledger.NewGeneration():
+            return (yield from _next(desk, found, state, decision))
+    raise AssertionError(decision)
+
+
+def _adopt(desk: _Desk, found: Found) -> Talk[Handle | None]:
+    assert found.job is not None
+    if found.record.object_uid is None:  # its client died before the last two steps
+        yield from _own_extras(found.stored, found.job)
+    record = replace(found.record, object_uid=_object_uid(found))
+    stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
+    return None if stored is None else handle_of(stored.record, adopted=True)
+
+
+def _hand_over(desk: _Desk, found: Found, state: State) -> Talk[Handle | None]:
+    record = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
+    stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
+    return None if stored is None else replace(handle_of(stored.record), hand_over=True)
+
+
+def _complete(desk: _Desk, found: Found) -> Talk[Handle | None]:
+    """The record means an attempt whose job is not made yet. With another spec that is somebody else's start,
+    unless it has been left lying.
+    """
+    plan, record = desk.plan, found.record
+    changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
+    if changes and found.now - (found.stored.followed or record.created) < STARTING:
+        raise SpecChanged(_changed(plan.run, changes))
+    ready = yield from desk.prepare(plan, record.generation, record.attempt)
+    record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
+    stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
+    if stored is None:
+        return None
+    return (yield from _make(stored, ready, () if record.history else None))
+
+
+def _next(
+    desk: _Desk, found: Found, state: State, decision: ledger.NewAttempt | ledger.NewGeneration
+) -> Talk[Handle | None]:
+    """Another attempt, or another generation, once nothing of the one before can run any more."""
+    plan = desk.plan
+    old = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
+    ready = yield from _prepared_next(desk, old, decision)
+    yield from clear(found)
+    layout = ready.layout
+    step = old.next_attempt if isinstance(decision, ledger.NewAttempt) else old.next_generation
+    uid = _uid(plan, layout.generation, layout.attempt)
+    record = step(uid, desk.owner, plan.spec, plan.spec_hash)
+    stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
+    if stored is None:
+        return None
+    before = replace(found.stored, record=old)
+    handle = yield from _make(stored, ready, before)
+    return replace(handle, notes=(*_story(plan, old, decision), *handle.notes))
+
+
+def _prepared_next(
+    desk: _Desk, old: RunRecord, decision: ledger.NewAttempt | ledger.NewGeneration
+) -> Talk[Ready]:
+    if isinstance(decision, ledger.NewGeneration):
+        return desk.prepare(desk.plan, old.generation + 1, 1)
+    return desk.prepare(desk.plan, old.generation, old.attempt + 1)
+
+
+def _story(plan: Plan, old: RunRecord, decision: ledger.NewAttempt | ledger.NewGeneration) -> list[str]:
+    if isinstance(decision, ledger.NewGeneration):
+        notes = [f"{plan.run} succeeded before and its result was taken; it trains again from scratch"]
+    else:
+        how = old.outcome.state if old.outcome is not None else "ended"
+        notes = [f"attempt {old.attempt + 1} of {plan.run}: the one before {how}"]
+    return notes + (["the job has changed: " + "; ".join(decision.changes)] if decision.changes else [])
+
+
+def meant(stored: Stored, record: RunRecord, ready: Ready) -> Stored:
+    """The record that means this attempt."""
+    return replace(
+        stored,
+        record=record,
+        layout=ready.layout.to_dict(),
+        objects=ready.objects,
+        gang=ready.gang_object,
+        memory={},
+    )
+
+
+# Making an attempt, from step 2 on.
+
+
+def _make(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Talk[Handle]:
+    """``before``: the record to go back to when the cluster refuses; None: there was none; ``()``: it is not
+    known any more, and the attempt stays one that is to be made.
+    """
+    try:
+        job = yield from _create(stored, ready)
+    except (Invalid, Forbidden, Missing, _Taken) as error:
+        yield from _undo(stored, ready, before)
+        raise _refused(error, stored, ready) from error
+    stored = yield from _confirm(stored, job)
+    return replace(handle_of(stored.record), notes=ready.notes)
+
+
+def _create(stored: Stored, ready: Ready) -> Talk[Json]:
+    *extras, body = ready.manifests
+    made = []
+    for extra in extras:
+        made.append((yield from _ensure(stored, extra)))
+    job: Json = yield from _ensure(stored, body)
+    for thing in made:
+        yield from _own(thing, job)
+    return job
+
+
+def _ensure(stored: Stored, body: Json) -> Talk[Json]:
+    """The object, made by us or by whoever else makes this attempt. Raises _Taken."""
+    resource, name = resource_of(body), body["metadata"]["name"]
+    for _ in range(GOING):
+        try:
+            return (yield from talk.create(resource, body))
+        except Exists:
+            pass
+        try:
+            there = yield from talk.get(resource, name)
+        except Missing:
+            continue
+        if "deletionTimestamp" not in there["metadata"]:
+            if _usable(there, stored, body):
+                return there
+            if marks.label_of(there, marks.RUN) != stored.record.run:
+                raise _Taken(there, body)
+            # Of this run, and not what this attempt needs: a client that came too late has made it, or one
+            # that died before it was used, or its record was pruned. Unless it is us who come too late.
+            yield from _still_meant(stored)
+            yield from delete_job(there)
+        yield from talk.sleep(1.0)
+    raise SiteError(
+        f"{resource.name} {name} of an earlier attempt does not go away; look at its finalizers: "
+        f"kubectl get {resource.name} {name} -o yaml"
+    )
+
+
+def _usable(there: Json, stored: Stored, body: Json) -> bool:
+    """Whether what is there is what would be created."""
+    if stored.job is not None and (body["kind"], body["metadata"]["name"]) == (
+        stored.job["kind"],
+        stored.job["name"],
+    ):
+        return is_meant(there, stored) or _survived(there, stored)
+    # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
+    ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid
+    return ours and not there["metadata"].get("ownerReferences") and _holds(there, body)
+
+
+def _holds(there: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; the server adds fields of its own."""
+    if isinstance(wanted, dict):
+        rest = {k: v for k, v in wanted.items() if k != "metadata"}
+        return isinstance(there, dict) and all(_holds(there.get(k), v) for k, v in rest.items())
+    return bool(there == wanted)
+
+
+def _still_meant(stored: Stored) -> Talk[None]:
+    """Raises Lost when the record no longer means what we are making."""
+    now = yield from records.read(stored.record.run)
+    if now is None or _claim(now) != _claim(stored):
+        raise Lost(_overtaken(stored, now))
+
+
+def _claim(stored: Stored) -> tuple[Any, ...]:
+    record = stored.record
+    return record.uid, record.spec_hash, record.object_uid, record.stop, record.outcome, stored.created
+
+
+def _survived(job: Json, stored: Stored) -> bool:
+    """A job of this very launch that is older than the record: somebody has deleted the record of a run that
+    lives. It is the run; a second one is not started.
+    """
+    record = stored.record
+    same = marks.annotation_of(job, marks.LAUNCH) == record.uid and is_of_spec(job, record)
+    return same and not state_of(seen(Found(stored, job))).is_final
+
+
+def _own_extras(stored: Stored, job: Json) -> Talk[None]:
+    """Step 4 for a job whose client died before it."""
+    for thing in stored.objects[:-1]:
+        try:
+            there = yield from talk.get(resource_of(thing), thing["name"])
+        except (Missing, Forbidden):
+            continue
+        if marks.annotation_of(there, marks.LAUNCH) == stored.record.uid:
+            yield from _own(there, job)
+
+
+def _own(thing: Json, job: Json) -> Talk[None]:
+    owner = marks.owner_reference(job)
+    metadata = thing["metadata"]
+    if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
+        return
+    change = {"metadata": {"uid": metadata["uid"], "ownerReferences": [owner]}}
+    try:
+        yield from talk.patch(resource_of(thing), metadata["name"], change)
+    except (Missing, Conflict):
+        return  # it went, and so did its job
+
+
+def _confirm(stored: Stored, job: Json) -> Talk[Stored]:
+    """Step 5. Raises Lost when the record means something else by now; then the job is taken away again, and
+    its extras go with it.
+    """
+    uid = job["metadata"]["uid"]
+
+    def known(now: Stored) -> Stored | None:
+        record = now.record
+        if record.object_uid is not None or record.stop is not None or record.outcome is not None:
+            return None
+        if (record.uid, record.spec_hash) != (stored.record.uid, stored.record.spec_hash):
+            return None
+        return replace(now, record=replace(record, object_uid=uid))
+
+    now = yield from records.change(stored.record.run, known, stored)
+    if now is not None and now.record.object_uid == uid:
+        return now
+    yield from delete_job(job)
+    if now is not None and now.record.uid == stored.record.uid and now.record.stop is not None:
+        return now  # stopped before it began; its follower is told so
+    raise Lost(_overtaken(stored, now))
+
+
+def _overtaken(stored: Stored, now: Stored | None) -> str:
+    who = f"taken over by {now.record.owner.id}" if now is not None else "forgotten: its record was deleted"
+    return f"run {stored.record.run} was {who} while it was being started here; nothing of this start is left"
+
+
+def _undo(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Talk[None]:
+    """The cluster as it was, unless somebody else has gone on with this attempt: the record first, by which
+    that is known.
+    """
+    if before is None:
+        alone = yield from records.forget(stored)
+    elif isinstance(before, Stored):
+        alone = (yield from _swapped(replace(before, body=stored.body))) is not None
+    else:
+        return
+    for extra in ready.manifests[:-1] if alone else ():
+        try:
+            there = yield from talk.get(resource_of(extra), extra["metadata"]["name"])
+        except (Missing, Forbidden):
+            continue
+        ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid
+        if ours and not there["metadata"].get("ownerReferences"):
+            yield from delete_job(there)
+
+
+def _swapped(stored: Stored, **changes: object) -> Talk[Stored | None]:
+    """The record written, or None: somebody was faster, look again."""
+    try:
+        return (yield from records.swap(stored, **changes))
+    except (Conflict, Missing):
+        return None
+
+
+# Words.
+
+
+class _Taken(Exception):
+    """Somebody else's object has the name."""
+
+    def __init__(self, there: Json, body: Json) -> None:
+        super().__init__(there["metadata"]["name"])
+        self.there, self.body = there, body
+
+
+def handle_of(record: RunRecord, adopted: bool = False) -> Handle:
+    return Handle(record.run, record.attempt, record.generation, record.uid, adopted=adopted)
+
+
+def _uid(plan: Plan, generation: int, attempt: int) -> str:
+    return marks.launch_uid(plan.key, generation, attempt)
+
+
+def _object_uid(found: Found) -> str | None:
+    return found.record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
+
+
+def _changed(run: str, changes: Sequence[str]) -> str:
+    lines = "\n".join(f"  {line}" for line in changes)
+    advice = f"stop it first (allaboard stop {run}), or use another key"
+    return f"run {run} is live with another job; {advice}:\n{lines}"
+
+
+def _refused(error: ApiError | _Taken, stored: Stored, ready: Ready) -> BadInput | SiteError:
+    """Why the cluster did not take an attempt, and what to do."""
+    run = stored.record.run
+    if isinstance(error, _Taken):
+        return BadInput(_taken(run, error.there, error.body), code="name_taken")
+    if isinstance(error, Missing) and error.unserved:
+        kind = ready.manifests[-1]["kind"]
+        return SiteError(
+            f"run {run} was not started: this cluster does not serve {kind} ({error}); install its operator, "
+            "`allaboard cluster` prints how",
+            code="crd_missing",
+        )
+    if isinstance(error, Invalid) and error.causes:
+        problems = [Problem(cause.field, cause.message) for cause in error.causes]
+        return BadInput(f"run {run} was not started: the cluster refuses its objects:", problems)
+    if isinstance(error, Forbidden):
+        return SiteError(f"run {run} was not started: {error}", code=error.code)
+    return BadInput(f"run {run} was not started: {error}")
+
+
+def _taken(run: str, there: Json, body: Json) -> str:
+    """Whose the name is, and how what they made differs."""
+    metadata = there["metadata"]
+    kind, name = body["kind"], metadata["name"]
+    makers = [f["manager"] for f in metadata.get("managedFields", ()) if f.get("manager")]
+    by = f" by {makers[0]}" if makers else ""
+    launch = marks.annotation_of(there, marks.LAUNCH)
+    who = f"run {marks.label_of(there, marks.RUN)}" if launch else "nobody that allaboard knows"
+    said = [
+        line
+        for n in body
+        if n not in ("metadata", "apiVersion", "kind")
+        for line in _unlike(there.get(n), body[n], n)
+    ]
+    lines = "".join(f"\n  {line}" for line in said[:8])
+    return (
+        f"run {run} was not started: a {kind} named {name} is there already, made{by} at "
+        f"{metadata.get('creationTimestamp')} for {who}; delete it (kubectl delete {kind.lower()} {name}) or "
+        f"use another key{'. It differs from ours:' if lines else ''}{lines}"
+    )
+
+
+def _unlike(there: Any, ours: Any, path: str) -> list[str]:
+    """How theirs differs where ours says something."""
+    if isinstance(ours, dict) and isinstance(there, dict):
+        return [line for k, v in ours.items() for line in _unlike(there.get(k), v, f"{path}.{k}")]
+    return differences(there, ours, path)

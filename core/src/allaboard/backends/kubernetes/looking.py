@@ -1,0 +1,227 @@
+"""Finding a run and looking at it: its record, the job that the record means, and the job's pods.
+
+A job is the one that is meant if it carries the launch of the record's attempt and, once the record knows
+it, if its uid is the one that was made: names prove nothing. What is looked at is a value, `Found`; what it
+means is `seen`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from allaboard import marks
+from allaboard.backends.kubernetes import reading, records, resources, talk
+from allaboard.backends.kubernetes.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.reading import Memory, Told
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, PODS, Resource
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.errors import Corrupt, UnknownRun
+from allaboard.ledger import RunRecord
+from allaboard.names import nearest
+from allaboard.observation import Observation, State
+
+ONE_BY_ONE = 12
+"""Objects whose events are asked for one by one; the events of more are picked from those of the namespace.
+"""
+BY_KIND: Mapping[tuple[str, str], Resource] = {
+    (r.api_version, r.kind): r for r in vars(resources).values() if isinstance(r, Resource)
+}
+
+
+def resource_of(thing: Mapping[str, str]) -> Resource:
+    """Where the API server keeps objects of this apiVersion and kind."""
+    known = BY_KIND.get((thing["apiVersion"], thing["kind"]))
+    if known is not None:
+        return known
+    group, _, version = thing["apiVersion"].rpartition("/")
+    return Resource(group, version, f"{thing['kind'].lower()}s", thing["kind"])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there of the attempt that a record means. ``job``: its object; ``other``: one that has its name
+    and is not it. ``now``: by the API server's clock.
+    """
+
+    stored: Stored
+    job: Json | None = None
+    other: Json | None = None
+    pods: tuple[Json, ...] = ()
+    now: float = 0.0
+    events: tuple[Json, ...] = ()
+    groups: tuple[Json, ...] = ()
+
+    @property
+    def record(self) -> RunRecord:
+        return self.stored.record
+
+    @property
+    def living(self) -> tuple[Json, ...]:
+        """Pods whose containers run, or may yet run."""
+        return tuple(
+            p for p in self.pods if (p.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        )
+
+    @property
+    def was_created(self) -> bool:
+        """Whether the job was ever there, by all that is known."""
+        return self.job is not None or self.record.object_uid is not None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the job is being deleted."""
+        return self.job is not None and "deletionTimestamp" in self.job["metadata"]
+
+
+def look(stored: Stored) -> Talk[Found]:
+    """What is there now of the job and its pods."""
+    record = stored.record
+    job = other = None
+    if stored.job is not None:
+        try:
+            there = yield from talk.get(resource_of(stored.job), stored.job["name"])
+            job, other = (there, None) if is_meant(there, stored) else (None, there)
+        except Missing:
+            pass
+    of_it = marks.selector(record.run, record.attempt, record.generation)
+    pods = yield from talk.list_all(PODS, labels=of_it)
+    return Found(stored, job, other, tuple(pods), (yield from talk.server_time()))
+
+
+def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
+    """The same with what explains a wait: the object of its gang, and the events of the job and that object;
+    ``everything``: of its pods too. With it, sentences about what may not be read here.
+    """
+    notes: list[str] = []
+    groups = yield from _gang(found, notes)
+    about = [t for t in (found.job, *groups, *(found.pods if everything else ())) if t is not None]
+    events = yield from happened([t["metadata"]["uid"] for t in about], notes)
+    return replace(found, groups=tuple(groups), events=tuple(events)), tuple(notes)
+
+
+def _gang(found: Found, notes: list[str]) -> Talk[list[Json]]:
+    gang = found.stored.gang
+    if not gang or found.job is None:
+        return []
+    try:
+        return [(yield from talk.get(resource_of(gang), gang["name"]))]
+    except Missing:
+        return []
+    except Forbidden:
+        notes.append(f"why its gang waits cannot be told: {resource_of(gang).name} may not be read here")
+        return []
+
+
+def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
+    """The events of these objects, as far as the cluster keeps them (an hour, mostly)."""
+    found: list[Json] = []
+    try:
+        if len(uids) > ONE_BY_ONE:
+            wanted = set(uids)
+            every = yield from talk.list_all(EVENTS)
+            return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
+        for uid in uids:
+            found += yield from talk.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
+    except Forbidden:
+        notes.append("events may not be read here, and with them most reasons")
+    return found
+
+
+def is_meant(job: Json, stored: Stored) -> bool:
+    """Whether this object is the job of the attempt that the record means."""
+    record = stored.record
+    if record.object_uid is not None:
+        return bool(job["metadata"]["uid"] == record.object_uid)
+    return marks.is_ours(job, record.uid, stored.created) and is_of_spec(job, record)
+
+
+def is_of_spec(job: Json, record: RunRecord) -> bool:
+    """What a client that comes too late made from a spec which the record has given up is not meant."""
+    said = marks.annotation_of(job, marks.SPEC_HASH)
+    return said is None or said == record.spec_hash
+
+
+def seen(
+    found: Found,
+    *,
+    memory: Memory | None = None,
+    report: Told | None = None,
+    tails: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Observation:
+    """What is seen of a run: what its objects say, and what its record knows beyond them."""
+    record = found.record
+    looked = reading.observation(
+        record,
+        found.job,
+        now=found.now,
+        submitted=found.was_created,
+        pods=found.pods,
+        events=found.events,
+        groups=found.groups,
+        report=report,
+        memory=memory,
+        notes=notes,
+        tails=tails,
+    )
+    if found.job is None and not looked.members and memory is not None:
+        members = sorted(memory.members.values(), key=lambda m: m.rank)
+        looked = replace(looked, members=tuple(members), restarts=sum(m.restarts for m in members))
+    if record.outcome is not None:
+        # The first word stands: also over a job that a client which came too late has made.
+        return replace(looked, recorded=record.outcome.state, stopped=record.outcome.state == State.STOPPED)
+    if found.was_created or record.stop is not None:
+        return looked
+    return replace(looked, waiting=NOT_CREATED)
+
+
+NOT_CREATED = "its job is not created yet; if nobody is starting it any more, run it again under its key"
+
+
+# Finding.
+
+
+def find(run: str) -> Talk[Stored]:
+    """The record of a run by its id, a unique prefix of it, or a job's name (its newest run). Raises
+    UnknownRun.
+    """
+    if run and "/" not in run:
+        stored = yield from records.read(run)
+        if stored is not None:
+            return stored
+    if _is_label(run):
+        named = yield from _records(records.selector(job=run))
+        if named:
+            return max(named, key=lambda s: (s.record.created, s.record.run))
+    every = yield from _records(records.selector())
+    begun = [s for s in every if run and s.record.run.startswith(run)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        some = ", ".join(sorted(s.record.run for s in begun)[:5])
+        raise UnknownRun(f"{run!r} fits {len(begun)} runs: {some}; write more of it")
+    near = nearest(run, [s.record.run for s in every] + [s.record.job for s in every])
+    hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this namespace"
+    raise UnknownRun(f"there is no run {run!r} here; {hint}")
+
+
+def _is_label(text: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text))
+
+
+def _records(labels: str) -> Talk[list[Stored]]:
+    """Those of these records that can be read."""
+    bodies = yield from talk.list_all(CONFIGMAPS, labels=labels)
+    return [*readable(bodies)]
+
+
+def readable(bodies: Iterable[Json]) -> Iterator[Stored]:
+    """Records out of ConfigMaps; one that is damaged is no reason not to see the others."""
+    for body in bodies:
+        try:
+            yield records.parse(body)
+        except Corrupt:
+            continue

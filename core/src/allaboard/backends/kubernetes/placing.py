@@ -1,0 +1,119 @@
+"""From a plan to the objects of one attempt on this cluster: places resolved, files read, everything
+rendered.
+
+What cannot run here is said now, all of it, before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allaboard import marks
+from allaboard.backends.base import Plan
+from allaboard.engines import engine_of
+from allaboard.errors import BadInput, Problem
+from allaboard.facts import ClusterFacts
+from allaboard.gangs.base import GangPlan
+from allaboard.job import TrainingJob
+from allaboard.layout import Layout, lay_out
+from allaboard.rendering import CODE_LIMIT, render
+from allaboard.site import Site, place_on_cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An attempt that can be made. ``manifests``: in the order of creation, the job last; ``notes``: for
+    people.
+    """
+
+    layout: Layout
+    manifests: tuple[dict[str, Any], ...]
+    gang: GangPlan
+    notes: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return self.manifests[-1]
+
+    @property
+    def extras(self) -> tuple[dict[str, Any], ...]:
+        return self.manifests[:-1]
+
+    @property
+    def objects(self) -> tuple[Mapping[str, str], ...]:
+        """What the record keeps of them: enough to find them, the job last."""
+        return tuple(
+            {"apiVersion": m["apiVersion"], "kind": m["kind"], "name": m["metadata"]["name"]}
+            for m in self.manifests
+        )
+
+    @property
+    def gang_object(self) -> Mapping[str, str]:
+        """The object that holds its members together, whoever makes it; empty when there is none."""
+        if not self.gang.kind or self.gang.how == "none":
+            return {}
+        api_version, _, kind = self.gang.kind.rpartition("/")
+        return {"apiVersion": api_version, "kind": kind, "name": self.gang.name}
+
+
+def ready(
+    plan: Plan, generation: int, attempt: int, site: Site, facts: ClusterFacts, environ: Mapping[str, str]
+) -> Ready:
+    """The objects of this attempt. Reads the files of ``code``, and the store for ``start_from: champion``.
+    Raises BadInput with every problem.
+    """
+    job, notes = _with_champion(place_on_cluster(plan.job, site), site, environ)
+    layout = lay_out(job, engine_of(job), plan.run, attempt, generation)
+    made = render(
+        job,
+        layout,
+        facts,
+        launch=marks.launch_uid(plan.key, generation, attempt),
+        spec_hash=plan.spec_hash,
+        code=code_of(plan.job),
+    )
+    return Ready(layout, made.manifests, made.gang, (*notes, *made.notes))
+
+
+def _with_champion(
+    job: TrainingJob, site: Site, environ: Mapping[str, str]
+) -> tuple[TrainingJob, tuple[str, ...]]:
+    if (job.get("checkpoints") or {}).get("start_from") != "champion":
+        return job, ()
+    from allaboard.promotion import from_champion
+
+    where = f"{site.store.rstrip('/')}/{job.name}"
+    if "://" not in where:
+        said = f"who launches looks it up, and {where} is a folder; say --store s3://bucket/prefix"
+        raise BadInput(
+            f"job {job.name!r} cannot run on a cluster:", [Problem("checkpoints.start_from", said)]
+        )
+    return from_champion(job, where, environ)
+
+
+def code_of(job: TrainingJob) -> dict[str, bytes]:
+    """The files that a job ships. Raises BadInput for those that are not there, or are no files."""
+    folder = Path(job.folder or os.curdir)
+    found: dict[str, bytes] = {}
+    problems = []
+    for n, name in enumerate(job.get("code", ())):
+        path = folder / name
+        try:
+            if path.stat().st_size > CODE_LIMIT:
+                found[name] = bytes(path.stat().st_size)  # it is refused by its size, and need not be read
+            else:
+                found[name] = path.read_bytes()
+        except OSError as error:
+            why = (
+                "is not there"
+                if isinstance(error, FileNotFoundError)
+                else f"cannot be read ({error.strerror})"
+            )
+            problems.append(Problem(f"code[{n}]", f"{name!r} {why} in {folder.absolute()}"))
+    if problems:
+        raise BadInput(f"job {job.name!r} ships files that are not here:", problems)
+    return found

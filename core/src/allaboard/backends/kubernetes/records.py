@@ -1,0 +1,249 @@
+"""The run record on a cluster: a ConfigMap that is created first, outlives the job, and is owned by nobody.
+
+It is changed by compare-and-swap alone: the resourceVersion that was read goes back with what is written, and
+whoever is late reads again. ``data.record`` is the record of `allaboard.ledger`; ``data.objects`` names what
+the attempt that it means is made of, the job last (so that a release which names objects otherwise still
+finds them); ``data.gang`` the object that holds its members together; ``data.layout`` how it is laid out;
+and ``data.memory``, once it has ended, what was last seen of its members. What a newer release put beside
+them is kept.
+
+The labels are for finding: the job's name; that it is a record; and, once it has ended, the day, so that
+the API server itself can pick those that are past their age.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from allaboard import marks
+from allaboard.backends.kubernetes import talk
+from allaboard.backends.kubernetes.errors import Conflict, Missing
+from allaboard.backends.kubernetes.resources import CONFIGMAPS
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.errors import Conflict as Lost
+from allaboard.errors import Corrupt
+from allaboard.ledger import KEEP_SECONDS, VERSION, RunRecord
+from allaboard.units import from_rfc3339
+
+RECORD = marks.PREFIX + "record"
+"""Label of every record; its value is the format."""
+ENDED = marks.PREFIX + "ended"
+"""Label: the day (UTC) on which it was known to have ended."""
+LEASE = marks.PREFIX + "lease"
+"""Annotation: the Lease of the process that follows the run for its owner; empty: nobody need."""
+FOLLOWED = marks.PREFIX + "followed"
+"""Annotation: when its owner last laid a hand on it, epoch seconds of the server."""
+
+US = "allaboard"
+TRIES = 20
+"""Swaps in a row that may be lost to others before it counts as trouble."""
+PRUNE_AT_ONCE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as it was read. ``body``: the ConfigMap, with the version that a swap compares."""
+
+    record: RunRecord
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    objects: tuple[Mapping[str, str], ...] = ()
+    gang: Mapping[str, str] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    lease: str = ""
+    followed: float | None = None
+    body: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return marks.record_name(self.record.run)
+
+    @property
+    def job(self) -> Mapping[str, str] | None:
+        """The apiVersion, kind and name of the object that runs the attempt."""
+        return self.objects[-1] if self.objects else None
+
+    @property
+    def created(self) -> str | None:
+        """When the record was made, as the API server writes it."""
+        found = self.body.get("metadata", {}).get("creationTimestamp")
+        return None if found is None else str(found)
+
+
+def manifest(stored: Stored) -> Json:
+    """The ConfigMap that holds this. Everything in ``body`` that is not ours stays."""
+    record, body = stored.record, stored.body
+    metadata = body.get("metadata", {})
+    labels = {
+        **metadata.get("labels", {}),
+        marks.MANAGED_BY: US,
+        marks.RUN: record.run,
+        marks.JOB: record.job,
+        RECORD: f"v{VERSION}",
+    }
+    labels.pop(ENDED, None)
+    if record.outcome is not None:
+        labels[ENDED] = _day(record.outcome.at)
+    annotations = {**metadata.get("annotations", {}), LEASE: stored.lease}
+    if stored.followed is not None:
+        annotations[FOLLOWED] = f"{stored.followed:.0f}"
+    said: Json = {
+        "name": stored.name,
+        "labels": labels,
+        "annotations": annotations,
+        **{k: v for k, v in metadata.items() if k in ("resourceVersion", "uid", "finalizers")},
+    }
+    data = {
+        **body.get("data", {}),
+        "record": _text(record.to_dict()),
+        "objects": _text(stored.objects),
+        "gang": _text(stored.gang),
+        "layout": _text(stored.layout),
+        "memory": _text(stored.memory),
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": said, "data": data}
+
+
+def parse(body: Json) -> Stored:
+    """The record in a ConfigMap. Raises Corrupt."""
+    metadata = body.get("metadata", {})
+    data = body.get("data") or {}
+    try:
+        written = json.loads(data["record"])
+        record = RunRecord.from_dict(written)
+        if not record.created and metadata.get("creationTimestamp"):
+            record = replace(record, created=from_rfc3339(metadata["creationTimestamp"]) or 0.0)
+        layout, objects, gang, memory = (
+            json.loads(data.get(name, empty))
+            for name, empty in (("layout", "{}"), ("objects", "[]"), ("gang", "{}"), ("memory", "{}"))
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(_corrupt(metadata, data, error)) from error
+    annotations = metadata.get("annotations") or {}
+    return Stored(
+        record,
+        layout,
+        tuple(objects),
+        gang,
+        memory,
+        lease=annotations.get(LEASE, ""),
+        followed=_number(annotations.get(FOLLOWED)),
+        body=body,
+    )
+
+
+def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
+    where = f"ConfigMap {metadata.get('name')} in namespace {metadata.get('namespace')}"
+    try:
+        version = json.loads(data["record"])["version"]
+    except (KeyError, TypeError, ValueError):
+        version = None
+    if isinstance(version, int) and version > VERSION:
+        return (
+            f"{where} holds a run record of format {version}, which this allaboard (format {VERSION}) cannot "
+            "read; use the release that wrote it, or a newer one"
+        )
+    return (
+        f"{where} holds no run record that can be read ({type(error).__name__}: {error}); if nothing of that "
+        f"run is needed, delete it: kubectl delete configmap {metadata.get('name')}"
+    )
+
+
+# Reading and changing.
+
+
+def read(run: str) -> Talk[Stored | None]:
+    """The record of a run; None when it has none. Raises Corrupt."""
+    try:
+        return parse((yield from talk.get(CONFIGMAPS, marks.record_name(run))))
+    except Missing:
+        return None
+
+
+def create(stored: Stored) -> Talk[Stored]:
+    """Raises Exists when the run has a record."""
+    return parse((yield from talk.create(CONFIGMAPS, manifest(stored))))
+
+
+def swap(stored: Stored, **changes: Any) -> Talk[Stored]:
+    """Write the record with these fields, if it is still the one that was read. Raises errors.Conflict or
+    Missing.
+    """
+    changed = replace(stored, **changes)
+    return parse((yield from talk.replace(CONFIGMAPS, manifest(changed))))
+
+
+def change(
+    run: str, how: Callable[[Stored], Stored | None], known: Stored | None = None
+) -> Talk[Stored | None]:
+    """Apply ``how`` to the record until nobody else comes between; None from it changes nothing. The record
+    as it then stands; None when there is none. ``known``: as it was read a moment ago.
+    """
+    for _ in range(TRIES):
+        stored = known or (yield from read(run))
+        known = None
+        if stored is None:
+            return None
+        changed = how(stored)
+        if changed is None or changed == stored:
+            return stored
+        try:
+            return parse((yield from talk.replace(CONFIGMAPS, manifest(changed))))
+        except Missing:
+            return None
+        except Conflict:
+            continue
+    raise Lost(f"the record of run {run} changes all the time; try again in a moment")
+
+
+def forget(stored: Stored) -> Talk[bool]:
+    """Delete the record, if it is still the one that was read. Whether it is gone."""
+    metadata = stored.body["metadata"]
+    try:
+        yield from talk.delete(
+            CONFIGMAPS, metadata["name"], uid=metadata["uid"], version=metadata["resourceVersion"]
+        )
+    except Conflict:
+        return False
+    return True
+
+
+# Finding.
+
+
+def selector(job: str | None = None, run: str | None = None) -> str:
+    """The label selector of records, of all of them or of one job's."""
+    parts = [f"{marks.MANAGED_BY}={US}", RECORD]
+    parts += [f"{marks.JOB}={job}"] if job else []
+    parts += [f"{marks.RUN}={run}"] if run else []
+    return ",".join(parts)
+
+
+def overdue(now: float) -> str:
+    """The label selector of records that ended more than 30 days ago, by the day."""
+    today = datetime.fromtimestamp(now, UTC)
+    kept = [_day((today - timedelta(days=n)).timestamp()) for n in range(-1, KEEP_SECONDS // 86400 + 1)]
+    return f"{selector()},{ENDED},{ENDED} notin ({','.join(kept)})"
+
+
+def is_overdue(stored: Stored, now: float) -> bool:
+    outcome = stored.record.outcome
+    return outcome is not None and now - outcome.at >= KEEP_SECONDS
+
+
+def _day(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,196 @@
+"""What is done on a cluster, written once and carried out blocking or async.
+
+A *talk* is a generator that asks for requests and is given their answers; it ends with a result. What a
+backend method does is a talk, in which nothing is sent, slept or awaited: `drive` and `adrive` do that. An
+error of the API is raised inside the talk, where it can be met like any other.
+
+A client may be killed between any two requests, and then nothing of its talk is carried out any more, no
+``finally`` either; so a talk has none, and each request leaves the cluster as the next reader can
+understand it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from allaboard.backends.kubernetes.resources import Resource
+from allaboard.errors import AllaboardError
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method of `Api` or `AsyncApi` with these arguments."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something of this machine that may take a moment: reading the files of a job, asking a store."""
+
+    do: Callable[[], Any]
+
+
+Ask = Call | Sleep | Work
+Talk = Generator[Ask, Any, T]
+
+
+def get(resource: Resource, name: str) -> Talk[Json]:
+    """Raises Missing."""
+    return _json((yield Call("get", (resource, name))))
+
+
+def list_all(
+    resource: Resource,
+    *,
+    labels: str | None = None,
+    fields: str | None = None,
+    limit: int = 500,
+    at_most: int | None = None,
+) -> Talk[list[Json]]:
+    """All pages. ``at_most``: the first so many are enough."""
+    options = {"labels": labels, "fields": fields, "limit": limit}
+    if at_most is not None:
+        options |= {"limit": min(limit, at_most), "at_most": at_most}
+    items, _ = yield Call("list", (resource,), options)
+    return list(items)
+
+
+def create(resource: Resource, body: Json) -> Talk[Json]:
+    """Raises Exists, Invalid, Forbidden."""
+    return _json((yield Call("create", (resource, body))))
+
+
+def replace(resource: Resource, body: Json) -> Talk[Json]:
+    """Compare-and-swap by the resourceVersion in the body. Raises Conflict or Missing."""
+    return _json((yield Call("replace", (resource, body))))
+
+
+def patch(resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Talk[Json]:
+    """A merge patch; ``metadata.uid`` in it is a precondition. Raises Conflict or Missing."""
+    return _json((yield Call("patch", (resource, name, body), {"sub": sub})))
+
+
+def delete(
+    resource: Resource,
+    name: str,
+    *,
+    uid: str | None = None,
+    version: str | None = None,
+    propagation: str = "Background",
+    grace: int | None = None,
+) -> Talk[None]:
+    """What is gone already is no error. Raises Conflict when a precondition does not hold."""
+    options = {"uid": uid, "resource_version": version, "propagation": propagation, "grace": grace}
+    yield Call("delete", (resource, name), options)
+
+
+def server_time() -> Talk[float]:
+    """Epoch seconds by the API server's clock."""
+    return float((yield Call("server_time")))
+
+
+def sleep(seconds: float) -> Talk[None]:
+    yield Sleep(seconds)
+
+
+def work(do: Callable[[], T]) -> Talk[T]:
+    found: T = yield Work(do)
+    return found
+
+
+def both(first: Talk[Any], *others: Talk[Any]) -> Talk[Sequence[Any]]:
+    """One after the other; the place where they could run side by side."""
+    found = [(yield from first)]
+    for other in others:
+        found.append((yield from other))
+    return found
+
+
+def drive(talk: Talk[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
+    """Hold a talk with a blocking client. ``pause`` sleeps."""
+
+    def answer(ask: Ask) -> Any:
+        match ask:
+            case Call(method, args, options):
+                return getattr(api, method)(*args, **options)
+            case Sleep(seconds):
+                return pause(seconds)
+            case Work(do):
+                return do()
+
+    ended, step = _begin(talk)
+    while not ended:
+        try:
+            reply = answer(step)
+        except AllaboardError as error:
+            ended, step = _throw(talk, error)
+        else:
+            ended, step = _send(talk, reply)
+    found: T = step
+    return found
+
+
+async def adrive(talk: Talk[T], api: Any, pause: Callable[[float], Any] = asyncio.sleep) -> T:
+    """The same talk with an async client."""
+
+    async def answer(ask: Ask) -> Any:
+        match ask:
+            case Call(method, args, options):
+                return await getattr(api, method)(*args, **options)
+            case Sleep(seconds):
+                return await pause(seconds)
+            case Work(do):
+                return await asyncio.to_thread(do)
+
+    ended, step = _begin(talk)
+    while not ended:
+        try:
+            reply = await answer(step)
+        except AllaboardError as error:
+            ended, step = _throw(talk, error)
+        else:
+            ended, step = _send(talk, reply)
+    found: T = step
+    return found
+
+
+# What the talk asks next, or (True, its result). Apart from `answer`, whose own StopIteration must not look
+# like the end.
+
+
+def _begin(talk: Talk[Any]) -> tuple[bool, Any]:
+    return _send(talk, None)
+
+
+def _send(talk: Talk[Any], reply: Any) -> tuple[bool, Any]:
+    try:
+        return False, talk.send(reply)
+    except StopIteration as end:
+        return True, end.value
+
+
+def _throw(talk: Talk[Any], error: AllaboardError) -> tuple[bool, Any]:
+    try:
+        return False, talk.throw(error)
+    except StopIteration as end:
+        return True, end.value
+
+
+def _json(answer: Any) -> Json:
+    found: Json = answer
+    return found

@@ -1,0 +1,678 @@
+"""A cluster in memory, for tests: ours and yours. What answers is at the level of
+`allaboard.backends.kubernetes.transport.Api`, so everything of the Kubernetes backend above the wire runs
+on it, without a network, a process or a second of waiting.
+
+>>> from allaboard.testing.cluster import FakeCluster
+>>> cluster = FakeCluster(trains_for=60)
+>>> import allaboard
+>>> from allaboard.testing import a_job
+>>> allaboard.run(a_job(image="registry.lab/train:1"), backend=cluster.backend()).ok
+True
+
+It keeps what the backend relies on: uids, resourceVersions, preconditions, AlreadyExists, strict fields (of
+the objects that we write), label and field selectors, finalizers, graceful deletion, garbage collection by
+owner, watches and 410. A Training Operator, a kubelet and a garbage collector act when time passes, which
+it does in `tick` alone: it is also what a blocked client does instead of sleeping.
+
+What goes wrong is scripted per client: ``cluster.client(faults={3: "die"})`` kills that client as its third
+request would be sent. The client of a real cluster is killed between any two requests just the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from allaboard.backends.kubernetes import resources
+from allaboard.backends.kubernetes.errors import (
+    ApiError,
+    Cause,
+    Conflict,
+    Exists,
+    Gone,
+    Invalid,
+    Missing,
+)
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, NAMESPACES, PODS, PYTORCHJOBS, Resource
+from allaboard.errors import BackendUnreachable
+from allaboard.testing.operator import FakeOperator
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+
+Json = dict[str, Any]
+Key = tuple[str, str, str, str]
+
+SERVED = tuple(v for v in vars(resources).values() if isinstance(v, Resource))
+FOREGROUND = "foregroundDeletion"
+_FIELDS = {
+    "ConfigMap": {"data", "binaryData", "immutable"},
+    "Lease": {"spec"},
+    "Event": {
+        "involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count", "type",
+        "eventTime", "series", "action", "related", "reportingComponent", "reportingInstance",
+    },
+    "PyTorchJob": {"spec", "status"},
+    "PodGroup": {"spec", "status"},
+}  # fmt: skip
+_SPECS = {
+    "PyTorchJob": {"elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs", "runPolicy"},
+    "Lease": {
+        "acquireTime", "holderIdentity", "leaseDurationSeconds", "leaseTransitions", "preferredHolder",
+        "renewTime", "strategy",
+    },
+}  # fmt: skip
+_METADATA = {
+    "annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+    "generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences",
+    "resourceVersion", "selfLink", "uid",
+}  # fmt: skip
+
+
+class Died(BaseException):
+    """The client was killed: nothing of it runs any more. Deliberately no Exception."""
+
+
+class FakeCluster:
+    """``trains_for``: seconds until every member of a job ends well; None: it trains until somebody ends it.
+    ``served``: the kinds that it knows. ``now``: its clock, epoch seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        trains_for: float | None = None,
+        namespaces: Sequence[str] = ("default", "kube-system"),
+        served: Sequence[Resource] = SERVED,
+        now: float = 1_790_000_000.0,
+    ) -> None:
+        self.now, self.namespaces, self.served = now, list(namespaces), tuple(served)
+        self.objects: dict[Key, Json] = {}
+        self.history: list[tuple[int, str, Key, Json]] = []
+        self.requests: list[tuple[str, str, str]] = []
+        self.logs: dict[tuple[str, str], str] = {}
+        self.refusals: list[tuple[Resource, str, ApiError]] = []
+        self.compacted = 0
+        self.operator = FakeOperator(self, trains_for)
+        self.lock = threading.RLock()
+        self._version = itertools.count(101)
+        self._uids = (f"{n:08d}-0000-4000-8000-000000000000" for n in itertools.count(1))
+
+    # For tests: clients, time, and a look inside.
+
+    def client(
+        self, faults: Mapping[int, str | Exception] | None = None, namespace: str = "default"
+    ) -> FakeApi:
+        """A blocking client. ``faults``: by the number of the request (from 1): ``die`` (killed before it is
+        sent), ``die-after`` (killed before its answer), ``lost`` (carried out, its answer lost, sent again),
+        ``unreachable`` (never carried out), ``unreachable-after`` (carried out; no answer ever came), or an
+        error to be raised.
+        """
+        return FakeApi(self, dict(faults or {}), namespace)
+
+    def backend(self, faults: Mapping[int, str | Exception] | None = None, **given: Any) -> KubernetesBackend:
+        """A backend over a new client, whose waiting makes time pass here."""
+        from allaboard.backends.kubernetes.backend import KubernetesBackend
+
+        return KubernetesBackend(cast("Api", self.client(faults)), pause=self.tick, **given)
+
+    def async_backend(
+        self, faults: Mapping[int, str | Exception] | None = None, **given: Any
+    ) -> AsyncKubernetesBackend:
+        from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+
+        async def pause(seconds: float) -> None:
+            self.tick(seconds)
+
+        api = AsyncFakeApi(self.client(faults))
+        return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **given)
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """Let time pass: in steps of a second, the operator, the kubelet and the garbage collector act."""
+        left = max(seconds, 0.001)
+        while left > 0:
+            step = min(1.0, left)
+            left -= step
+            with self.lock:
+                self.now += step
+                self._collect()
+                self.operator.act()
+                self._collect()
+
+    def all(self, resource: Resource, namespace: str = "default") -> list[Json]:
+        """Copies of all objects of a kind, by name."""
+        with self.lock:
+            found = [
+                o
+                for k, o in sorted(self.objects.items())
+                if k[:3] == (resource.group, resource.plural, namespace)
+            ]
+            return copy.deepcopy(found)
+
+    def one(self, resource: Resource, name: str, namespace: str = "default") -> Json | None:
+        found = self.objects.get(_key(resource, namespace, name))
+        return copy.deepcopy(found)
+
+    def refuse(self, resource: Resource, error: ApiError, name: str = "") -> None:
+        """From now on, creating such an object fails with this: a quota, RBAC, a webhook."""
+        self.refusals.append((resource, name, error))
+
+    def compact(self) -> None:
+        """Forget the past: watches that resume from it get 410."""
+        self.compacted = self._version_now()
+
+    def end_members(self, job: str, exit_code: int = 0) -> None:
+        """All running members of this job end with this exit code at the next tick."""
+        self.operator.end(job, exit_code)
+
+    # What the API server does. Namespaces are given, objects are copies.
+
+    def get(self, resource: Resource, name: str, namespace: str) -> Json:
+        self._serves(resource)
+        found = self.objects.get(_key(resource, namespace, name))
+        if found is None:
+            raise _missing(resource, name)
+        return copy.deepcopy(found)
+
+    def list(
+        self, resource: Resource, namespace: str, labels: str | None, fields: str | None
+    ) -> tuple[list[Json], str]:
+        self._serves(resource)
+        matches = _selector(labels)
+        found = [
+            copy.deepcopy(o)
+            for (group, plural, ns, _), o in sorted(self.objects.items())
+            if (group, plural) == (resource.group, resource.plural)
+            and namespace in ("", ns)
+            and matches(o["metadata"].get("labels", {}))
+            and _fields_match(fields, o)
+        ]
+        return found, str(self._version_now())
+
+    def create(self, resource: Resource, body: Json, namespace: str, dry_run: bool = False) -> Json:
+        self._serves(resource)
+        _validate(resource, body)
+        name = body["metadata"]["name"]
+        if resource.namespaced and namespace not in self.namespaces:
+            raise _missing(NAMESPACES, namespace)
+        for refused, only, error in self.refusals:
+            if refused == resource and only in ("", name):
+                raise error
+        if _key(resource, namespace, name) in self.objects:
+            raise Exists(f'{resource.name} "{name}" already exists', status=409, reason="AlreadyExists")
+        made = copy.deepcopy(body)
+        if made["metadata"].get("resourceVersion"):
+            raise Invalid("resourceVersion should not be set on objects to be created", status=400)
+        made.pop("status", None)
+        made["metadata"] |= {
+            "namespace": namespace,
+            "uid": next(self._uids),
+            "creationTimestamp": stamp(self.now),
+            "generation": 1,
+        }
+        if resource is PYTORCHJOBS or resource.kind == "PyTorchJob":
+            made["spec"].setdefault("runPolicy", {}).setdefault("suspend", False)
+        if not dry_run:
+            self._put(resource, made, "ADDED")
+        return copy.deepcopy(made)
+
+    def replace(self, resource: Resource, body: Json, namespace: str, sub: str | None = None) -> Json:
+        name = body["metadata"]["name"]
+        old = self.get(resource, name, namespace)
+        _validate(resource, body)
+        self._compare(resource, old, body["metadata"])
+        return self._update(resource, old, copy.deepcopy(body), sub)
+
+    def patch(
+        self, resource: Resource, name: str, body: Json, namespace: str, sub: str | None = None
+    ) -> Json:
+        old = self.get(resource, name, namespace)
+        self._compare(resource, old, body.get("metadata", {}))
+        new = merged(old, body)
+        _validate(resource, new)
+        return self._update(resource, old, new, sub)
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str = "Background",
+        grace: int | None = None,
+    ) -> None:
+        self._serves(resource)
+        old = self.objects.get(_key(resource, namespace, name))
+        if old is None:
+            return
+        self._compare(resource, old, {"uid": uid, "resourceVersion": resource_version})
+        new = copy.deepcopy(old)
+        metadata = new["metadata"]
+        if propagation == "Foreground" and FOREGROUND not in metadata.get("finalizers", []):
+            metadata["finalizers"] = [*metadata.get("finalizers", []), FOREGROUND]
+        waits = resource == PODS and new.get("status", {}).get("phase") == "Running" and grace != 0
+        if metadata.get("finalizers") or waits:
+            metadata.setdefault("deletionTimestamp", stamp(self.now))
+            if resource == PODS:
+                given = new["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
+                metadata["deletionGracePeriodSeconds"] = given
+            if new != old:
+                self._put(resource, new, "MODIFIED")
+            return
+        self._remove(resource, old)
+
+    # The store.
+
+    def _serves(self, resource: Resource) -> None:
+        if resource not in self.served:
+            error = Missing("the server could not find the requested resource", status=404, reason="NotFound")
+            error.unserved = True
+            raise error
+
+    def _compare(self, resource: Resource, old: Json, wanted: Mapping[str, Any]) -> None:
+        for what in ("uid", "resourceVersion"):
+            if wanted.get(what) and wanted[what] != old["metadata"][what]:
+                raise Conflict(
+                    f'Operation cannot be fulfilled on {resource.name} "{old["metadata"]["name"]}": the '
+                    f"{what} in the precondition ({wanted[what]}) is not that of the object",
+                    status=409,
+                    reason="Conflict",
+                )
+
+    def _update(self, resource: Resource, old: Json, new: Json, sub: str | None) -> Json:
+        if sub == "status":
+            new = {**old, "status": new.get("status", {})}
+        elif "status" in old:
+            new["status"] = old["status"]
+        for fixed in (
+            "uid",
+            "creationTimestamp",
+            "namespace",
+            "generation",
+            "resourceVersion",
+            "deletionTimestamp",
+        ):
+            new["metadata"].pop(fixed, None)
+            if fixed in old["metadata"]:
+                new["metadata"][fixed] = old["metadata"][fixed]
+        if new == old:
+            return copy.deepcopy(old)
+        if new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
+        if "deletionTimestamp" in new["metadata"] and not new["metadata"].get("finalizers"):
+            self._remove(resource, new)
+        else:
+            self._put(resource, new, "MODIFIED")
+        return copy.deepcopy(new)
+
+    def _put(self, resource: Resource, body: Json, change: str) -> None:
+        number = next(self._version)
+        body["metadata"]["resourceVersion"] = str(number)
+        key = _key(resource, body["metadata"]["namespace"], body["metadata"]["name"])
+        self.objects[key] = body
+        self.history.append((number, change, key, copy.deepcopy(body)))
+
+    def _remove(self, resource: Resource, body: Json) -> None:
+        key = _key(resource, body["metadata"]["namespace"], body["metadata"]["name"])
+        self.objects.pop(key, None)
+        self.history.append((next(self._version), "DELETED", key, copy.deepcopy(body)))
+
+    def _version_now(self) -> int:
+        return self.history[-1][0] if self.history else 100
+
+    def _collect(self) -> None:
+        """The garbage collector: objects whose owners are all gone go; an owner that waits for its dependents
+        goes once there are none.
+        """
+        changed = True
+        while changed:
+            changed = False
+            living = {o["metadata"]["uid"]: o for o in self.objects.values()}
+            for (group, plural, namespace, name), body in list(self.objects.items()):
+                resource = next(r for r in self.served if (r.group, r.plural) == (group, plural))
+                metadata = body["metadata"]
+                owners = [living.get(ref["uid"]) for ref in metadata.get("ownerReferences", [])]
+                orphaned = owners and not any(owners)
+                ending = owners and all(
+                    o is not None and FOREGROUND in o["metadata"].get("finalizers", [])
+                    and "deletionTimestamp" in o["metadata"]
+                    for o in owners
+                )  # fmt: skip
+                if (orphaned or ending) and "deletionTimestamp" not in metadata:
+                    self.delete(resource, name, namespace)
+                    changed = True
+                elif "deletionTimestamp" in metadata and FOREGROUND in metadata.get("finalizers", []):
+                    blocking = any(
+                        ref["uid"] == metadata["uid"] and ref.get("blockOwnerDeletion")
+                        for o in self.objects.values()
+                        for ref in o["metadata"].get("ownerReferences", [])
+                    )
+                    if not blocking:
+                        self._remove(resource, body)
+                        changed = True
+
+
+class FakeApi:
+    """A client of a `FakeCluster`, with the methods of `Api`. ``sent``: how many requests it has made."""
+
+    def __init__(self, cluster: FakeCluster, faults: dict[int, str | Exception], namespace: str) -> None:
+        self.cluster, self.faults, self.namespace = cluster, faults, namespace
+        self.sent = 0
+        self.dead = False
+        self.server = "https://fake.example:6443"
+        self.identity = "fake"
+
+    def get(self, resource: Resource, name: str, namespace: str | None = None, *, query: Any = None) -> Json:
+        found: Json = self._ask(
+            "get", resource, name, namespace, lambda ns: self.cluster.get(resource, name, ns)
+        )
+        return found
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int | None = 500,
+        resource_version: str | None = None,
+        table: bool = False,
+    ) -> tuple[list[Json], str]:
+        found: tuple[list[Json], str] = self._ask(
+            "list", resource, "", namespace, lambda ns: self.cluster.list(resource, ns, labels, fields)
+        )
+        return ([_row(o) for o in found[0]], found[1]) if table else found
+
+    def create(
+        self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Json:
+        name = body["metadata"]["name"]
+        found: Json = self._ask(
+            "create", resource, name, namespace, lambda ns: self.cluster.create(resource, body, ns, dry_run)
+        )
+        return found
+
+    def replace(
+        self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
+    ) -> Json:
+        name = body["metadata"]["name"]
+        found: Json = self._ask(
+            "replace", resource, name, namespace, lambda ns: self.cluster.replace(resource, body, ns, sub)
+        )
+        return found
+
+    def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        kind: str = "merge",
+        sub: str | None = None,
+    ) -> Json:
+        assert kind == "merge", f"the fake cluster knows merge patches alone, not {kind}"
+        found: Json = self._ask(
+            "patch", resource, name, namespace, lambda ns: self.cluster.patch(resource, name, body, ns, sub)
+        )
+        return found
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str = "Background",
+        grace: int | None = None,
+    ) -> None:
+        self._ask(
+            "delete",
+            resource,
+            name,
+            namespace,
+            lambda ns: self.cluster.delete(resource, name, ns, uid, resource_version, propagation, grace),
+        )
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str,
+        table: bool = False,
+        **_: Any,
+    ) -> Iterator[tuple[str, Json]]:
+        """What happened since; then the stream ends, as a server's does. Raises Gone."""
+        matches = _selector(labels)
+
+        def since(ns: str) -> list[tuple[str, Json]]:
+            if int(resource_version or 0) < self.cluster.compacted:
+                raise Gone("too old resource version", status=410, reason="Expired")
+            return [
+                (change, _row(body) if table else body)
+                for number, change, key, body in self.cluster.history
+                if number > int(resource_version or 0)
+                and key[:2] == (resource.group, resource.plural)
+                and ns in ("", key[2])
+                and matches(body["metadata"].get("labels", {}))
+                and _fields_match(fields, body)
+            ]
+
+        yield from self._ask("watch", resource, "", namespace, since)
+
+    def log(
+        self, pod: str, namespace: str | None = None, *, container: str | None = None, **_: Any
+    ) -> Iterator[bytes]:
+        text: str = self._ask("log", PODS, pod, namespace, lambda ns: self.cluster.logs.get((ns, pod), ""))
+        yield from (line.encode() for line in text.splitlines(keepends=True))
+
+    def raw(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
+        return self._ask(f"raw {method}", CONFIGMAPS, path, None, lambda ns: self.cluster.operator.raw(path))
+
+    def server_time(self) -> float:
+        return self.cluster.now
+
+    def close(self) -> None:
+        return None
+
+    def _ask(
+        self, verb: str, resource: Resource, name: str, namespace: str | None, act: Callable[[str], Any]
+    ) -> Any:
+        if self.dead:
+            raise Died
+        self.sent += 1
+        fault = self.faults.get(self.sent)
+        with self.cluster.lock:
+            if fault == "die":
+                self.dead = True
+                raise Died(f"killed before request {self.sent}: {verb} {resource.name} {name}")
+            if isinstance(fault, Exception):
+                raise fault
+            if fault == "unreachable":
+                raise BackendUnreachable(f"API server {self.server} is not there; asked for: {verb} {name}")
+            self.cluster.requests.append((verb, resource.name, name))
+            try:
+                answer = act(self.namespace if namespace is None else namespace)
+            except ApiError:
+                if fault == "die-after":
+                    self.dead = True
+                    raise Died from None
+                raise
+            if fault == "die-after":
+                self.dead = True
+                raise Died(f"killed before the answer to request {self.sent}: {verb} {resource.name} {name}")
+            if fault == "unreachable-after":
+                raise BackendUnreachable(f"API server {self.server} gave no answer to: {verb} {name}")
+            if fault == "lost":  # the transport sends it again
+                try:
+                    return act(self.namespace if namespace is None else namespace)
+                except ApiError as error:
+                    error.retried = True
+                    raise
+            return answer
+
+
+class AsyncFakeApi:
+    """The same client with the methods of `AsyncApi`."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.namespace, self.server, self.identity = api.namespace, api.server, api.identity
+
+    async def get(self, *args: Any, **options: Any) -> Json:
+        return self.api.get(*args, **options)
+
+    async def list(self, *args: Any, **options: Any) -> tuple[list[Json], str]:
+        return self.api.list(*args, **options)
+
+    async def create(self, *args: Any, **options: Any) -> Json:
+        return self.api.create(*args, **options)
+
+    async def replace(self, *args: Any, **options: Any) -> Json:
+        return self.api.replace(*args, **options)
+
+    async def patch(self, *args: Any, **options: Any) -> Json:
+        return self.api.patch(*args, **options)
+
+    async def delete(self, *args: Any, **options: Any) -> None:
+        return self.api.delete(*args, **options)
+
+    async def watch(self, *args: Any, **options: Any) -> AsyncIterator[tuple[str, Json]]:
+        for event in self.api.watch(*args, **options):
+            yield event
+
+    async def log(self, *args: Any, **options: Any) -> AsyncIterator[bytes]:
+        for line in self.api.log(*args, **options):
+            yield line
+
+    async def raw(self, *args: Any, **options: Any) -> Any:
+        return self.api.raw(*args, **options)
+
+    async def server_time(self) -> float:
+        return self.api.server_time()
+
+    async def close(self) -> None:
+        return None
+
+
+# Rules of the API server, each as small as it is.
+
+
+def stamp(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def merged(old: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    found = dict(copy.deepcopy(old)) if isinstance(old, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), value)
+    return found
+
+
+def _key(resource: Resource, namespace: str, name: str) -> Key:
+    return resource.group, resource.plural, namespace if resource.namespaced else "", name
+
+
+def _missing(resource: Resource, name: str) -> Missing:
+    error = Missing(f'{resource.name} "{name}" not found', status=404, reason="NotFound")
+    error.absent = (resource.plural, name)
+    return error
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def _validate(resource: Resource, body: Json) -> None:
+    """Raises Invalid with every cause."""
+    if (body.get("apiVersion"), body.get("kind")) != (resource.api_version, resource.kind):
+        raise Invalid(f"the object is {body.get('kind')}, not {resource.kind}", status=400)
+    unknown = [f"metadata.{f}" for f in body["metadata"] if f not in _METADATA]
+    known = _FIELDS.get(resource.kind)
+    if known is not None:
+        unknown += [f for f in body if f not in known | {"apiVersion", "kind", "metadata"}]
+    if resource.kind in _SPECS:
+        unknown += [f"spec.{f}" for f in body.get("spec", {}) if f not in _SPECS[resource.kind]]
+    if unknown:
+        said = ", ".join(f'unknown field "{f}"' for f in unknown)
+        raise Invalid(
+            f"strict decoding error: {said}",
+            status=400,
+            reason="BadRequest",
+            causes=[Cause(f, "unknown field", "UnknownField") for f in unknown],
+        )
+    causes = []
+    if not _NAME.fullmatch(body["metadata"].get("name", "")):
+        causes.append(Cause("metadata.name", f"Invalid value: {body['metadata'].get('name')!r}"))
+    for name, value in body["metadata"].get("labels", {}).items():
+        if not isinstance(value, str) or not _LABEL.fullmatch(value):
+            causes.append(Cause("metadata.labels", f"Invalid value: {name}: {value!r}"))
+    for name, value in body["metadata"].get("annotations", {}).items():
+        if not isinstance(value, str):
+            causes.append(Cause("metadata.annotations", f"{name}: must be a string, is {value!r}"))
+    if resource == CONFIGMAPS and sum(map(len, (body.get("data") or {}).values())) > 1 << 20:
+        causes.append(Cause("data", "Too long: must have at most 1048576 bytes"))
+    if causes:
+        raise Invalid("; ".join(map(str, causes)), status=422, reason="Invalid", causes=causes)
+
+
+def _selector(text: str | None) -> Callable[[Mapping[str, str]], bool]:
+    parts = re.split(r",(?![^()]*\))", text) if text else []
+
+    def matches(labels: Mapping[str, str]) -> bool:
+        return all(_holds(part.strip(), labels) for part in parts)
+
+    return matches
+
+
+def _holds(part: str, labels: Mapping[str, str]) -> bool:
+    if found := re.fullmatch(r"(\S+) (in|notin) \((.*)\)", part):
+        name, word, values = found.groups()
+        within = labels.get(name) in [v.strip() for v in values.split(",")]
+        return within if word == "in" else not within
+    if "!=" in part:
+        name, _, value = part.partition("!=")
+        return labels.get(name) != value
+    if "=" in part:
+        name, _, value = part.replace("==", "=").partition("=")
+        return labels.get(name) == value
+    return part.removeprefix("!") not in labels if part.startswith("!") else part in labels
+
+
+def _fields_match(text: str | None, body: Json) -> bool:
+    for part in text.split(",") if text else []:
+        path, _, value = part.partition("=")
+        found: Any = body
+        for name in path.split("."):
+            found = (found or {}).get(name)
+        if str(found or "") != value:
+            return False
+    return True
+
+
+def _row(body: Json) -> Json:
+    """A Table row without its object: what the printer columns of a job show."""
+    conditions = body.get("status", {}).get("conditions", [])
+    return {"Name": body["metadata"]["name"], "State": conditions[-1]["type"] if conditions else ""}
+
+
+__all__ = ["AsyncFakeApi", "Died", "FakeApi", "FakeCluster", "merged", "stamp"]

@@ -1,0 +1,315 @@
+"""The Training Operator and the kubelet of a `FakeCluster`: what they do to PyTorchJobs and pods, in small.
+
+Only as much as a client can tell: conditions and their order, pods of the right names and labels, owners, the
+deadline that is looked at when something changes and at no other time, clean-up, ttl, suspension. Sources
+as in `allaboard.engines.pytorchjob`.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from allaboard.backends.kubernetes.resources import PODS, PYTORCHJOBS
+
+if TYPE_CHECKING:
+    from allaboard.testing.cluster import FakeCluster
+
+Json = dict[str, Any]
+KUBEFLOW = "training.kubeflow.org"
+
+
+class FakeOperator:
+    """``trains_for``: seconds until a member ends well, None: never by itself. ``paused``: the operator is
+    away. ``stuck``: pods of these names never leave (their node is gone).
+    """
+
+    def __init__(self, cluster: FakeCluster, trains_for: float | None) -> None:
+        self.cluster, self.trains_for = cluster, trains_for
+        self.paused = False
+        self.starts_after = 0.0
+        self.stuck: set[str] = set()
+        self.ends: dict[str, int] = {}
+        self._looked: dict[str, tuple[str, ...]] = {}
+
+    def end(self, job: str, exit_code: int) -> None:
+        self.ends[job] = exit_code
+
+    def act(self) -> None:
+        """What happens when time has passed: first in the pods, then to the jobs."""
+        for pod in self._pods():
+            self._kubelet(pod)
+        if not self.paused:
+            for body in self._jobs():
+                self._reconcile(body)
+        self.ends.clear()
+
+    def raw(self, path: str) -> Json:
+        """Discovery: the groups and kinds that are served."""
+        served = self.cluster.served
+        if path == "/apis":
+            groups = sorted({r.group for r in served if r.group})
+            return {"groups": [{"name": g} for g in groups]}
+        of = [r for r in served if path in (f"/apis/{r.group}/{r.version}", f"/api/{r.version}")]
+        return {"resources": [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced} for r in of]}
+
+    def _jobs(self) -> list[Json]:
+        return self._of(PYTORCHJOBS.plural)
+
+    def _pods(self) -> list[Json]:
+        return self._of(PODS.plural)
+
+    def _of(self, plural: str) -> list[Json]:
+        return [copy.deepcopy(o) for k, o in list(self.cluster.objects.items()) if k[1] == plural]
+
+    # The kubelet.
+
+    def _kubelet(self, pod: Json) -> None:
+        cluster, metadata, status = self.cluster, pod["metadata"], pod.setdefault("status", {})
+        if "deletionTimestamp" in metadata:
+            if metadata["name"] not in self.stuck:
+                cluster._remove(PODS, pod)
+            return
+        phase = status.get("phase", "Pending")
+        if phase == "Pending" and cluster.now >= _epoch(metadata["creationTimestamp"]) + self.starts_after:
+            self._set(pod, phase="Running", ready=True)
+        elif phase == "Running":
+            job = metadata["labels"][f"{KUBEFLOW}/job-name"]
+            began = _epoch(status["startTime"])
+            if job in self.ends:
+                self._member_ends(pod, self.ends[job])
+            elif self.trains_for is not None and cluster.now >= began + self.trains_for:
+                self._member_ends(pod, 0)
+
+    def _member_ends(self, pod: Json, exit_code: int) -> None:
+        if exit_code and pod["spec"].get("restartPolicy") in ("OnFailure", "Always"):
+            statuses = pod["status"]["containerStatuses"]
+            statuses[0]["restartCount"] += 1
+            statuses[0]["lastState"] = {"terminated": self._terminated(exit_code)}
+            self.cluster._put(PODS, pod, "MODIFIED")
+        else:
+            self._set(pod, phase="Failed" if exit_code else "Succeeded", exit_code=exit_code)
+
+    def _terminated(self, exit_code: int) -> Json:
+        from allaboard.testing.cluster import stamp
+
+        now = stamp(self.cluster.now)
+        reason = "Error" if exit_code else "Completed"
+        return {"exitCode": exit_code, "reason": reason, "startedAt": now, "finishedAt": now}
+
+    def _set(self, pod: Json, *, phase: str, ready: bool = False, exit_code: int | None = None) -> None:
+        from allaboard.testing.cluster import stamp
+
+        now = stamp(self.cluster.now)
+        before = pod.get("status", {})
+        name = pod["spec"]["containers"][0]["name"]
+        restarts = (before.get("containerStatuses") or [{}])[0].get("restartCount", 0)
+        running = {"running": {"startedAt": now}}
+        state = running if exit_code is None else {"terminated": self._terminated(exit_code)}
+        pod["spec"]["nodeName"] = "node-1"
+        pod["status"] = {
+            "phase": phase,
+            "startTime": before.get("startTime", now),
+            "podIP": "10.0.0.1",
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": now}
+                for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+            ],
+            "containerStatuses": [
+                {
+                    "name": name,
+                    "containerID": f"fake://{pod['metadata']['uid']}/{restarts}",
+                    "image": pod["spec"]["containers"][0].get("image", ""),
+                    "imageID": "",
+                    "ready": ready,
+                    "restartCount": restarts,
+                    "state": state,
+                    "lastState": {},
+                }
+            ],
+        }
+        self.cluster._put(PODS, pod, "MODIFIED")
+
+    # The operator.
+
+    def _reconcile(self, job: Json) -> None:
+        metadata, name = job["metadata"], job["metadata"]["name"]
+        if "deletionTimestamp" in metadata:
+            return
+        pods = self._pods_of(job)
+        # It wakes when the job or a pod of it changed. Deadlines have no timer of their own.
+        woken = (metadata["resourceVersion"], *(p["metadata"]["resourceVersion"] for p in pods))
+        finished = _true(job, "Succeeded") or _true(job, "Failed")
+        if finished:
+            self._after_the_end(job, pods)
+            return
+        if self._looked.get(metadata["uid"]) == woken:
+            return
+        before = copy.deepcopy(job)
+        self._work(job, pods)
+        if job != before:
+            self.cluster._put(PYTORCHJOBS, job, "MODIFIED")
+        now = self.cluster.objects.get((PYTORCHJOBS.group, PYTORCHJOBS.plural, metadata["namespace"], name))
+        if now is not None:
+            versions = (p["metadata"]["resourceVersion"] for p in self._pods_of(job))
+            self._looked[metadata["uid"]] = (now["metadata"]["resourceVersion"], *versions)
+
+    def _work(self, job: Json, pods: list[Json]) -> None:
+        policy, status = job["spec"].get("runPolicy", {}), job.setdefault("status", {})
+        name = job["metadata"]["name"]
+        self._condition(job, "Created", f"PyTorchJob {name} is created.")
+        if policy.get("suspend"):
+            for pod in pods:
+                self._delete(pod)
+            self._flip(job, "Running", "PyTorchJobSuspended")
+            self._condition(job, "Suspended", f"PyTorchJob {name} is suspended.")
+            return
+        if _true(job, "Suspended"):
+            self._flip(job, "Suspended", "PyTorchJobResumed")
+            status["startTime"] = self._now()
+        status.setdefault("startTime", self._now())
+        limit = policy.get("activeDeadlineSeconds")
+        if limit is not None and self.cluster.now - _epoch(status["startTime"]) >= limit:
+            self._finish(
+                job, "Failed", f"Job {name} has failed because it was active longer than specified deadline"
+            )
+            return
+        if self._over_the_limit(job, pods):
+            self._finish(
+                job, "Failed", f"Job {name} has failed because it has reached the specified backoff limit"
+            )
+            return
+        self._members(job, pods)
+
+    def _over_the_limit(self, job: Json, pods: list[Json]) -> bool:
+        limit = job["spec"].get("runPolicy", {}).get("backoffLimit")
+        counts = [
+            s["restartCount"] for p in pods for s in p.get("status", {}).get("containerStatuses", [])
+            if p["status"]["phase"] == "Running"
+        ]  # fmt: skip
+        return limit is not None and sum(counts) >= max(limit, 1) > 0
+
+    def _members(self, job: Json, pods: list[Json]) -> None:
+        name, found = job["metadata"]["name"], {p["metadata"]["name"]: p for p in pods}
+        statuses: Json = {}
+        deciding, running = "", False
+        for role, spec in job["spec"]["pytorchReplicaSpecs"].items():
+            deciding = deciding if deciding == "Master" else role
+            members = []
+            for index in range(spec.get("replicas", 1)):
+                pod = found.get(f"{name}-{role.lower()}-{index}") or self._create(job, role, index, spec)
+                members.append(pod)
+            phases = [p.get("status", {}).get("phase", "Pending") for p in members]
+            counts = {w: phases.count(w.title()) for w in ("succeeded", "failed")}
+            counts["active"] = phases.count("Running")
+            statuses[role] = {k: v for k, v in counts.items() if v}
+            if counts["failed"]:
+                self._finish(
+                    job,
+                    "Failed",
+                    f"PyTorchJob {name} is failed because {counts['failed']} {role} replica(s) failed.",
+                )
+                return
+            if role == deciding:
+                running = counts["active"] > 0
+                if counts["succeeded"] == len(members):
+                    job["status"]["replicaStatuses"] = statuses
+                    self._finish(job, "Succeeded", f"PyTorchJob {name} is successfully completed.")
+                    return
+        job["status"]["replicaStatuses"] = statuses
+        if running:
+            self._condition(job, "Running", f"PyTorchJob {name} is running.")
+
+    def _create(self, job: Json, role: str, index: int, spec: Json) -> Json:
+        metadata, template = job["metadata"], copy.deepcopy(spec["template"])
+        labels = {
+            **template.get("metadata", {}).get("labels", {}),
+            f"{KUBEFLOW}/job-name": metadata["name"],
+            f"{KUBEFLOW}/operator-name": "pytorchjob-controller",
+            f"{KUBEFLOW}/replica-type": role.lower(),
+            f"{KUBEFLOW}/replica-index": str(index),
+        }
+        owner = {
+            "apiVersion": PYTORCHJOBS.api_version,
+            "kind": PYTORCHJOBS.kind,
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{metadata['name']}-{role.lower()}-{index}",
+                "labels": labels,
+                "annotations": template.get("metadata", {}).get("annotations", {}),
+                "ownerReferences": [owner],
+            },
+            "spec": {**template["spec"], "restartPolicy": spec.get("restartPolicy", "OnFailure")},
+        }
+        return self.cluster.create(PODS, body, metadata["namespace"])
+
+    def _after_the_end(self, job: Json, pods: list[Json]) -> None:
+        policy = job["spec"].get("runPolicy", {})
+        clean = policy.get("cleanPodPolicy", "None")
+        for pod in pods:
+            living = pod.get("status", {}).get("phase", "Pending") in ("Running", "Pending")
+            if (clean == "All" or (clean == "Running" and living)) and "deletionTimestamp" not in pod[
+                "metadata"
+            ]:
+                self._delete(pod)
+        ttl, done = policy.get("ttlSecondsAfterFinished"), job["status"].get("completionTime")
+        if ttl is not None and done is not None and self.cluster.now >= _epoch(done) + ttl:
+            self.cluster.delete(PYTORCHJOBS, job["metadata"]["name"], job["metadata"]["namespace"])
+
+    def _finish(self, job: Json, kind: str, message: str) -> None:
+        self._flip(job, "Running", None)
+        self._condition(job, kind, message)
+        job["status"].setdefault("completionTime", self._now())
+
+    def _condition(self, job: Json, kind: str, message: str) -> None:
+        if _true(job, kind):
+            return
+        now = self._now()
+        kept = [c for c in job["status"].get("conditions", []) if c["type"] != kind]
+        new = {
+            "type": kind,
+            "status": "True",
+            "reason": f"PyTorchJob{kind}",
+            "message": message,
+            "lastUpdateTime": now,
+            "lastTransitionTime": now,
+        }
+        job["status"]["conditions"] = [*kept, new]
+
+    def _flip(self, job: Json, kind: str, reason: str | None) -> None:
+        for condition in job["status"].get("conditions", []):
+            if condition["type"] == kind and condition["status"] == "True":
+                condition["status"] = "False"
+                condition["reason"] = reason or condition["reason"]
+
+    def _pods_of(self, job: Json) -> list[Json]:
+        uid = job["metadata"]["uid"]
+        return [
+            p for p in self._pods() if any(r["uid"] == uid for r in p["metadata"].get("ownerReferences", []))
+        ]
+
+    def _delete(self, pod: Json) -> None:
+        self.cluster.delete(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
+
+    def _now(self) -> str:
+        from allaboard.testing.cluster import stamp
+
+        return stamp(self.cluster.now)
+
+
+def _true(job: Json, kind: str) -> bool:
+    return any(
+        c["type"] == kind and c["status"] == "True" for c in job.get("status", {}).get("conditions", [])
+    )
+
+
+def _epoch(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,433 @@
+"""Runs on a cluster in memory: the table of contract section 1, and a client that is killed between any two
+of its requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard import marks
+from allaboard.backends.base import Handle, Plan, Stopped
+from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.checking import checked
+from allaboard.errors import BackendUnreachable, Conflict, SpecChanged
+from allaboard.observation import Observation, Owner, State
+from allaboard.status import state_of
+from allaboard.testing import a_job
+from allaboard.testing.cluster import Died, FakeCluster
+
+ME, YOU = Owner("me"), Owner("you")
+DEFERRED = Owner("me", phase="deferred", kind="orchestrated")
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def a_plan(key: str = "k", **fields: Any) -> Plan:
+    """A job of a master and a worker, which ships a file."""
+    return Plan(checked(a_job(image="lab/train:1", **fields)), key)
+
+
+def a_plan_with_code(folder: Path, text: str = "print('up')\n", **fields: Any) -> Plan:
+    (folder / "train.py").write_text(text)
+    plan = a_plan(code=["train.py"], **fields)
+    return replace(plan, job=type(plan.job)(folder=str(folder), **plan.job.as_mapping()))
+
+
+def running(cluster: FakeCluster, backend: KubernetesBackend, run: str) -> Observation:
+    cluster.tick(3)
+    seen = backend.observe(run)
+    assert state_of(seen) is State.RUNNING, seen
+    return seen
+
+
+def state(backend: KubernetesBackend, run: str) -> State:
+    return state_of(backend.observe(run))
+
+
+def jobs(cluster: FakeCluster) -> list[str]:
+    return [j["metadata"]["name"] for j in cluster.all(PYTORCHJOBS)]
+
+
+def record(cluster: FakeCluster, run: str) -> Any:
+    body = cluster.one(CONFIGMAPS, marks.record_name(run))
+    assert body is not None
+    return records.parse(body).record
+
+
+# Launching, and the table of contract section 1.
+
+
+def test_a_run_goes_from_created_to_succeeded(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.end_members(handle.run)
+    cluster.tick(2)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.SUCCEEDED and not handle.adopted and seen.owner == ME
+    assert [(c.type, c.status) for c in seen.conditions] == [
+        ("Created", "True"),
+        ("Running", "False"),
+        ("Succeeded", "True"),
+    ]
+    assert [(m.name, m.rank, m.phase, m.exit_code) for m in seen.members] == [
+        ("master-0", 0, "succeeded", 0),
+        ("worker-0", 1, "succeeded", 0),
+    ]
+    assert record(cluster, handle.run).outcome.state == "succeeded"
+
+
+def test_the_record_comes_first_is_owned_by_nobody_and_knows_the_job(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    handle = cluster.backend().launch(a_plan_with_code(tmp_path), ME)
+    assert [(verb, kind, name) for verb, kind, name in cluster.requests if verb != "get"] == [
+        ("create", "configmaps", f"allaboard-{handle.run}"),
+        ("create", "configmaps", f"{handle.run}-code"),
+        ("create", "pytorchjobs.kubeflow.org", handle.run),
+        ("patch", "configmaps", f"{handle.run}-code"),
+        ("replace", "configmaps", f"allaboard-{handle.run}"),
+    ]
+    job, code = cluster.one(PYTORCHJOBS, handle.run), cluster.one(CONFIGMAPS, f"{handle.run}-code")
+    body = cluster.one(CONFIGMAPS, f"allaboard-{handle.run}")
+    assert job is not None and code is not None and body is not None
+    assert record(cluster, handle.run).object_uid == job["metadata"]["uid"]
+    assert [o["uid"] for o in code["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert "ownerReferences" not in body["metadata"]
+
+
+def test_a_fresh_key_takes_three_requests(cluster: FakeCluster) -> None:
+    cluster.backend().launch(a_plan("once/abc"), ME)
+    assert [verb for verb, _, _ in cluster.requests] == ["create", "create", "replace"]
+
+
+def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:
+    first = cluster.backend().launch(a_plan(), ME)
+    running(cluster, cluster.backend(), first.run)
+    for owner in (ME, YOU, replace(DEFERRED, id="you")):
+        again = cluster.backend().launch(a_plan(), owner)
+        assert again.adopted and (again.uid, again.attempt) == (first.uid, 1)
+        assert cluster.backend().observe(first.run).owner == owner
+    assert jobs(cluster) == [first.run]
+
+
+def test_live_with_another_spec_is_refused_and_shown(cluster: FakeCluster) -> None:
+    handle = cluster.backend().launch(a_plan(), ME)
+    cluster.tick()
+    with pytest.raises(SpecChanged, match="workers: 2 -> 3"):
+        cluster.backend().launch(a_plan(workers=3), YOU)
+    assert record(cluster, handle.run).owner == ME
+
+
+def test_live_deferred_and_a_new_try_stops_waits_and_resumes(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    first = backend.launch(a_plan(), DEFERRED)
+    running(cluster, backend, first.run)
+    second = backend.launch(a_plan(workers=3), YOU)
+    assert (second.attempt, second.adopted) == (2, False) and second.uid != first.uid
+    assert jobs(cluster) == [f"{first.run}-2"]
+    assert any("workers: 2 -> 3" in note for note in second.notes)
+    created = next(
+        n
+        for n, r in enumerate(cluster.requests)
+        if r == ("create", "pytorchjobs.kubeflow.org", f"{first.run}-2")
+    )
+    assert ("delete", "pytorchjobs.kubeflow.org", first.run) in cluster.requests[:created]
+    assert [p["metadata"]["labels"][marks.ATTEMPT] for p in cluster.all(PODS)] in ([], ["2"] * 3)
+
+
+@pytest.mark.parametrize("how", ["failed", "stopped", "lost", "timed_out"])
+def test_what_ended_badly_is_tried_again_with_the_changed_spec(cluster: FakeCluster, how: str) -> None:
+    backend = cluster.backend()
+    policy: dict[str, Any] = {"restart": "never", **({"deadline": 30} if how == "timed_out" else {})}
+    if how == "lost":
+        policy["ttl"] = 600
+    handle = backend.launch(a_plan(policy=policy), ME)
+    running(cluster, backend, handle.run)
+    if how == "failed":
+        cluster.end_members(handle.run, 3)
+    elif how == "stopped":
+        backend.stop(handle, ME, "me", "because")
+    elif how == "lost":
+        cluster.delete(PYTORCHJOBS, handle.run, "default")
+    else:
+        cluster.tick(40)
+        cluster.patch(PYTORCHJOBS, handle.run, {"metadata": {"annotations": {"nudge": "1"}}}, "default")
+    cluster.tick(5)
+    assert state(backend, handle.run).value == how
+    again = backend.launch(a_plan(workers=1, policy=policy), YOU)
+    assert again.attempt == 2 and any("workers: 2 -> 1" in note for note in again.notes)
+    running(cluster, backend, handle.run)
+    cluster.end_members(f"{handle.run}-2")
+    cluster.tick(2)
+    assert state(backend, handle.run) is State.SUCCEEDED
+    history = record(cluster, handle.run).history
+    assert [(e.attempt, e.state) for e in history] == [(1, how), (2, "succeeded")]
+
+
+def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(cluster: FakeCluster) -> None:
+    plan = a_plan(checkpoints={"uri": "s3://bucket/out"})
+    backend = cluster.backend()
+    first = backend.launch(plan, ME)
+    running(cluster, backend, first.run)
+    assert backend.saving(first.run) == f"s3://bucket/out/{first.run}"
+    cluster.end_members(first.run)
+    cluster.tick(2)
+    second = backend.launch(plan, YOU)
+    assert second.hand_over and second.uid == first.uid and jobs(cluster) == [first.run]
+    backend.hand_over(second)
+    third = backend.launch(plan, YOU)
+    assert (third.generation, third.attempt, third.hand_over) == (2, 1, False)
+    assert jobs(cluster) == [first.run, f"{first.run}-g2"]
+    assert backend.saving(first.run) == f"s3://bucket/out/{first.run}-g2"
+
+
+def test_a_success_that_nobody_saw_and_whose_job_is_gone_by_hand_is_not_trained_away(
+    cluster: FakeCluster,
+) -> None:
+    """Its outcome was written down by whoever looked first, and outlives the job."""
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.end_members(handle.run)
+    cluster.tick(2)
+    backend.observe(handle.run)
+    cluster.delete(PYTORCHJOBS, handle.run, "default")
+    cluster.tick(2)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert [(m.name, m.exit_code) for m in seen.members] == [("master-0", 0), ("worker-0", 0)]
+    assert backend.launch(a_plan(), YOU).hand_over
+
+
+def test_many_clients_at_once_start_one_run(cluster: FakeCluster) -> None:
+    handles: list[Handle] = []
+    owners = [Owner(f"client-{n}") for n in range(8)]
+
+    def start(owner: Owner) -> None:
+        handles.append(cluster.backend().launch(a_plan(), owner))
+
+    threads = [threading.Thread(target=start, args=(owner,)) for owner in owners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({h.uid for h in handles}) == 1 and len(handles) == 8
+    assert jobs(cluster) == [handles[0].run]
+
+
+# Killed between any two requests.
+
+
+FAULTS = ["die", "die-after", "lost", "unreachable", "unreachable-after"]
+
+
+def every_boundary(
+    act: Callable[[FakeCluster, KubernetesBackend], object], setting: Callable[[], FakeCluster]
+) -> int:
+    """How many requests ``act`` makes when nothing goes wrong."""
+    cluster = setting()
+    backend = cluster.backend()
+    act(cluster, backend)
+    return backend.api.sent  # type: ignore[attr-defined, no-any-return]
+
+
+def whole(cluster: FakeCluster, run: str, live: int = 1) -> None:
+    """Exactly one job of the run lives, it is the one that the record means, and nothing of ours is without
+    an owner.
+    """
+    cluster.tick(3)
+    alive = [
+        j
+        for j in cluster.all(PYTORCHJOBS)
+        if "deletionTimestamp" not in j["metadata"]
+        and not any(
+            c["type"] in ("Failed", "Succeeded") and c["status"] == "True"
+            for c in j.get("status", {}).get("conditions", [])
+        )
+    ]
+    assert len(alive) == live, [j["metadata"]["name"] for j in alive]
+    for job in alive:
+        assert job["metadata"]["uid"] == record(cluster, run).object_uid
+    for thing in cluster.all(CONFIGMAPS):
+        if not thing["metadata"]["name"].startswith("allaboard-"):
+            assert thing["metadata"].get("ownerReferences"), thing["metadata"]["name"]
+    uids = {j["metadata"]["uid"] for j in cluster.all(PYTORCHJOBS)}
+    for pod in cluster.all(PODS):
+        assert pod["metadata"]["ownerReferences"][0]["uid"] in uids
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_of_a_launch_the_next_one_starts_exactly_one(
+    fault: str, tmp_path: Path
+) -> None:
+    plan = a_plan_with_code(tmp_path)
+    requests = every_boundary(lambda c, b: b.launch(plan, ME), FakeCluster)
+    assert requests >= 6
+    for n in range(1, requests + 3):
+        cluster = FakeCluster()
+        handle = None
+        try:
+            handle = cluster.backend({n: fault}).launch(plan, ME)
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        if fault == "lost":
+            assert handle is not None
+        cluster.tick(2)
+        again = cluster.backend().launch(plan, YOU)
+        assert again.attempt == 1
+        whole(cluster, plan.run)
+        assert record(cluster, plan.run).owner == YOU
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_of_a_second_attempt(fault: str, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path, policy={"restart": "never"})
+
+    def failed() -> FakeCluster:
+        cluster = FakeCluster()
+        cluster.backend().launch(plan, ME)
+        cluster.tick(3)
+        cluster.end_members(plan.run, 1)
+        cluster.tick(3)
+        return cluster
+
+    requests = every_boundary(lambda c, b: b.launch(plan, ME), failed)
+    for n in range(1, requests + 1):
+        cluster = failed()
+        try:
+            cluster.backend({n: fault}).launch(plan, ME)
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        again = cluster.backend().launch(plan, YOU)
+        assert again.attempt == 2
+        whole(cluster, plan.run)
+        assert [e.attempt for e in record(cluster, plan.run).history] == [1]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_while_starting_anew_what_was_deferred(fault: str, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path)
+
+    def deferred() -> FakeCluster:
+        cluster = FakeCluster()
+        cluster.backend().launch(plan, DEFERRED)
+        cluster.tick(3)
+        return cluster
+
+    requests = every_boundary(lambda c, b: b.launch(plan, YOU), deferred)
+    assert requests > 10
+    for n in range(1, requests + 1):
+        cluster = deferred()
+        try:
+            cluster.backend({n: fault}).launch(plan, YOU)
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        again = cluster.backend().launch(plan, Owner("third"))
+        assert again.attempt == 2
+        whole(cluster, plan.run)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_of_a_stop(fault: str, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path)
+
+    def live() -> FakeCluster:
+        cluster = FakeCluster()
+        cluster.backend().launch(plan, ME)
+        cluster.tick(3)
+        return cluster
+
+    def stop(cluster: FakeCluster, backend: KubernetesBackend) -> object:
+        handle = Handle(plan.run, 1, 1, record(cluster, plan.run).uid)
+        return backend.stop(handle, ME, "me", "a reason", kill=True)
+
+    requests = every_boundary(stop, live)
+    for n in range(1, requests + 1):
+        cluster = live()
+        try:
+            stop(cluster, cluster.backend({n: fault}))
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        # Asked again, it is stopped; started again, a second attempt runs, and only that one.
+        asked = stop(cluster, cluster.backend())
+        assert isinstance(asked, Stopped)
+        cluster.tick(3)
+        assert state(cluster.backend(), plan.run) is State.STOPPED
+        assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
+        seen = cluster.backend().observe(plan.run)
+        assert seen.stop is not None and (seen.stop.by, seen.stop.reason) == ("me", "a reason")
+        assert cluster.backend().launch(plan, YOU).attempt == 2
+        whole(cluster, plan.run)
+
+
+@pytest.mark.parametrize("fault", ["die", "die-after"])
+def test_a_stop_that_was_recorded_is_carried_out_by_the_next_launch(fault: str) -> None:
+    plan = a_plan()
+    for n in range(1, 12):
+        cluster = FakeCluster()
+        handle = cluster.backend().launch(plan, ME)
+        cluster.tick(3)
+        with suppress(Died):
+            cluster.backend({n: fault}).stop(handle, ME, "me", "a reason")
+        recorded = record(cluster, plan.run).stop is not None
+        again = cluster.backend().launch(plan, YOU)
+        assert again.attempt == (2 if recorded else 1)
+        whole(cluster, plan.run)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_of_adoption_by_another(fault: str) -> None:
+    plan = a_plan()
+    for n in range(1, 4):
+        cluster = FakeCluster()
+        handle = cluster.backend().launch(plan, ME)
+        cluster.tick(3)
+        try:
+            cluster.backend({n: fault}).adopt(handle, ME, DEFERRED)
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        assert record(cluster, plan.run).owner in (ME, DEFERRED)
+        if record(cluster, plan.run).owner == ME:
+            cluster.backend().adopt(handle, ME, DEFERRED)
+        with pytest.raises(Conflict, match="belongs to me now"):
+            cluster.backend().adopt(handle, YOU, ME)
+        whole(cluster, plan.run)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_of_a_delete(fault: str, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path)
+
+    def live() -> FakeCluster:
+        cluster = FakeCluster()
+        cluster.backend().launch(plan, ME)
+        cluster.tick(3)
+        return cluster
+
+    requests = every_boundary(lambda c, b: b.delete(plan.run), live)
+    for n in range(1, requests + 1):
+        cluster = live()
+        try:
+            cluster.backend({n: fault}).delete(plan.run)
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        cluster.backend().delete(plan.run)
+        cluster.tick(3)
+        assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
+        seen = cluster.backend().observe(plan.run)
+        assert seen.deleted and state_of(seen) is State.STOPPED
+        assert cluster.backend().launch(plan, YOU).attempt == 2
+        whole(cluster, plan.run)
