@@ -27,10 +27,10 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-kfp test check bench lock clean
+.PHONY: help env demo demo-kfp test check bench cluster-up cluster-down cluster-status cluster-test lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(AIRFLOW)/.made $(KFP)/.made ## the two environments, .venv/airflow and .venv/kfp (some 6 GB on disk, torch above all)
 
@@ -60,11 +60,26 @@ bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same r
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(AIRFLOW)/bin/python tests/bench/run.py $(ARGS)
 
+cluster-up: $(AIRFLOW)/.made ## a real Kubernetes control plane with its operators, as processes of this machine (built the first time: Go, 15 minutes)
+	@$(AIRFLOW)/bin/python -m tests.cluster up $(ARGS)
+
+cluster-test: $(AIRFLOW)/.made ## the tests on that cluster, on the one that KUBECONFIG names, or on one of their own
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@test -n "$$KUBECONFIG" || $(AIRFLOW)/bin/python -m tests.cluster build || echo "the tests of what could not be built skip"
+	@$(AIRFLOW)/bin/python -m pytest tests/cluster --e2e $(ARGS)
+
+cluster-status: $(AIRFLOW)/.made ## what runs of it, and where
+	@$(AIRFLOW)/bin/python -m tests.cluster status
+
+cluster-down: $(AIRFLOW)/.made ## stop it and remove all that is in it
+	@$(AIRFLOW)/bin/python -m tests.cluster down $(ARGS)
+
 lock: .venv/uv/$(UV_VERSION) ## resolve the two locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)
 	$(call lock,kfp,--override tests/requirements-kfp.overrides)
 
 clean: ## remove the environments, all caches and what builds and examples left
+	@test ! -e .allaboard/cluster/plane.json || $(AIRFLOW)/bin/python -m tests.cluster down
 	rm -rf .venv dist */dist .allaboard .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find core provider kfp_components tests dags_examples -name __pycache__ -prune -exec rm -rf {} +
 

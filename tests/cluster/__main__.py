@@ -1,7 +1,4 @@
-"""The cluster by hand:
-
-``python -m tests.cluster build|up|down|status``, which is what make's cluster targets call.
-"""
+"""The cluster by hand, behind make's targets: ``python -m tests.cluster build|up|down|status``."""
 
 from __future__ import annotations
 
@@ -93,7 +90,7 @@ def run_up(options: argparse.Namespace) -> int:
 
 
 def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
-    """Those of these components that this machine can have, built. Unavailable when one is not that was asked for."""
+    """Those of these components that this machine can have, built. Unavailable for one that was asked for."""
     possible = []
     for component in components.chosen(names):
         with suppress(Unavailable):

@@ -109,8 +109,7 @@ class Api:
         content: str = JSON,
         timeout: float = 30,
     ) -> Any:
-        """The answer, parsed when it is JSON. Raises ApiError for a refusal and OSError when nobody
-        answers."""
+        """The answer, parsed when it is JSON. ApiError for a refusal, OSError when nobody answers."""
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers, "Accept": JSON, **({"Content-Type": content} if data else {})}
         url = urlsplit(self.server)
@@ -142,10 +141,9 @@ class Api:
 
     def _connection(self, netloc: str, timeout: float) -> tuple[http.client.HTTPConnection, bool]:
         connection: http.client.HTTPConnection | None = getattr(self._of_thread, "connection", None)
-        if connection is not None:
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout)
-                return connection, False
+        if connection is not None and connection.sock is not None:
+            connection.sock.settimeout(timeout)
+            return connection, False
         if self._tls is None:
             connection = http.client.HTTPConnection(netloc, timeout=timeout)
         else:

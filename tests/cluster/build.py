@@ -52,10 +52,7 @@ class Build:
     files: tuple[str, ...] = ()
     """Patterns below the module's folder, of YAML files that are copied beside the binaries."""
     stamped: tuple[str, ...] = ()
-    """Packages whose variables gitVersion, gitMajor and gitMinor are linked in:
-
-    else such a server says v0.0.0.
-    """
+    """Packages that are told the version (gitVersion, gitMajor, gitMinor): else a server says v0.0.0."""
     minutes: float = 1.0
     """From cold caches, on two cores: what a person is told before waiting."""
 
@@ -99,10 +96,7 @@ class Build:
         return str(self.place / name)
 
     def objects(self, *patterns: str) -> list[Any]:
-        """What the copied files of these patterns hold, in their order:
-
-        objects, and whatever else YAML files hold.
-        """
+        """What the copied files of these patterns hold: objects, and lists of operations of patches."""
         found = []
         for pattern in patterns:
             paths = sorted((self.place / "files").glob(f"{pattern}.json"))
@@ -122,8 +116,7 @@ def cache() -> Path:
 
 
 def ensure(build: Build, tell: Tell = print) -> Path:
-    """The folder of this build, which is made when it is not there. One process builds, others wait for
-    it."""
+    """The folder of this build, made when it is not there. One process builds, others wait for it."""
     if build.is_there:
         return build.place
     with _alone(build, tell):
@@ -208,14 +201,13 @@ def _go(build: Build) -> str:
     go = shutil.which("go")
     if go is None:
         raise Unavailable(
-            f"{build.name} {build.version} is built by Go, and there is none on PATH; https://go.dev/dl has it"
+            f"{build.name} {build.version} is built by Go, and there is none on PATH; see https://go.dev/dl"
         )
     return go
 
 
 def _run_go(build: Build, tell: Tell, go: str, *arguments: str) -> str:
-    # Whatever was set for other projects, by variables or `go env -w`: flags, workspaces and targets of
-    # theirs.
+    # Not what was set for other projects, by variables or `go env -w`: flags, workspaces, targets.
     environ = {
         **os.environ,
         "CGO_ENABLED": "0",

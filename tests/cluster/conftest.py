@@ -12,8 +12,9 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,20 +38,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a cluster is a test of the kind e2e, without having to say so."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and {"cluster", "plane"} & set(getattr(item, "fixturenames", ())):
+        if here in item.path.parents and {"cluster", "plane", "new_plane_in"} & set(
+            getattr(item, "fixturenames", ())
+        ):
             item.add_marker(pytest.mark.e2e)
+
+
+def _running() -> Cluster | None:
+    if FOREIGN:
+        return Cluster(Path(FOREIGN.split(os.pathsep)[0]))
+    try:
+        return ControlPlane.attach(STATE)
+    except PlaneError:
+        return None
 
 
 @pytest.fixture(scope="session")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if FOREIGN:
-        yield Cluster(Path(FOREIGN.split(os.pathsep)[0]))
+    if running := _running():
+        yield running
+        running.close()
         return
-    try:
-        yield ControlPlane.attach(STATE)
-        return
-    except PlaneError:
-        pass
     base = components.chosen([])
     if reasons := [reason for component in base if (reason := obstacle(component))]:
         pytest.skip(f"no cluster: {reasons[0]}")
@@ -73,26 +81,27 @@ def cluster(_shared: Cluster, request: pytest.FixtureRequest) -> Cluster:
 def plane(cluster: Cluster) -> ControlPlane:
     """A control plane of ours.
 
-    It is shared: a test that stops a component starts it again, or takes ``new_plane``.
+    It is shared: a test that stops a component starts it again, or takes ``new_plane_in``.
     """
     if not isinstance(cluster, ControlPlane):
         pytest.skip("needs a control plane of ours; this is a cluster that KUBECONFIG names")
     return cluster
 
 
-@pytest.fixture
-def new_plane(tmp_path: Path) -> Callable[..., ControlPlane]:
-    """Makes planes of a test's own: ``with new_plane("training-operator", flags=...) as plane``; some 3 s."""
+@pytest.fixture(scope="session")
+def new_plane_in() -> Callable[..., AbstractContextManager[ControlPlane]]:
+    """Makes planes of a test's own: ``with new_plane_in(folder, "training-operator", flags=...) as
+    plane``."""
 
     @contextmanager
-    def make(*parts: str, **options: object) -> Iterator[ControlPlane]:
+    def make(folder: Path, *parts: str, **options: Any) -> Iterator[ControlPlane]:
         for component in components.chosen(parts):
             if reason := obstacle(component):
                 pytest.skip(reason)
-        with ControlPlane(tmp_path / "plane", parts, **options) as plane:  # type: ignore[arg-type]
+        with ControlPlane(folder, parts, **options) as plane:
             yield plane
 
-    return make  # type: ignore[return-value]
+    return make
 
 
 @pytest.fixture

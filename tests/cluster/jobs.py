@@ -50,3 +50,12 @@ def a_pod(namespace: str, name: str = "pod", *, scheduler: str = "default-schedu
             **spec,
         },
     }
+
+
+def a_configmap(namespace: str, name: str, **data: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": data,
+    }

@@ -51,8 +51,7 @@ class Keeper:
         if not detached:
             command.append(str(os.getpid()))
         with log.open("ab") as output:
-            # A session of its own: Ctrl-C in the terminal is for the caller, who then takes the plane down in
-            # order.
+            # A session of its own: Ctrl-C in the terminal is for the caller, who takes the plane down.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -243,8 +242,7 @@ class _Server:
             time.sleep(0.005)
 
     def _reap(self) -> None:
-        """Ours and the orphans that came to us. The only place that reaps: Popen's own ways must not be
-        used."""
+        """Ours, and the orphans that came to us. The only place that reaps: never by Popen's own ways."""
         ours = {child.pid: child for child in self.children.values() if child.returncode is None}
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:

@@ -1,7 +1,4 @@
-"""The little of kustomize that the published manifests need:
-
-patches, a namespace, a prefix. Values in, values out.
-"""
+"""The little of kustomize that published manifests need: patches, a namespace, a prefix. Pure."""
 
 from __future__ import annotations
 

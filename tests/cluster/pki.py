@@ -38,8 +38,7 @@ class Pair:
 
 
 def authority(name: str, *, organization: str = "", rsa_key: bool = False) -> Pair:
-    """A new authority that signs itself. Its name is also its DNS name: cert-controller looks for it
-    there."""
+    """A new authority that signs itself. Its name is also its DNS name: cert-controller looks there."""
     key = _key(rsa_key)
     subject = _subject(name, [organization] if organization else [])
     built = (
@@ -59,9 +58,7 @@ def sign(
     hosts: Sequence[str] = (),
     rsa_key: bool = False,
 ) -> Pair:
-    """A certificate for a client (its name is the user's, its organizations are the groups) and, with hosts,
-    a server.
-    """
+    """A certificate for a client, whose groups are the organizations, and with hosts also for a server."""
     key = _key(rsa_key)
     ca = x509.load_pem_x509_certificate(issuer.certificate)
     ca_key = serialization.load_pem_private_key(issuer.key, password=None)
@@ -90,8 +87,7 @@ def key_pair() -> tuple[bytes, bytes]:
 
 
 def _key(rsa_key: bool) -> Key:
-    # Elliptic keys are made in no time; cert-controller, which two of the operators use, reads RSA keys
-    # alone.
+    # Elliptic keys are made in no time; cert-controller, which operators use, reads RSA keys alone.
     return rsa.generate_private_key(65537, 2048) if rsa_key else ec.generate_private_key(ec.SECP256R1())
 
 

@@ -73,6 +73,12 @@ class Cluster:
             self._api = Api.from_kubeconfig(self.kubeconfig)
         return self._api
 
+    def close(self) -> None:
+        """Closes the connection of ``api``."""
+        if self._api is not None:
+            self._api.close()
+            self._api = None
+
     def lacks(self, facility: str) -> str | None:
         """Why what this component does (a name of tests/cluster/components) is not here; None when it is."""
         component = components.known()[facility]
@@ -263,8 +269,7 @@ class ControlPlane(Cluster):
         return path
 
     def kubeconfig_of_account(self, namespace: str, name: str) -> Path:
-        """A kubeconfig with which the API server takes one for this ServiceAccount, whether or not it
-        exists."""
+        """A kubeconfig whose certificate says that it is this ServiceAccount, which need not exist."""
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
         return self.kubeconfig_of(f"system:serviceaccount:{namespace}:{name}", groups, namespace)
 
@@ -282,7 +287,9 @@ class ControlPlane(Cluster):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._detached:
+        if self._detached:
+            self.close()
+        else:
             self.stop()
 
     def start(self) -> None:
@@ -315,9 +322,7 @@ class ControlPlane(Cluster):
         if self._keeper is not None:
             self._keeper.end()
             self._keeper = None
-        if self._api is not None:
-            self._api.close()
-            self._api = None
+        self.close()
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By component: pid, running, code, since."""
@@ -449,7 +454,8 @@ class ControlPlane(Cluster):
             until(what, seen, READY, pause=0.03)
         except TimeoutError:
             raise PlaneError(
-                f"{component.name}: waited {READY:g} s for {what}; last seen: {last}\n{self._tail(component.name)}"
+                f"{component.name}: waited {READY:g} s for {what}; last seen: {last}\n"
+                f"{self._tail(component.name)}"
             ) from None
 
     def _tail(self, component: str) -> str:

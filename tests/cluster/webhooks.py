@@ -20,17 +20,13 @@ from tests.cluster.api import Object
 from tests.cluster.plane import ControlPlane
 
 MOUNT = Path("/tmp/k8s-webhook-server/serving-certs")
-"""Where cert-controller looks whether the certificate is mounted, fixed at compile time. It does not read it
-there: the server does so below TMPDIR, which is ours. An empty file will do, and several planes can share
-it."""
+"""Where cert-controller looks whether the certificate is mounted, fixed at compile time. Nobody reads it
+there: the server does so below TMPDIR, which is ours. An empty file will do, and planes can share it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Which names an operator gives to its webhook;
-
-    the port of its server is ``plane.port(component, "webhook")``.
-    """
+    """The names that an operator gives to its webhook. Its port: ``plane.port(component, "webhook")``."""
 
     component: str
     namespace: str

@@ -67,10 +67,7 @@ def known() -> dict[str, Component]:
 
 
 def chosen(names: Collection[str]) -> list[Component]:
-    """These, what they need and the base, in an order in which they can start.
-
-    LookupError for an unknown name.
-    """
+    """These, what they need and the base, in an order in which they can start; or LookupError."""
     if strange := sorted(set(names) - set(known())):
         raise LookupError(f"no component {', '.join(strange)}; there are {', '.join(known())}")
     wanted = set(_in_order([*BASE, *names], known()))

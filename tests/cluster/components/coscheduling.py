@@ -1,7 +1,4 @@
-"""scheduler-plugins:
-
-a second scheduler with the coscheduling plugin, and the controller that fills PodGroup status.
-"""
+"""scheduler-plugins: a second scheduler, with coscheduling, and the controller of PodGroup status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store.
+"""The store of the API server.
 
 Version 3.7 on purpose: older ones report no watch progress, and controllers then run minutes late.
 """

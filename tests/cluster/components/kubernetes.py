@@ -1,7 +1,4 @@
-"""Kubernetes itself:
-
-API server, controllers, scheduler, with gang scheduling in the box (Workload API) switched on.
-"""
+"""Kubernetes itself: API server, controllers, scheduler; its own gang scheduling (Workload API) is on."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ def api_server(plane: ControlPlane) -> list[str]:
         f"--etcd-keyfile={pki / 'etcd.key'}",
         f"--bind-address={plane.listen}",
         f"--secure-port={plane.port('kube-apiserver')}",
-        # Never used, as no endpoints of the API server are published; without it, it looks for a default
-        # route.
+        # Never used, as its endpoints are not published; without it, it looks for a default route.
         "--advertise-address=192.0.2.1",
         "--endpoint-reconciler-type=none",
         f"--cert-dir={pki}",

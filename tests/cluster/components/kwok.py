@@ -15,10 +15,7 @@ MARK = "kwok.x-k8s.io/node"
 
 
 def fake_node(name: str, cpu: str = "32", memory: str = "256Gi", pods: str = "110", **more: str) -> Object:
-    """A node with this allocatable;
-
-    more resources with underscores for what a name cannot have: nvidia_com_gpu.
-    """
+    """A node with this allocatable; underscores for what a name cannot have: ``nvidia_com_gpu="8"``."""
     resources = {"cpu": cpu, "memory": memory, "pods": pods}
     resources |= {key.replace("nvidia_com_", "nvidia.com/"): value for key, value in more.items()}
     return {

@@ -1,6 +1,6 @@
-"""MPI Operator:
+"""MPI Operator: MPIJob v2beta1.
 
-MPIJob v2beta1. Its definition has the name of the Training Operator's MPIJob v1 and takes its place.
+Its definition has the name of the Training Operator's MPIJob v1, and takes its place.
 """
 
 from __future__ import annotations
