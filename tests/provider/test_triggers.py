@@ -23,6 +23,7 @@ from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker
+from allaboard_provider.triggers import looking
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
 from tests.provider.building import TaskInstance
@@ -56,6 +57,23 @@ def fired(trigger: Any) -> dict[str, Any]:
     (payload,) = asyncio.run(run())
     assert json.loads(json.dumps(payload)) == payload
     return dict(payload)
+
+
+def test_no_trigger_speaks_before_the_scheduler_has_heard_of_the_deferral(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Airflow fails a task that is back sooner."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(looking, "SETTLE", 1000.0)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    ti = TaskInstance()
+    assert fired(a_trigger(ti, a_run(ti), fingerprint={"boot": "another"}))["status"] == "elsewhere"
+    assert fired(CheckpointTrigger("/nowhere", fingerprint={"folder": "/nowhere"}))["status"] == "elsewhere"
+    assert len(slept) == 2 and all(900 < seconds <= 1000 for seconds in slept)
 
 
 def test_it_fires_when_the_run_has_ended_and_carries_all_that_a_worker_needs() -> None:

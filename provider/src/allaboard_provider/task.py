@@ -29,9 +29,10 @@ from airflow.sdk.exceptions import (
 
 from allaboard.backends.base import Changes, Handle, Plan
 from allaboard.errors import AllaboardError, BackendUnreachable, Conflict, UnknownRun
-from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
+from allaboard.follow import Answer, Ask, Enforce, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.observation import Observation, State
 from allaboard.reportline import PREFIX
+from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
 from allaboard_provider.fence import BY
@@ -239,7 +240,7 @@ class Leg:
         assert self.handle is not None
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         with self.backend.changes(self.handle.run) as self._changes:
-            outcome = drive(follow(FollowPolicy(attempts=attempts)), self._answer)
+            outcome = drive(follow(paced(self.backend, attempts=attempts)), self._answer)
         return self.finish(outcome)
 
     _changes: Changes
@@ -257,6 +258,9 @@ class Leg:
                 if not self.stays:
                     self._defer()
                 self._wait(seconds)
+            case Enforce(why):
+                self.log.warning("run %s: %s", self.plan.run, why)
+                self.backend.enforce(self.plan.run, self.worker)
             case Launch(attempt, why):
                 self.log.warning("attempt %d, because of: %s", attempt, why)
                 self.handle = self.backend.launch(self.plan, self.worker)

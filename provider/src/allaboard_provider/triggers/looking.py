@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 VERSION = 1
+SETTLE = 5.0
+"""Seconds between the start of a trigger and its word, at least. A task that is back before the scheduler has
+heard that it was deferred is failed as "killed externally" (apache/airflow#66374, #67287, #72716; seen with
+3.3.2 and two to three seconds).
+"""
 
 
 class LookTrigger(BaseTrigger):
@@ -51,11 +57,13 @@ class LookTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        begun = time.monotonic()
         try:
             event = await self._watch()
         except Exception as error:
             self.log.exception("the look failed")
             event = {"version": VERSION, "status": "error", "error": f"{type(error).__name__}: {error}"}
+        await settled(begun)
         yield TriggerEvent(event)
 
     async def _watch(self) -> dict[str, Any]:
@@ -64,3 +72,8 @@ class LookTrigger(BaseTrigger):
         while not await asyncio.to_thread(self.is_there):
             await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
         return {"version": VERSION, "status": "there"}
+
+
+async def settled(begun: float) -> None:
+    """Return no sooner than `SETTLE` seconds after ``begun`` (`time.monotonic`)."""
+    await asyncio.sleep(max(0.0, begun + SETTLE - time.monotonic()))

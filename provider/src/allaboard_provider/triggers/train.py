@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from allaboard_provider.triggers.looking import LookTrigger
+from allaboard_provider.triggers.looking import LookTrigger, settled
 
 VERSION = 1
 POLL = 1.0
@@ -30,7 +30,8 @@ class TrainingJobTrigger(BaseTrigger):
 
     ``status``: ``ended`` (look at the run: it ended, or it is somebody else's now), ``timeout``
     (``deadline``, epoch seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another
-    machine, container or folder), ``error`` (``error`` says what). All arguments are plain JSON; those of a
+    machine, container or folder), ``act`` (a limit has passed, and triggers only observe), ``error`` (``error``
+    says what). All arguments are plain JSON; those of a
     newer release are kept and passed over.
     """
 
@@ -75,11 +76,13 @@ class TrainingJobTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        begun = time.monotonic()
         try:
             event = await self._watch()
         except Exception as error:  # whatever it is: a worker can still look after the run
             self.log.exception("the trigger of run %s cannot go on", self.run_name)
             event = self._event("error", error=f"{type(error).__name__}: {error}")
+        await settled(begun)
         # Airflow calls on_kill even after the event when this generator is slow to end.
         self._fired = True
         yield TriggerEvent(event)
@@ -122,6 +125,8 @@ class TrainingJobTrigger(BaseTrigger):
             await adrive(follow(FollowPolicy(poll=POLL, attempts=1)), self._answer)
         except _Deadline:
             return self._event("timeout")
+        except _Overdue:
+            return self._event("act")
         except _NotOurs:
             pass
         return self._event("ended")
@@ -138,7 +143,7 @@ class TrainingJobTrigger(BaseTrigger):
             return None
 
     async def _answer(self, ask: Any) -> Any:
-        from allaboard.follow import Observe, Wait
+        from allaboard.follow import Enforce, Observe, Wait
         from allaboard.status import state_of
 
         match ask:
@@ -153,6 +158,8 @@ class TrainingJobTrigger(BaseTrigger):
                 if late and not (hasattr(seen, "uid") and state_of(seen).is_final):
                     raise _Deadline
                 return seen
+            case Enforce():
+                raise _Overdue
             case Wait(seconds):
                 left = seconds if self.deadline is None else min(seconds, self.deadline - time.time())
                 # Jittered, so that the triggers of one triggerer do not all look at once.
@@ -271,6 +278,10 @@ def found_run(backend: Any, run: str | None, key: str | None) -> Any:
 
 class _Deadline(Exception):
     """The task's execution_timeout has passed."""
+
+
+class _Overdue(Exception):
+    """A limit of the run has passed, and a worker has to act."""
 
 
 class _NotOurs(Exception):
