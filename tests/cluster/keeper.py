@@ -223,7 +223,9 @@ class _Server:
 
     def _end(self, _: dict[str, Any] | None = None) -> dict[str, Any]:
         self.ending = True
-        self._take_down(list(self.children.values()), signal.SIGTERM, GRACE)
+        # Later ones stand on earlier ones, and would wait for them in vain.
+        for child in reversed(self.children.values()):
+            self._take_down([child], signal.SIGTERM, GRACE)
         return {}
 
     def _take_down(self, children: list[subprocess.Popen[bytes]], number: int, grace: float) -> None:

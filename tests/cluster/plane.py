@@ -268,10 +268,9 @@ class ControlPlane(Cluster):
             write(path.parent, path.name, self._kubeconfig_with(data, namespace))
         return path
 
-    def kubeconfig_of_account(self, namespace: str, name: str) -> Path:
-        """A kubeconfig whose certificate says that it is this ServiceAccount, which need not exist."""
-        groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
-        return self.kubeconfig_of(f"system:serviceaccount:{namespace}:{name}", groups, namespace)
+    def kubeconfig_of_operator(self, namespace: str, account: str) -> Path:
+        """For a component that acts as this ServiceAccount: it may do what its manifests grant."""
+        return self.kubeconfig_for_account(namespace, account, seconds=365 * 24 * 3600)
 
     def lacks(self, facility: str) -> str | None:
         component = components.known()[facility]
@@ -305,9 +304,9 @@ class ControlPlane(Cluster):
             raise
 
     def add(self, parts: Collection[str]) -> None:
-        """These components, and what they need, join the running plane; those that it has are left alone."""
+        """These components, and what they need, join the running plane; those that run are left alone."""
         wanted = components.chosen([*(part.name for part in self.parts), *parts])
-        new = [component for component in wanted if component not in self.parts]
+        new = [component for component in wanted if not self.runs(component.name)]
         if reasons := [reason for component in new if (reason := obstacle(component))]:
             raise Unavailable("; ".join(dict.fromkeys(reasons)))
         self.parts = wanted

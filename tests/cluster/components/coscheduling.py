@@ -72,7 +72,7 @@ def scheduler(plane: ControlPlane) -> list[str]:
 def controller(plane: ControlPlane) -> list[str]:
     return [
         SCHEDULER_PLUGINS.binary("coscheduling-controller"),
-        f"--kubeconfig={plane.kubeconfig_of_account(NAMESPACE, 'scheduler-plugins-controller')}",
+        f"--kubeconfig={plane.kubeconfig_of_operator(NAMESPACE, 'scheduler-plugins-controller')}",
         f"--probeAddr=127.0.0.1:{plane.port('coscheduling-controller', 'health')}",
         "--metricsAddr=0",
     ]

@@ -71,7 +71,7 @@ def prepare(plane: ControlPlane) -> None:
 def command(plane: ControlPlane) -> list[str]:
     return [
         JOBSET.binary("jobset"),
-        f"--kubeconfig={plane.kubeconfig_of_account(NAMESPACE, 'jobset-controller-manager')}",
+        f"--kubeconfig={plane.kubeconfig_of_operator(NAMESPACE, 'jobset-controller-manager')}",
         f"--config={plane.folder('jobset') / 'config.json'}",
     ]
 

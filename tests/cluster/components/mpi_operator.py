@@ -39,7 +39,7 @@ def objects(plane: ControlPlane) -> list[Object]:
 def command(plane: ControlPlane) -> list[str]:
     return [
         MPI_OPERATOR.binary("mpi-operator"),
-        f"--kubeConfig={plane.kubeconfig_of_account(NAMESPACE, 'mpi-operator')}",
+        f"--kubeConfig={plane.kubeconfig_of_operator(NAMESPACE, 'mpi-operator')}",
         f"--lock-namespace={NAMESPACE}",
         "-alsologtostderr",
     ]

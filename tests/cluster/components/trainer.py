@@ -70,7 +70,7 @@ def prepare(plane: ControlPlane) -> None:
 def command(plane: ControlPlane) -> list[str]:
     return [
         TRAINER.binary("trainer"),
-        f"--kubeconfig={plane.kubeconfig_of_account(NAMESPACE, NAME)}",
+        f"--kubeconfig={plane.kubeconfig_of_operator(NAMESPACE, NAME)}",
         f"--config={plane.folder('trainer') / 'config.json'}",
     ]
 

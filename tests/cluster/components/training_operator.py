@@ -52,7 +52,7 @@ def command(plane: ControlPlane) -> list[str]:
     schemes = [scheme for scheme in SCHEMES if scheme != "mpijob" or not _mpi_operator(plane)]
     return [
         TRAINING_OPERATOR.binary("training-operator"),
-        f"--kubeconfig={plane.kubeconfig_of_account(NAMESPACE, 'training-operator')}",
+        f"--kubeconfig={plane.kubeconfig_of_operator(NAMESPACE, 'training-operator')}",
         f"--webhook-server-port={plane.port('training-operator', 'webhook')}",
         f"--health-probe-bind-address=127.0.0.1:{plane.port('training-operator', 'health')}",
         "--metrics-bind-address=0",
