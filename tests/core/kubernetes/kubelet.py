@@ -220,10 +220,10 @@ class Node:
         limit = options.get("limit_bytes")
         return body if limit is None else body[:limit]
 
-    def api(self) -> FakeLogs:
+    def api(self) -> Any:
         return FakeLogs(self)
 
-    def async_api(self) -> AsyncFakeLogs:
+    def async_api(self) -> Any:
         return AsyncFakeLogs(self)
 
 

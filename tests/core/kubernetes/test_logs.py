@@ -29,7 +29,7 @@ def once(
 ) -> tuple[list[LogLine], Cursor]:
     """The lines of one call, and its cursor as it comes back out of a file."""
     found = tries(node.pods(), node.seats())
-    *lines, cursor = read(node.api(), None, found, selection, cursor, kept)  # type: ignore[arg-type]
+    *lines, cursor = read(node.api(), None, found, selection, cursor, kept)
     assert isinstance(cursor, dict)
     again: Cursor = json.loads(json.dumps(cursor))
     assert all(isinstance(line, LogLine) for line in lines)
@@ -38,7 +38,7 @@ def once(
 
 async def aonce(node: Node, selection: Selection = ALL, cursor: Cursor | None = None) -> list[Any]:
     found = tries(node.pods(), node.seats())
-    return [item async for item in aread(node.async_api(), None, found, selection, cursor)]  # type: ignore[arg-type]
+    return [item async for item in aread(node.async_api(), None, found, selection, cursor)]
 
 
 def texts(lines: list[LogLine]) -> list[str]:
@@ -567,7 +567,7 @@ def test_what_came_before_is_merged_exactly_and_then_lines_come_as_they_are_writ
         story.hears("and more")
 
     story = Story(node, script)
-    lines = story.lines(follow(node.api(), None, story.look, ALL))  # type: ignore[arg-type]
+    lines = story.lines(follow(node.api(), None, story.look, ALL))
     assert texts(lines) == [*(f"step {n}" for n in range(50)), "and more"]
 
 
@@ -582,7 +582,7 @@ def test_a_follower_that_goes_on_from_a_cursor(node: Node) -> None:
         story.hears("three")
 
     story = Story(node, script)
-    assert texts(story.lines(follow(node.api(), None, story.look, ALL, cursor))) == ["three"]  # type: ignore[arg-type]
+    assert texts(story.lines(follow(node.api(), None, story.look, ALL, cursor))) == ["three"]
     assert once(node, cursor=story.cursor)[0] == []
 
 
@@ -599,7 +599,7 @@ def test_one_member_alone_is_not_held_back(node: Node, monkeypatch: pytest.Monke
         heard.append(time.monotonic() - began)
 
     story = Story(node, script)
-    story.lines(follow(node.api(), None, story.look, Selection(ranks=(0,))))  # type: ignore[arg-type]
+    story.lines(follow(node.api(), None, story.look, Selection(ranks=(0,))))
     assert heard[0] < 5.0
 
 
@@ -608,7 +608,7 @@ def test_who_stops_listening_leaves_no_stream_open(node: Node) -> None:
     pod = node.pod("worker-0", 0)
     pod.writes("one")
     story = Story(node, lambda story: None)
-    items = follow(node.api(), None, story.look, ALL)  # type: ignore[arg-type]
+    items = follow(node.api(), None, story.look, ALL)
     assert isinstance(first := next(items), LogLine) and first.text == "one"
     items.close()  # type: ignore[attr-defined]
     until(lambda: not any(t.name.startswith("log of") for t in threading.enumerate()))

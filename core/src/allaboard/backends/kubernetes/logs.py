@@ -539,8 +539,10 @@ class Following:
 # --- fetching -----------------------------------------------------------------------------------------------
 
 
-def _settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError) -> None:
-    """Tell a pass what came of a request. Raises what is no matter of this one log."""
+def settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError, *, always: bool = False) -> None:
+    """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
+    ``always`` do.
+    """
     match answer:
         case bytes():
             one.fed(fetch, answer)
@@ -552,6 +554,8 @@ def _settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError) -> None:
             one.skip(fetch)
         case BackendUnreachable() if _of_node(answer):
             one.failed(fetch, "its node does not answer")
+        case _ if always:
+            one.failed(fetch, str(answer))
         case _:
             raise answer
 
@@ -599,7 +603,7 @@ def _entries(api: Api, namespace: str | None, one: Pass) -> Iterator[Entry]:
     yield from one.ready()
     while wants := one.wants():
         for fetch, answer in _answers(api, namespace, wants):
-            _settle(one, fetch, answer)
+            settle(one, fetch, answer)
         yield from one.ready()
 
 
@@ -807,7 +811,7 @@ async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIte
     while wants := one.wants():
         answers = await asyncio.gather(*(fetched(fetch) for fetch in wants))
         for fetch, answer in zip(wants, answers, strict=True):
-            _settle(one, fetch, answer)
+            settle(one, fetch, answer)
         yield [*one.ready()]
 
 

@@ -30,7 +30,8 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class Try:
     """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
-    must be asked for; ``ended``: nothing more will be written; ``begun``: epoch seconds.
+    must be asked for; ``ended``: nothing more will be written, and ``code`` is how; ``begun`` and
+    ``finished``: epoch seconds. ``leaving``: the cluster is taking its pod away.
     """
 
     id: str
@@ -44,6 +45,13 @@ class Try:
     previous: bool
     ended: bool
     begun: float | None = None
+    finished: float | None = None
+    code: int | None = None
+    leaving: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.ended and self.code not in (None, 0)
 
 
 def tries(pods: Iterable[Json], seats: Mapping[str, Seat]) -> list[Try]:
@@ -78,6 +86,10 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     running, terminated = state.get("running"), state.get("terminated") or {}
     restarts = int(status.get("restartCount") or 0)
+    leaving = any(
+        c.get("type") == "DisruptionTarget" and c.get("status") == "True"
+        for c in (pod.get("status") or {}).get("conditions") or ()
+    )
 
     def one(id: str, restart: int, at: Json, *, previous: bool, ended: bool) -> Try:
         return Try(
@@ -92,6 +104,9 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
             previous=previous,
             ended=ended,
             begun=from_rfc3339(at.get("startedAt")),
+            finished=from_rfc3339(at.get("finishedAt")),
+            code=at.get("exitCode"),
+            leaving=leaving,
         )
 
     current = status.get("containerID") or "" if running is not None else terminated.get("containerID") or ""

@@ -1,0 +1,306 @@
+"""What a follower reads of the logs of a run while it watches: the ends of what fails, before its pods are
+taken away, and the report lines of rank 0 (contract, section 7).
+
+- When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
+  two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may
+  take the logs a second later.
+- The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
+  lines say. Runs that start together do not ask together.
+
+`Witness` decides what to read and keeps what it was told; `attend` and `aattend` read. One witness belongs
+to one attempt of one run, in one follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from allaboard.backends.base import Selection
+from allaboard.backends.kubernetes.kept import Kept
+from allaboard.backends.kubernetes.lines import Lost, Tape
+from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, settle
+from allaboard.backends.kubernetes.reading import Told, told
+from allaboard.backends.kubernetes.tries import Try
+from allaboard.errors import AllaboardError
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+
+PROGRESS_EVERY = 60.0
+CALLS = 32
+SECONDS = 10.0
+PEERS = 2
+AGAIN = 10.0
+"""Seconds after which the members that have not failed are read again when more of them fail."""
+TAILS = (200, 20, 1)
+"""Lines that are asked for; fewer where so many are more than `LARGEST_TAIL` bytes."""
+LARGEST_TAIL = 1 << 20
+AT_A_TIME = 8
+"""Requests for one look at rank 0's log; what is left is read at the next."""
+
+
+class Witness:
+    """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
+    with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``now`` is
+    any clock that does not go back.
+    """
+
+    def __init__(
+        self,
+        kept: Kept | None = None,
+        progress_every: float = PROGRESS_EVERY,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.kept = kept if kept is not None else Kept()
+        self.progress_every, self.chance = progress_every, chance
+        self.report: Told | None = Told() if progress_every > 0 else None
+        self.book = Book(kept=self.kept)
+        self._read: set[str] = set()
+        self._peers_at: float | None = None
+        self._progress_at = 0.0
+        self._reading = False
+
+    def tails(self) -> dict[str, str]:
+        """The end of what each member wrote that was read. Where a member has been started again since it
+        failed, both tries.
+        """
+        members = {kept.one.member for kept in self.kept.tries()}
+        return {member: text for member in sorted(members) if (text := self._tail(member))}
+
+    def _tail(self, member: str) -> str:
+        tries = [t for t in self.kept.tries() if t.one.member == member and t.lines]
+        tries.sort(key=lambda t: (t.one.begun or 0.0, t.one.restart))
+        shown = tries[-1:] if tries and not tries[-1].one.init else [t for t in tries if t.one.failed][-1:]
+        if shown and not shown[0].one.ended:
+            shown = [t for t in tries[:-1] if t.one.failed][-1:] + shown
+        return "\n".join(line.text for t in shown for line in t.lines)
+
+    # What to read.
+
+    def evidence(self, found: Sequence[Try], now: float, *, asked: bool = False) -> list[Fetch]:
+        """The ends that must be read now: of tries that failed since the last time, in the order in which
+        they did, and of those beside them. ``asked``: somebody wants to see them, failed or not.
+        """
+        fresh = [one for one in found if (one.failed or one.leaving) and one.id not in self._read]
+        if not fresh and not asked:
+            return []
+        fresh.sort(key=lambda one: (one.finished is None, one.finished or 0.0, one.rank))
+        wanted = [one for victim in fresh for one in (victim, *_beside_it(victim, found))]
+        if asked or self._peers_at is None or now - self._peers_at >= AGAIN:
+            self._peers_at = now
+            wanted += self._beside(fresh, found)
+        chosen = list({one.id: one for one in wanted if not self._has(one)}.values())[:CALLS]
+        self._read |= {one.id for one in chosen if one.ended or one.leaving}
+        return [Fetch(one, tail=TAILS[0]) for one in chosen]
+
+    def _has(self, one: Try) -> bool:
+        return any(kept.one.id == one.id and kept.whole for kept in self.kept.tries())
+
+    def _beside(self, victims: Sequence[Try], found: Sequence[Try]) -> list[Try]:
+        """Rank 0 and two peers, each with its last two tries."""
+        hurt = {one.member for one in victims}
+        others = list(dict.fromkeys(one.member for one in found if one.rank == 0))
+        peers = [one.member for one in found if one.rank != 0 and one.member not in hurt]
+        others += list(dict.fromkeys(peers))[:PEERS]
+        return [one for member in others for one in found if one.member == member and not one.init]
+
+    def progress(self, found: Sequence[Try], now: float, *, over: bool = False) -> Pass | None:
+        """The pass over rank 0's log that is due now, if one is: when its time has come, when the try that
+        was being read has ended, and when the run is ``over``.
+        """
+        if self.report is None or self._reading:
+            return None
+        first = [one for one in found if one.rank == 0 and not one.init]
+        unread = [one for one in first if not self.book.is_done(one)]
+        ended = any(one.ended for one in unread)
+        if not unread or not (over or ended or now >= self._progress_at):
+            return None
+        self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
+        self.book.look(first, Selection())
+        self._reading = True
+        return Pass(self.book, unread)
+
+    # What came of it.
+
+    def heard(self, fetch: Fetch, data: bytes) -> bool:
+        """The end of a try; False when it is too large and fewer lines must be asked for."""
+        if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
+            return False
+        tape = Tape(whole=False)
+        lines = tape.feed(data) + (tape.close() if fetch.one.ended else [])
+        stamped = [line for line in lines if not isinstance(line, Lost)]
+        whole = fetch.one.ended and tape.refused is None
+        self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
+        return True
+
+    def listen(self, entries: Iterable[Entry], more: bool, now: float) -> None:
+        """Lines of rank 0. ``more``: there are others, to be read soon."""
+        lines = [line for entry in entries if (line := self.book.give(entry)) is not None]
+        said = [(line.time, line.text) for line in lines if line.gap is None]
+        if self.report is not None and said:
+            self.report = told(self.report, said, said[-1][0] or 0.0)
+        if more:
+            self._progress_at = now
+
+    def silent(self) -> None:
+        """The pass over rank 0's log is over for now."""
+        self._reading = False
+
+
+def _beside_it(victim: Try, found: Iterable[Try]) -> list[Try]:
+    """The tries before and after this one, where a node still has them."""
+    return [
+        one
+        for one in found
+        if (one.uid, one.container) == (victim.uid, victim.container)
+        and abs(one.restart - victim.restart) == 1
+    ]
+
+
+def _smaller(fetch: Fetch) -> Fetch:
+    """The same request for fewer lines."""
+    return fetch._replace(tail=TAILS[TAILS.index(fetch.tail or TAILS[0]) + 1])
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def attend(
+    api: Api,
+    namespace: str | None,
+    witness: Witness,
+    found: Sequence[Try],
+    *,
+    over: bool = False,
+    asked: bool = False,
+) -> None:
+    """Read what must be read now; returns within some 10 s, whatever the nodes do. ``over``: the run has
+    ended; ``asked``: the ends are wanted in any case. What cannot be read is left out.
+    """
+    now = time.monotonic()
+    fetches = witness.evidence(found, now, asked=asked)
+    if fetches:
+        _within(SECONDS, [partial(_read_end, api, namespace, witness, fetch) for fetch in fetches])
+    due = witness.progress(found, now, over=over)
+    if due is not None:
+        _within(SECONDS, [partial(_read_on, api, namespace, witness, due)])
+
+
+def _within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
+    """Do these side by side; what has not come by then is waited for no longer, by nobody."""
+    turn = threading.Semaphore(AT_A_TIME)
+
+    def work(job: Callable[[], None]) -> None:
+        with turn:
+            job()
+
+    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+def _read_end(api: Api, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
+    while True:
+        try:
+            with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
+                data, size = bytearray(), 0
+                for piece in stream:
+                    data += piece
+                    size += len(piece)
+                    if size >= LARGEST_TAIL:
+                        break
+        except AllaboardError:
+            return
+        if witness.heard(fetch, bytes(data)):
+            return
+        fetch = _smaller(fetch)
+
+
+def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass) -> None:
+    try:
+        for _ in range(AT_A_TIME):
+            for fetch in one.wants():
+                answer: bytes | AllaboardError
+                try:
+                    with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
+                        answer = b"".join(stream)
+                except AllaboardError as error:
+                    answer = error
+                settle(one, fetch, answer, always=True)
+            entries = [*one.ready()]
+            witness.listen(entries, bool(one.wants()), time.monotonic())
+    finally:
+        witness.silent()
+
+
+async def aattend(
+    api: AsyncApi,
+    namespace: str | None,
+    witness: Witness,
+    found: Sequence[Try],
+    *,
+    over: bool = False,
+    asked: bool = False,
+) -> None:
+    """`attend` in a loop."""
+    now = time.monotonic()
+    turn = asyncio.Semaphore(AT_A_TIME)
+
+    async def read_end(fetch: Fetch) -> None:
+        async with turn:
+            await _aread_end(api, namespace, witness, fetch)
+
+    jobs = [read_end(fetch) for fetch in witness.evidence(found, now, asked=asked)]
+    due = witness.progress(found, now, over=over)
+    if due is not None:
+        jobs.append(_aread_on(api, namespace, witness, due))
+    if jobs:
+        tasks = [asyncio.ensure_future(job) for job in jobs]
+        _, late = await asyncio.wait(tasks, timeout=SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+async def _aread_end(api: AsyncApi, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
+    while True:
+        data = bytearray()
+        stream = api.log(fetch.one.pod, namespace, **fetch.options)
+        try:
+            async for piece in stream:
+                data += piece
+                if len(data) >= LARGEST_TAIL:
+                    break
+        except AllaboardError:
+            return
+        finally:
+            await stream.aclose()
+        if witness.heard(fetch, bytes(data)):
+            return
+        fetch = _smaller(fetch)
+
+
+async def _aread_on(api: AsyncApi, namespace: str | None, witness: Witness, one: Pass) -> None:
+    try:
+        for _ in range(AT_A_TIME):
+            for fetch in one.wants():
+                answer: bytes | AllaboardError
+                try:
+                    pieces = api.log(fetch.one.pod, namespace, **fetch.options)
+                    answer = b"".join([piece async for piece in pieces])
+                except AllaboardError as error:
+                    answer = error
+                settle(one, fetch, answer, always=True)
+            entries = [*one.ready()]
+            witness.listen(entries, bool(one.wants()), time.monotonic())
+    finally:
+        witness.silent()

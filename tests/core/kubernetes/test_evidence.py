@@ -1,0 +1,276 @@
+"""The ends of what fails are read before anything takes them away; rank 0's report lines, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes import evidence
+from allaboard.backends.kubernetes.evidence import CALLS, Witness, aattend, attend
+from allaboard.backends.kubernetes.tries import Try, tries
+from allaboard.reportline import encode
+from tests.core.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
+
+
+def found(node: Node) -> list[Try]:
+    return tries(node.pods(), node.seats())
+
+
+def attends(node: Node, witness: Witness, **how: bool) -> list[str]:
+    """Look once; which pods were asked."""
+    before = len(node.asked)
+    attend(node.api(), None, witness, found(node), **how)
+    return sorted(asked["pod"] for asked in node.asked[before:])
+
+
+def a_gang(node: Node, members: int = 6) -> list[Any]:
+    pods = [node.pod("master-0" if n == 0 else f"worker-{n - 1}", n) for n in range(members)]
+    for pod in pods:
+        pod.writes(f"{pod.name} begins")
+    return pods
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def witness() -> Witness:
+    return Witness(progress_every=0)
+
+
+def test_while_all_is_well_nothing_is_read(node: Node, witness: Witness) -> None:
+    a_gang(node)
+    assert attends(node, witness) == [] and witness.tails() == {}
+
+
+def test_the_first_failure_is_read_at_once_with_rank_0_and_two_peers(node: Node, witness: Witness) -> None:
+    gang = a_gang(node)
+    gang[3].writes("RuntimeError: odd")
+    gang[3].ends(1)
+    assert attends(node, witness) == ["master-0", "worker-0", "worker-1", "worker-2"]
+    assert witness.tails() == {
+        "master-0": "master-0 begins",
+        "worker-0": "worker-0 begins",
+        "worker-1": "worker-1 begins",
+        "worker-2": "worker-2 begins\nRuntimeError: odd",
+    }
+    assert attends(node, witness) == [], "each once"
+
+
+def test_the_evidence_survives_the_pods(node: Node, witness: Witness) -> None:
+    gang = a_gang(node)
+    gang[1].writes("RuntimeError: odd")
+    gang[1].ends(1)
+    attends(node, witness)
+    for pod in gang:
+        pod.goes()
+    assert attends(node, witness, asked=True) == []
+    assert "RuntimeError: odd" in witness.tails()["worker-0"]
+
+
+def test_the_try_before_is_read_too(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 1)
+    gang[0].writes("first error")
+    node.passes(1)
+    gang[0].restarts()
+    gang[0].writes("second error")
+    gang[0].ends(1)
+    assert attends(node, witness) == ["master-0", "master-0"]
+    assert [kept.lines[-1].text for kept in witness.kept.tries()].count("first error") == 1
+    assert witness.tails() == {"master-0": "second error"}
+
+
+def test_a_member_that_was_started_again_shows_why(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].writes("CUDA out of memory")
+    node.passes(1)
+    gang[1].restarts()
+    gang[1].writes("again")
+    attends(node, witness)
+    assert witness.tails()["worker-0"] == "worker-0 begins\nCUDA out of memory\nagain"
+
+
+def test_an_init_container_that_fails_is_evidence(node: Node, witness: Witness) -> None:
+    pod = node.pod("worker-0", 1, inits=1)
+    pod.inits[0].lines.append((node.now, "waiting for master"))
+    pod.inits[0].ended, pod.inits[0].exit_code = node.now, 1
+    attends(node, witness)
+    assert witness.tails() == {"worker-0": "waiting for master"}
+
+
+def test_a_member_that_the_cluster_takes_away_is_read_before_it_goes(node: Node, witness: Witness) -> None:
+    a_gang(node, 2)
+    pods = node.pods()
+    pods[1]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+    attend(node.api(), None, witness, tries(pods, node.seats()))
+    assert witness.tails()["worker-0"] == "worker-0 begins"
+
+
+def test_a_gang_that_fails_at_once_costs_no_more_than_its_bound(node: Node, witness: Witness) -> None:
+    for n, pod in enumerate(a_gang(node, 80)):
+        pod.writes(f"error {n}")
+        node.passes(0.1)
+        pod.ends(1)
+    asked = attends(node, witness)
+    assert len(asked) == CALLS
+    assert "master-0" in asked and "worker-0" in asked, "the first to fail come first"
+
+
+def test_of_a_long_log_the_end_is_kept(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 1)
+    for n in range(2000):
+        gang[0].writes(f"line {n} " + "x" * 1000)
+    gang[0].ends(1)
+    attends(node, witness)
+    tail = witness.tails()["master-0"]
+    assert len(tail) <= 64 << 10 and tail.splitlines()[-1].startswith("line 1999 ")
+    assert node.asked[-1]["tail"] == 200
+
+
+def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number(
+    node: Node, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "LARGEST_TAIL", 5000)
+    gang = a_gang(node, 1)
+    for n in range(100):
+        gang[0].writes(f"line {n} " + "x" * 100)
+    gang[0].ends(1)
+    attends(node, witness)
+    assert [asked["tail"] for asked in node.asked] == [200, 20]
+    assert witness.tails()["master-0"].splitlines()[-1].startswith("line 99 ")
+
+
+def test_a_node_that_does_not_answer_holds_nobody_up(
+    node: Node, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "SECONDS", 0.3)
+    gang = a_gang(node, 3)
+    gang[1].ends(1)
+
+    def stalls(pod: Any) -> None:
+        if pod.name == "worker-0":
+            time.sleep(2)
+
+    node.before_log = stalls
+    began = time.monotonic()
+    attends(node, witness)
+    assert time.monotonic() - began < 1.5
+    assert set(witness.tails()) == {"master-0", "worker-1"}
+
+
+def test_the_same_without_blocking(node: Node, witness: Witness) -> None:
+    gang = a_gang(node)
+    gang[3].writes("RuntimeError: odd")
+    gang[3].ends(1)
+    api: Any = AsyncFakeLogs(node)
+    asyncio.run(aattend(api, None, witness, found(node)))
+    assert witness.tails()["worker-2"] == "worker-2 begins\nRuntimeError: odd" and len(witness.tails()) == 4
+
+
+# --- progress
+
+
+def reports(node: Node, pod: Any, *steps: int) -> None:
+    for step in steps:
+        pod.writes(f"step {step} of 100", encode("progress", step=step, total=100, loss=1 / step))
+        node.passes(1)
+
+
+def test_rank_0_is_read_when_its_time_has_come(node: Node) -> None:
+    witness = Witness(progress_every=60, chance=lambda: 0.5)
+    gang = a_gang(node, 2)
+    reports(node, gang[0], 1, 2, 3)
+    assert attends(node, witness) == ["master-0"]
+    assert witness.report is not None
+    assert (witness.report.progress.step, witness.report.progress.total) == (3, 100)
+    assert witness.report.first == NOON / SECOND
+    assert witness.report.progress.heartbeat == NOON / SECOND + 2
+    reports(node, gang[0], 4)
+    assert attends(node, witness) == [], "not yet"
+    assert witness.progress(found(node), time.monotonic() + 61) is not None
+
+
+def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
+    a_gang(node, 1)
+    due = []
+    for chance in (0.0, 1.0):
+        witness = Witness(progress_every=60, chance=lambda chance=chance: chance)
+        assert witness.progress(found(node), 100.0) is not None
+        witness.silent()
+        due.append(next(t for t in range(100, 300) if witness.progress(found(node), float(t)) is not None))
+    assert due == [148, 172]
+
+
+def test_the_last_words_of_rank_0_are_heard(node: Node) -> None:
+    witness = Witness(progress_every=60)
+    gang = a_gang(node, 2)
+    attends(node, witness)
+    gang[0].writes(encode("result", metrics={"accuracy": 0.9}))
+    gang[0].ends()
+    assert attends(node, witness) == ["master-0"]
+    assert witness.report is not None and witness.report.progress.result == {"accuracy": 0.9}
+    assert attends(node, witness) == [] and attends(node, witness, over=True) == []
+
+
+def test_steps_lost_to_a_restart_are_counted_over_tries(node: Node) -> None:
+    witness = Witness(progress_every=60)
+    gang = a_gang(node, 1)
+    reports(node, gang[0], 1, 2, 3, 4)
+    attends(node, witness)
+    node.passes(1)
+    gang[0].restarts()
+    gang[0].writes(encode("resumed", step=2, source="x"))
+    reports(node, gang[0], 3)
+    attends(node, witness)
+    attends(node, witness, over=True)
+    assert witness.report is not None
+    assert (witness.report.progress.step, witness.report.progress.lost_steps) == (3, 2)
+
+
+def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.LARGEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.SMALLEST", 2000)
+    witness = Witness(progress_every=60)
+    gang = a_gang(node, 1)
+    reports(node, gang[0], *range(1, 301))
+    steps = []
+    while (asked := attends(node, witness)) and len(steps) < 50:
+        assert len(asked) <= evidence.AT_A_TIME
+        assert witness.report is not None
+        steps.append(witness.report.progress.step)
+    assert steps == sorted(steps) and len(steps) > 3 and steps[-1] == 300
+    assert all(asked["limit_bytes"] == 2000 for asked in node.asked)
+
+
+def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
+    witness = Witness(progress_every=60)
+    gang = a_gang(node, 1)
+    reports(node, gang[0], 1)
+    node.dead.add("master-0")
+    attends(node, witness)
+    node.dead.clear()
+    attends(node, witness, over=True)
+    assert witness.report is not None and witness.report.progress.step == 1
+
+
+def test_progress_without_blocking(node: Node) -> None:
+    witness = Witness(progress_every=60)
+    reports(node, a_gang(node, 1)[0], 1, 2)
+    api: Any = AsyncFakeLogs(node)
+    asyncio.run(aattend(api, None, witness, found(node)))
+    assert witness.report is not None and witness.report.progress.step == 2
+
+
+def test_turned_off_nothing_is_read(node: Node) -> None:
+    witness = Witness(progress_every=0)
+    reports(node, a_gang(node, 1)[0], 1)
+    api: Any = FakeLogs(node)
+    attend(api, None, witness, found(node), over=True)
+    assert witness.report is None and node.asked == []
