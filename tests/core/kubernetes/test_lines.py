@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ def body(lines: list[Line], position: Position = START) -> bytes:
     return b"".join(written(at, text) for at, text in lines if at >= since)
 
 
-def texts(found: list[object]) -> list[str]:
-    return [item.text if not isinstance(item, Lost) else "LOST" for item in found]  # type: ignore[attr-defined]
+def texts(found: list[Any]) -> list[str]:
+    return ["LOST" if isinstance(item, Lost) else item.text for item in found]
 
 
 def test_times_are_read_to_the_nanosecond_and_in_any_zone() -> None:

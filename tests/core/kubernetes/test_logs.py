@@ -410,8 +410,8 @@ def test_whatever_happens_every_line_comes_once_or_its_loss_is_told(
     for pod, at, text in missing:
         assert any(
             line.member == pod.name
-            and (line.gap.since is None or line.gap.since <= at / SECOND + 1e-6)  # type: ignore[union-attr]
-            and (line.gap.until is None or at / SECOND <= line.gap.until + 1)  # type: ignore[union-attr]
+            and (line.gap.since is None or line.gap.since <= at / SECOND + 1e-6)
+            and (line.gap.until is None or at / SECOND <= line.gap.until + 1)
             for line in told
         ), f"{text} is lost and nobody says so"
     for pod in node.all:
@@ -610,5 +610,5 @@ def test_who_stops_listening_leaves_no_stream_open(node: Node) -> None:
     story = Story(node, lambda story: None)
     items = follow(node.api(), None, story.look, ALL)
     assert isinstance(first := next(items), LogLine) and first.text == "one"
-    items.close()  # type: ignore[attr-defined]
+    items.close()
     until(lambda: not any(t.name.startswith("log of") for t in threading.enumerate()))
