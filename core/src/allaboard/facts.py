@@ -38,3 +38,15 @@ class ClusterFacts:
 
 
 ASSUMED = ClusterFacts()
+
+
+def of_place(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
+    """What the settings of a place say: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
+    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``. The cluster is not asked.
+    """
+    return ClusterFacts(
+        namespace=namespace or environ.get("ALLABOARD_NAMESPACE") or "default",
+        image=environ.get("ALLABOARD_IMAGE") or None,
+        service_account=environ.get("ALLABOARD_SERVICE_ACCOUNT") or None,
+        gpu_label=environ.get("ALLABOARD_GPU_LABEL") or GPU_LABEL,
+    )

@@ -94,21 +94,19 @@ def _known(gang: Gang, facts: ClusterFacts) -> bool:
 
 
 def plan_gang(
-    job: TrainingJob, layout: Layout, engine: Engine, facts: ClusterFacts, wanted: str | None = None
+    job: TrainingJob, layout: Layout, engine: Engine, facts: ClusterFacts
 ) -> tuple[GangPlan, tuple[str, ...]]:
-    """The gang of a job, and what people should know about it. ``wanted`` stands over the job's own
-    ``gang.scheduler``. Raises BadInput for a pair that is refused.
+    """The gang of a checked job, and what people should know about it. Raises BadInput for a pair that is
+    refused.
     """
     written = job.get("gang") or {}
-    asked = wanted or written.get("scheduler", AUTO)
+    asked = written.get("scheduler", AUTO)
     name = choose(engine, layout.total, facts) if asked == AUTO else asked
-    if name not in GANGS:
-        raise BadInput(f"job {job.name!r} cannot be rendered:", list(name_problems(name)))
     gang = GANGS[name]
     found = pair(engine, gang, facts)
     if found.how == "refused":
         what = f"{engine.NAME} with {name}: {found.reason}"
-        raise BadInput(f"job {job.name!r} cannot be rendered:", [Problem("gang.scheduler", what)])
+        raise BadInput(f"job {job.name!r} cannot run on this cluster:", [Problem("gang.scheduler", what)])
     plan = GangPlan(
         gang=name,
         how=found.how,

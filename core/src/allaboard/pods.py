@@ -66,6 +66,7 @@ MERGE_KEYS: Mapping[str, str] = {
 _ONE_SOURCE = frozenset({"volumes", "env"})
 """Items that have one source of several: the patch's fields alone are kept, or there would be two."""
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_MIG = re.compile(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -293,7 +294,7 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
     for name in pod:
         if name not in ("metadata", "spec"):
             yield Problem(f"pod.{name}", "a pod template has metadata and spec", f"spec.{name}")
-    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    metadata, spec = pod.get("metadata", {}), pod.get("spec", {})
     for name, part in (("metadata", metadata), ("spec", spec)):
         if not isinstance(part, Mapping):
             yield Problem(f"pod.{name}", f"expected fields, not {type(part).__name__}")
@@ -372,8 +373,7 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
         yield from _name_problems(f"storage[{n}].pvc", storage.get("pvc"))
     for n, secret in enumerate(job.get("secrets", ())):
         yield from _name_problems(f"secrets[{n}].name", secret.get("name"))
-    for group in layout.groups:
-        yield from _need_problems(group, len(layout.groups) > 1)
+    yield from _need_problems(job, layout)
 
 
 def _own_image(job: TrainingJob, engine: Shape) -> bool:
@@ -387,20 +387,32 @@ def _name_problems(at: str, name: str | None) -> Iterator[Problem]:
         yield Problem(at, f"{name!r} is no name of an object; use lower-case letters, digits, '-' and '.'")
 
 
-def _need_problems(group: Group, several: bool) -> Iterator[Problem]:
-    where = f"groups.{group.role}.resources" if several else "resources"
-    kind = group.needs.gpu_type
-    if kind is not None and not _LABEL_VALUE.fullmatch(kind.rpartition("=")[2]):
-        yield Problem(
-            f"{where}.gpu_type",
-            f"{kind!r} is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, "
-            "or label=value",
+def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
+    """About the needs of each group, once where the job says them for all."""
+    said: set[str] = set()
+    for group in layout.groups:
+        own = (job.get("groups") or {}).get(group.role)
+        where = (
+            f"groups.{group.role}.resources"
+            if isinstance(own, Mapping) and "resources" in own
+            else "resources"
         )
-    mig = group.needs.mig
-    if mig is not None and not re.fullmatch(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?", mig):
-        yield Problem(f"{where}.mig", f"{mig!r} is no MIG profile; write one like 1g.10gb or 1g.10gb+me")
-    if kind is not None and not _gpus(group.needs):
-        yield Problem(f"{where}.gpu_type", f"{kind} without a GPU; say gpu: 1", severity="warning")
+        for name, message, severity in _wrong_needs(group.needs):
+            if f"{where}.{name}" not in said:
+                said.add(f"{where}.{name}")
+                yield Problem(f"{where}.{name}", message, severity=severity)
+
+
+def _wrong_needs(needs: Needs) -> Iterator[tuple[str, str, str]]:
+    """(field, what is wrong, severity)"""
+    kind, mig = needs.gpu_type, needs.mig
+    if kind is not None and not _LABEL_VALUE.fullmatch(kind.rpartition("=")[2]):
+        words = "is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
+        yield "gpu_type", f"{kind!r} {words}", "error"
+    elif kind is not None and not _gpus(needs):
+        yield "gpu_type", f"{kind} without a GPU; say gpu: 1", "warning"
+    if mig is not None and not _MIG.fullmatch(mig):
+        yield "mig", f"{mig!r} is no MIG profile; write one like 1g.10gb or 1g.10gb+me", "error"
 
 
 def sample_pod(manifest: Mapping[str, Any], template: Mapping[str, Any], role: str) -> dict[str, Any]:

@@ -57,16 +57,15 @@ def render(
     launch: str,
     spec_hash: str,
     code: Mapping[str, bytes] | None = None,
-    gang: str | None = None,
 ) -> Rendered:
     """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by the
     engine that it names; ``launch``: the uid of the attempt (`marks.launch_uid`); ``spec_hash``: of the job
-    as its author wrote it; ``code``: path -> content of the files that it ships; ``gang``: a gang scheduler
-    that stands over the job's own. Raises BadInput with all problems.
+    as its author wrote it; ``code``: path -> content of the files that it ships. Raises BadInput with all
+    problems.
     """
     engine = ENGINES[layout.engine]
     files = _normal(code or {})
-    plan, notes = plan_gang(job, layout, engine, facts, gang)
+    plan, notes = plan_gang(job, layout, engine, facts)
     found = [*pods.problems(job, layout, facts, engine), *_code_problems(files), *_place_problems(job)]
     if errors := [p for p in found if p.severity == "error"]:
         raise BadInput(f"job {job.name!r} cannot run on a cluster:", errors)

@@ -41,9 +41,10 @@ def read(look: Look) -> str | None:
     if not at.waiting:
         return None
     if at.held:
+        rest = f"{len(at.waiting)} {'has' if len(at.waiting) == 1 else 'have'} none"
         told = f" ({said})" if said else ""
         return (
-            f"{len(at.held)} of {look.total} members hold their places and idle while {len(at.waiting)} find "
-            f"none{told}; without a gang scheduler nobody takes these places back"
+            f"{len(at.held)} of {look.total} members hold places and idle, because {rest}{told}; "
+            "without a gang scheduler nobody takes these places back"
         )
     return f"{len(at.waiting)} of {places.members(look.total)} wait for a place: {said or 'no node fits'}"

@@ -66,7 +66,8 @@ def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float) ->
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What was seen of an attempt before and may not be there any more. ``since``: when its clocks began;
-    ``admitted`` to ``started``: when these phases ended; ``members``: each as it was last seen with a pod;
+    ``admitted`` to ``started``: when these phases ended; ``begun``: that the members have started, also where
+    nobody can tell when any more; ``members``: each as it was last seen with a pod;
     ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before the
     last resume.
     """
@@ -75,6 +76,7 @@ class Memory:
     admitted: float | None = None
     scheduled: float | None = None
     started: float | None = None
+    begun: bool = False
     members: Mapping[str, MemberSeen] = field(default_factory=dict)
     pods: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     earlier: Mapping[str, int] = field(default_factory=dict)
@@ -358,6 +360,7 @@ def remembered(
         admitted=_first(memory.admitted, admitted),
         scheduled=_first(memory.scheduled, scheduled),
         started=_first(memory.started, started),
+        begun=memory.begun or started is not None or sum(_has_started(engine, p) for p in own) >= needed > 0,
         members={**memory.members, **{m.name: m for m in read.members if m.name in named}},
         pods=_restarts(memory.pods, pods, engine),
     )
@@ -402,6 +405,14 @@ def _first_start(engine: Engine, pod: Json) -> float | None:
     return next((at for s in starts if s and (at := from_rfc3339(s.get("startedAt"))) is not None), None)
 
 
+def _has_started(engine: Engine, pod: Json) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    main: Json = next((c for c in statuses if c.get("name") == engine.CONTAINER), {})
+    return bool(main.get("restartCount")) or any(
+        (main.get("state") or {}).get(k) for k in ("running", "terminated")
+    )
+
+
 def _nth(times: list[float], n: int) -> float | None:
     """The moment at which n of them had come."""
     return sorted(times)[n - 1] if 0 < n <= len(times) else None
@@ -417,18 +428,20 @@ def phases(memory: Memory, report: Told | None, until: float | None, *, on: bool
     """
     seconds: dict[str, float | None] = dict.fromkeys(PHASES)
     stepped = report.first if report is not None else None
-    steps = [("admitted", memory.since, memory.admitted), ("scheduled", memory.admitted, memory.scheduled)]
-    steps.append(("image", memory.scheduled, memory.started))
+    steps: list[tuple[str, float | None, float | None, bool]] = [
+        ("admitted", memory.since, memory.admitted, memory.admitted is not None),
+        ("scheduled", memory.admitted, memory.scheduled, memory.scheduled is not None),
+        ("image", memory.scheduled, memory.started, memory.begun),
+    ]
     if report is not None:
-        steps += [("first_step", memory.started, stepped), ("training", stepped, None)]
-    for name, begun, ended in steps:
-        if begun is None:
-            continue
-        # The last phase ends with the job; an earlier one that has no end is either on, or was not seen.
-        last = ended if ended is not None else (until if on or name == "training" else None)
-        if last is not None:
+        steps.append(("first_step", memory.started, stepped, stepped is not None))
+        steps.append(("training", stepped, None if on else until, False))
+    for name, begun, ended, over in steps:
+        # A phase that has no end is on, unless it is known to be over or the job has ended in it.
+        last = ended if ended is not None or over or not on else until
+        if begun is not None and last is not None:
             seconds[name] = max(0.0, last - begun)
-        if ended is None:
+        if not over:
             break
     return seconds
 

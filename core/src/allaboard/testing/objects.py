@@ -1,0 +1,193 @@
+"""Builders of what a cluster shows: job objects, pods, events. They say only what matters; times are seconds,
+0 being when the job was made.
+
+>>> a_pod("worker-0", "Failed", exit_code=137, reason="OOMKilled")["status"]["phase"]
+'Failed'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard import marks
+from allaboard.engines.kubeflow import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
+from allaboard.units import rfc3339
+
+Json = dict[str, Any]
+BEGUN = 1_790_000_000.0
+"""When everything begins, in epoch seconds."""
+JOB = "digits-00000000"
+LAUNCH = "0123456789abcdef"
+
+
+def at(seconds: float | None) -> str | None:
+    """A server's timestamp: whole seconds."""
+    text = None if seconds is None else rfc3339(BEGUN + seconds)
+    return None if text is None else text[:19] + "Z"
+
+
+def a_condition_of(
+    kind: str, status: str = "True", since: float = 0.0, message: str = "", reason: str = ""
+) -> Json:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason or f"PyTorchJob{kind}",
+        "message": message,
+        "lastTransitionTime": at(since),
+        "lastUpdateTime": at(since),
+    }
+
+
+def a_pytorchjob(
+    *conditions: Json | str,
+    master: int | None = 1,
+    worker: int | None = 1,
+    name: str = JOB,
+    suspend: bool = False,
+    elastic: Mapping[str, Any] | None = None,
+    gang: str = "none",
+    run_policy: Mapping[str, Any] | None = None,
+    deleted: float | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **status: Any,
+) -> Json:
+    """A PyTorchJob whose status has these conditions (words are True ones) and fields; without any it has no
+    status at all.
+    """
+    specs = {"Master": master, "Worker": worker}
+    listed = [a_condition_of(c) if isinstance(c, str) else c for c in conditions]
+    found: Json = {**({"conditions": listed} if listed else {}), **status}
+    metadata: Json = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-of-{name}",
+        "creationTimestamp": at(0),
+        "annotations": {marks.LAUNCH: LAUNCH, marks.GANG: gang, **(annotations or {})},
+    }
+    if deleted is not None:
+        metadata["deletionTimestamp"] = at(deleted)
+    spec: Json = {
+        "runPolicy": {"suspend": suspend, **(run_policy or {})},
+        "pytorchReplicaSpecs": {role: {"replicas": n} for role, n in specs.items() if n is not None},
+    }
+    if elastic is not None:
+        spec["elasticPolicy"] = dict(elastic)
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata,
+        "spec": spec,
+        **({"status": found} if found else {}),
+    }
+
+
+def a_pod(
+    member: str,
+    phase: str = "Running",
+    *,
+    job: str = JOB,
+    created: float = 1.0,
+    placed: float | None = 2.0,
+    unschedulable: str | None = None,
+    started: float | None = 5.0,
+    ended: float | None = None,
+    exit_code: int | None = None,
+    reason: str | None = None,
+    waiting: str | None = None,
+    restarts: int = 0,
+    last: Mapping[str, Any] | None = None,
+    pod_reason: str | None = None,
+    deleted: float | None = None,
+    uid: str | None = None,
+    scheduler: str | None = None,
+) -> Json:
+    """The pod of a member. ``placed``: when it got its node, None: no scheduler has said a word;
+    ``unschedulable``: what one said instead; ``waiting``: what its container waits for; ``last``: how its
+    container ended before; ``reason`` and ``exit_code``: how it has ended now; ``pod_reason``: of the pod.
+    """
+    role, _, index = member.rpartition("-")
+    status: Json = {"phase": phase, "conditions": []}
+    spec: Json = {"containers": [{"name": "pytorch"}]}
+    if scheduler is not None:
+        spec["schedulerName"] = scheduler
+    if unschedulable is not None:
+        said = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": unschedulable,
+        }
+        status["conditions"].append(
+            {**said, "lastTransitionTime": at(placed if placed is not None else created)}
+        )
+    elif placed is not None:
+        spec["nodeName"] = "node-1"
+        said = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(placed)}
+        status["conditions"].append(said)
+    if pod_reason is not None:
+        status["reason"] = pod_reason
+    if "nodeName" in spec and pod_reason != "UnexpectedAdmissionError":
+        status["containerStatuses"] = [
+            _container(phase, started, ended, exit_code, reason, waiting, restarts, last)
+        ]
+    metadata: Json = {
+        "name": f"{job}-{member}",
+        "namespace": "default",
+        "uid": uid or f"uid-of-{member}",
+        "creationTimestamp": at(created),
+        "labels": {JOB_LABEL: job, ROLE_LABEL: role, INDEX_LABEL: index},
+        "annotations": {marks.LAUNCH: LAUNCH},
+    }
+    if deleted is not None:
+        metadata["deletionTimestamp"] = at(deleted)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+
+
+def _container(
+    phase: str,
+    started: float | None,
+    ended: float | None,
+    exit_code: int | None,
+    reason: str | None,
+    waiting: str | None,
+    restarts: int,
+    last: Mapping[str, Any] | None,
+) -> Json:
+    found: Json = {"name": "pytorch", "restartCount": restarts, "containerID": "containerd://1"}
+    if last is not None:
+        times = {name: at(last[name]) for name in ("startedAt", "finishedAt") if name in last}
+        found["lastState"] = {"terminated": {**last, **times}}
+    if waiting is not None:
+        found["state"] = {"waiting": {"reason": waiting}}
+    elif phase == "Pending":
+        found = {"name": "pytorch", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    elif phase == "Running":
+        found["state"] = {"running": {"startedAt": at(started)}}
+    else:
+        code = exit_code if exit_code is not None else (0 if phase == "Succeeded" else 1)
+        over = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error")}
+        found["state"] = {"terminated": {**over, "startedAt": at(started), "finishedAt": at(ended)}}
+    return found
+
+
+def an_event(
+    reason: str,
+    message: str = "",
+    *,
+    about: str = JOB,
+    kind: str = "PyTorchJob",
+    seconds: float = 0.0,
+    type: str = "Normal",
+) -> Json:
+    """An event of the core group, by a recorder of events.k8s.io: eventTime alone."""
+    return {
+        "type": type,
+        "reason": reason,
+        "message": message,
+        "involvedObject": {"kind": kind, "name": about},
+        "eventTime": rfc3339(BEGUN + seconds),
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+    }

@@ -1,0 +1,186 @@
+"""Which engine goes with which gang scheduler: every pair is decided, a new file is a new row or column."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from allaboard.checking import check, checked
+from allaboard.engines import ENGINES, engine_of
+from allaboard.errors import BadInput
+from allaboard.facts import ASSUMED, ClusterFacts
+from allaboard.gangs import GANGS
+from allaboard.layout import lay_out
+from allaboard.pairing import choose, matrix, pair, plan_gang
+from allaboard.testing import a_job
+
+PYTORCH = ENGINES["pytorchjob"]
+COSCHEDULING = "scheduling.x-k8s.io/v1alpha1/PodGroup"
+WORKLOAD = "scheduling.k8s.io/v1alpha2/PodGroup"
+
+
+def served(*kinds: str, **fields: object) -> ClusterFacts:
+    return replace(ClusterFacts(kinds=frozenset(kinds)), **fields)  # type: ignore[arg-type]
+
+
+BOTH = served(COSCHEDULING, WORKLOAD)
+PLACES = {
+    "nobody asked": ASSUMED,
+    "nothing installed": served(),
+    "both installed": BOTH,
+    "the operator makes coscheduling's": replace(BOTH, operator_gang="coscheduling"),
+    "the operator makes volcano's": replace(BOTH, operator_gang="volcano"),
+}
+
+
+@pytest.mark.parametrize("facts", PLACES.values(), ids=PLACES.keys())
+def test_every_pair_is_decided_and_a_refusal_has_its_reason(facts: ClusterFacts) -> None:
+    found = matrix(facts)
+    assert set(found) == {(e, g) for e in ENGINES for g in GANGS}
+    for (_, gang), one in found.items():
+        assert one.how in ("marks", "natively", "none", "refused")
+        assert bool(one.reason) == (one.how == "refused")
+        assert gang != "none" or one.how in ("none", "refused")
+
+
+def hows(facts: ClusterFacts) -> dict[str, str]:
+    return {gang: pair(PYTORCH, GANGS[gang], facts).how for gang in ("coscheduling", "workload", "none")}
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("nobody asked", ("marks", "marks", "none")),
+        ("nothing installed", ("refused", "refused", "none")),
+        ("both installed", ("marks", "marks", "none")),
+        ("the operator makes coscheduling's", ("natively", "refused", "refused")),
+        ("the operator makes volcano's", ("refused", "refused", "refused")),
+    ],
+)
+def test_pytorchjob_by_marks_natively_or_not(place: str, expected: tuple[str, ...]) -> None:
+    assert tuple(hows(PLACES[place]).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "total", "gang"),
+    [
+        (ASSUMED, 4, "none"),  # nothing is taken on trust
+        (served(), 4, "none"),
+        (served(WORKLOAD), 4, "workload"),
+        (BOTH, 4, "coscheduling"),  # installed on purpose; the other is alpha
+        (BOTH, 1, "none"),  # one member needs nobody to start together with
+        (replace(BOTH, operator_gang="coscheduling"), 1, "coscheduling"),
+        (replace(BOTH, operator_gang="off"), 4, "coscheduling"),
+    ],
+)
+def test_auto_takes_what_the_cluster_is_known_to_have(facts: ClusterFacts, total: int, gang: str) -> None:
+    assert choose(PYTORCH, total, facts) == gang
+
+
+def plan(facts: ClusterFacts = BOTH, **fields: object) -> tuple[object, tuple[str, ...]]:
+    job = checked(a_job(image="x", **fields))
+    engine = engine_of(job)
+    return plan_gang(job, lay_out(job, engine, "digits-00000000"), engine, facts)
+
+
+def test_the_plan_says_how_many_start_together_and_under_which_names() -> None:
+    found, notes = plan(workers=3, gang={"timeout": "10m"})
+    assert (found.gang, found.how, found.members, found.total) == ("coscheduling", "marks", 3, 3)  # type: ignore[attr-defined]
+    assert (found.name, found.scheduler) == ("digits-00000000-gang", "scheduler-plugins-scheduler")  # type: ignore[attr-defined]
+    assert found.timeout == 600.0 and notes == ()  # type: ignore[attr-defined]
+    elastic, _ = plan(workers=3, elastic={"min": 2, "max": 4})
+    assert (elastic.members, elastic.total) == (2, 3)  # type: ignore[attr-defined]
+    named, _ = plan(replace(BOTH, schedulers={"coscheduling": "gang-scheduler"}))
+    assert named.scheduler == "gang-scheduler"  # type: ignore[attr-defined]
+    natively, _ = plan(replace(BOTH, operator_gang="coscheduling"))
+    assert (natively.name, natively.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
+
+
+def test_what_means_nothing_to_the_gang_scheduler_is_named() -> None:
+    _, notes = plan(gang={"scheduler": "workload", "queue": "research", "timeout": "5m", "priority": "high"})
+    words = "no meaning with kube-scheduler's own gang scheduling, left out"
+    assert notes == (f"gang.queue, gang.timeout: {words}",)
+    _, notes = plan(served())
+    assert notes == ("this cluster has no gang scheduler that is known: members start one by one",)
+
+
+def test_a_refused_pair_is_said_with_its_reason() -> None:
+    with pytest.raises(
+        BadInput, match=r"pytorchjob with coscheduling: this cluster does not serve scheduling\.x"
+    ):
+        plan(served(), gang={"scheduler": "coscheduling"})
+    with pytest.raises(BadInput, match=r"makes gangs by coscheduling here.*leave gang.scheduler to auto"):
+        plan(replace(BOTH, operator_gang="coscheduling"), gang={"scheduler": "none"})
+
+
+def test_check_knows_the_names() -> None:
+    (problem,) = check(a_job(gang={"scheduler": "coschedulin"}))
+    assert problem.path == "gang.scheduler" and problem.suggestion == "coscheduling"
+    assert "known: auto, coscheduling, none or workload" in problem.message
+
+
+NEW_GANG = """
+NAME, TITLE, KINDS, SCHEDULER, AUTO = "toy", "the toy gang", ("toy.io/v1/Band",), "toy-scheduler", 1
+UNDERSTANDS, REFUSES = frozenset({"queue"}), {}
+def marks(plan):
+    return {"metadata": {"labels": {"toy.io/band": plan.name}}, "spec": {"schedulerName": plan.scheduler}}
+def objects(plan):
+    named = {"name": plan.name, "namespace": plan.namespace}
+    return ({"apiVersion": "toy.io/v1", "kind": "Band", "metadata": named, "spec": {"size": plan.members}},)
+def read(look): return f"the band waits for {look.needed}"
+"""
+NEW_ENGINE = """
+from allaboard.engines.pytorchjob import *
+from allaboard.engines import pytorchjob
+NAME, KIND, API_VERSION, FRAMEWORK = "toyjob", "ToyJob", "toy.io/v1", "toy"
+NATIVELY, REFUSES = frozenset(), {"workload": "the toy operator drops schedulingGroup"}
+def render(*given): return {**pytorchjob.render(*given), "apiVersion": API_VERSION, "kind": KIND}
+"""
+SCRIPT = """
+import importlib.util, sys
+for package, folder in (("allaboard.gangs", sys.argv[1]), ("allaboard.engines", sys.argv[2])):
+    spec = importlib.util.find_spec(package)
+    spec.submodule_search_locations.append(folder)  # as if the file lay in the package
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)
+from dataclasses import replace
+from allaboard.checking import check
+from allaboard.facts import ClusterFacts
+from allaboard.layout import lay_out
+from allaboard.engines import ENGINES
+from allaboard.pairing import matrix
+from allaboard.rendering import render
+from allaboard.testing import a_job
+from allaboard.testing.objects import BEGUN, a_pod, a_pytorchjob
+facts = ClusterFacts(kinds=frozenset({"toy.io/v1/Band", "scheduling.k8s.io/v1alpha2/PodGroup"}))
+found = matrix(facts)
+assert found["pytorchjob", "toy"].how == found["toyjob", "toy"].how == "marks", found
+assert found["toyjob", "workload"].reason == "the toy operator drops schedulingGroup", found
+job = a_job(engine="toyjob", image="x", gang={"queue": "q"})
+assert check(a_job(gang={"scheduler": "toy"})) == []
+made = render(job, lay_out(job, ENGINES["toyjob"], "digits-1"), facts, launch="u", spec_hash="h")
+assert [m["kind"] for m in made.manifests] == ["Band", "ToyJob"], made.manifests
+worker = made.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+assert worker["spec"]["schedulerName"] == "toy-scheduler" and worker["metadata"]["labels"]["toy.io/band"]
+from allaboard.backends.kubernetes.reading import of_object
+thing = {**a_pytorchjob("Created", gang="toy"), "apiVersion": "toy.io/v1", "kind": "ToyJob"}
+assert of_object(thing, now=BEGUN).waiting == "the band waits for 2"
+print("well")
+"""
+
+
+def test_a_new_engine_and_a_new_gang_scheduler_touch_no_other_file(tmp_path: Path) -> None:
+    for folder, name, text in (("gangs", "toy.py", NEW_GANG), ("engines", "toyjob.py", NEW_ENGINE)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "gangs"), str(tmp_path / "engines")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "well\n", done.stderr

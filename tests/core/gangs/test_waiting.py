@@ -1,0 +1,161 @@
+"""Why a gang waits, in one sentence, from what schedulers really say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allaboard.gangs import GANGS
+from allaboard.gangs.base import Look
+from allaboard.gangs.places import half_started, places, reasons
+from allaboard.testing.objects import BEGUN, a_pod
+
+SHORT = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu"
+NO_GPU = (
+    f"{SHORT}. preemption: 0/4 nodes are available: 1 Preemption is not helpful for scheduling, "
+    "3 No preemption victims found for incoming pod."
+)
+FEW = "pre-filter pod x cannot find enough sibling pods, current pods number: 2, minMember of group: 3"
+AWAY = "no scheduler has looked at 3 members for 90 s; they name {!r}: is it running?"
+REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
+GROUP = [{"kind": "PodGroup"}]
+
+
+def waits(name: str, message: str) -> dict[str, Any]:
+    return a_pod(name, "Pending", unschedulable=message)
+
+
+def silent(name: str, **fields: Any) -> dict[str, Any]:
+    return a_pod(name, "Pending", placed=None, **fields)
+
+
+def gated(name: str) -> dict[str, Any]:
+    pod = waits(name, "")
+    pod["status"]["conditions"][0]["reason"] = "SchedulingGated"
+    pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    return pod
+
+
+def look(*pods: dict[str, Any], needed: int = 3, total: int = 3, now: float = 30.0, **fields: Any) -> Look:
+    named = {pod["metadata"]["name"].removeprefix("digits-00000000-"): pod for pod in pods}
+    return Look(needed=needed, total=total, now=BEGUN + now, pods=named, **fields)
+
+
+ALL = tuple(f"worker-{n}" for n in range(3))
+
+SENTENCES: dict[str, tuple[str, Look, str | None]] = {
+    "nobody has a place": (
+        "none",
+        look(*(waits(n, NO_GPU) for n in ALL)),
+        f"3 of 3 members wait for a place: {SHORT}",
+    ),
+    "the trap: half a gang": (
+        "none",
+        look(a_pod("worker-0"), a_pod("worker-1"), waits("worker-2", NO_GPU)),
+        f"2 of 3 members hold places and idle, because 1 has none ({SHORT}); "
+        "without a gang scheduler nobody takes these places back",
+    ),
+    "all placed": ("none", look(*(a_pod(n) for n in ALL)), None),
+    "some ended well": ("none", look(a_pod("worker-0", "Succeeded"), *(a_pod(n) for n in ALL[1:])), None),
+    "just made": ("none", look(*(silent(n) for n in ALL)), None),
+    "nobody schedules": (
+        "none",
+        look(*(silent(n, scheduler="volcano") for n in ALL), now=91),
+        AWAY.format("volcano"),
+    ),
+    "gated": (
+        "none",
+        look(*(gated(n) for n in ALL)),
+        "3 members held back by the scheduling gate kueue.x-k8s.io/admission",
+    ),
+    "elastic above its minimum": (
+        "none",
+        look(a_pod("worker-0"), a_pod("worker-1"), waits("worker-2", NO_GPU), needed=2),
+        None,
+    ),
+    "coscheduling: the pod that did not fit tells, not those turned away": (
+        "coscheduling",
+        look(waits("worker-0", REJECTED), waits("worker-1", NO_GPU), waits("worker-2", REJECTED)),
+        f"coscheduling finds no 3 places together: {SHORT}",
+    ),
+    "coscheduling: too few members": (
+        "coscheduling",
+        look(
+            waits("worker-0", FEW),
+            total=3,
+        ),
+        "coscheduling waits until 3 members exist; 2 do",
+    ),
+    "coscheduling: minResources": (
+        "coscheduling",
+        look(*(waits(n, "0/4 nodes are available: 4 resource gap: map[nvidia.com/gpu:2].") for n in ALL)),
+        "coscheduling finds no 3 places together: the cluster lacks map[nvidia.com/gpu:2]",
+    ),
+    "coscheduling: no PodGroup": (
+        "coscheduling",
+        look(*(waits(n, "0/1 nodes are available: 1 PodGroup not found.") for n in ALL)),
+        "coscheduling does not find the PodGroup of this gang; was it deleted?",
+    ),
+    "coscheduling: its scheduler is not there": (
+        "coscheduling",
+        look(*(silent(n, scheduler="scheduler-plugins-scheduler") for n in ALL), now=91),
+        AWAY.format("scheduler-plugins-scheduler"),
+    ),
+    "workload: those that fit wait for the rest": (
+        "workload",
+        look(
+            waits("worker-0", "waiting for minCount pods from a gang to be scheduled"),
+            waits("worker-1", "0/4 nodes are available: 4 Insufficient cpu."),
+            waits("worker-2", "pod group is unschedulable"),
+        ),
+        "kube-scheduler finds no 3 places together: 0/4 nodes are available: 4 Insufficient cpu",
+    ),
+    "workload: parked without a word until all exist": (
+        "workload",
+        look(silent("worker-0"), silent("worker-1"), groups=GROUP),
+        "kube-scheduler waits until 3 members exist; 2 do",
+    ),
+    "workload: parked without a PodGroup": (
+        "workload",
+        look(*(silent(n) for n in ALL)),
+        "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?",
+    ),
+    "workload: the scheduler's gates are off, or it is away": (
+        "workload",
+        look(*(silent(n) for n in ALL), groups=GROUP, now=91),
+        AWAY.format("default-scheduler"),
+    ),
+    "workload: placed": ("workload", look(*(a_pod(n) for n in ALL), groups=GROUP), None),
+}
+
+
+@pytest.mark.parametrize(("gang", "at", "sentence"), SENTENCES.values(), ids=SENTENCES.keys())
+def test_the_reason_is_one_sentence(gang: str, at: Look, sentence: str | None) -> None:
+    assert GANGS[gang].read(at) == sentence
+
+
+@pytest.mark.parametrize("gang", GANGS)
+def test_a_gang_without_any_pod_is_no_reason(gang: str) -> None:
+    assert GANGS[gang].read(look(groups=GROUP)) is None
+
+
+def test_the_schedulers_grammar() -> None:
+    assert reasons(NO_GPU) == {"node(s) had untolerated taint(s)": 1, "Insufficient nvidia.com/gpu": 3}
+    assert reasons("0/2 nodes are unavailable: 2 Too many pods.") == {"Too many pods": 2}
+    assert reasons("no nodes available to schedule pods") == {}
+
+
+def test_members_are_counted_where_they_stand() -> None:
+    at = places(
+        look(a_pod("worker-0"), a_pod("worker-1", "Failed"), gated("worker-2"), silent("worker-3"), total=6)
+    )
+    assert (at.held, at.gated, at.silent, at.missing) == (("worker-0",), ("worker-2",), ("worker-3",), 2)
+
+
+def test_half_a_gang_is_stuck_when_nothing_moves_for_two_minutes() -> None:
+    half = (a_pod("worker-0"), waits("worker-1", NO_GPU))
+    assert not half_started(look(*half, needed=2, now=100))
+    assert half_started(look(*half, needed=2, now=200))
+    assert not half_started(look(*half, needed=1, now=200))
+    assert not half_started(look(waits("worker-0", NO_GPU), needed=2, now=200))

@@ -1,0 +1,78 @@
+"""Write the golden YAML anew, and look at the difference before you keep it.
+
+.venv/airflow/bin/python -m tests.core.kubernetes.golden
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from allaboard import marks
+from allaboard.checking import checked
+from allaboard.cli.render import to_yaml
+from allaboard.engines import engine_of
+from allaboard.facts import ASSUMED, ClusterFacts
+from allaboard.identity import spec_hash, spec_of
+from allaboard.job import TrainingJob
+from allaboard.layout import lay_out
+from allaboard.names import run_name
+from allaboard.rendering import Rendered, render
+from allaboard.testing import a_job
+
+FILE = Path(__file__).parent / "golden" / "resnet50-ddp.yaml"
+KEY = "render"
+WHOLE: dict[str, Any] = {
+    "name": "resnet50-ddp",
+    "image": "registry.lab/ml/resnet50-train:v3",
+    "command": ["torchrun", "train.py", "--epochs=20"],
+    "workers": 4,
+    "elastic": {"min": 2, "max": 6, "max_restarts": 100, "rendezvous_conf": {"timeout": "900"}},
+    "resources": {"cpu": 8, "memory": "32Gi", "gpu": 1, "gpu_type": "NVIDIA-H100-80GB-HBM3"},
+    "processes_per_member": 1,
+    "gang": {"scheduler": "coscheduling", "priority": "high", "timeout": "10m"},
+    "policy": {
+        "restart": "exit_code",
+        "backoff_limit": 5,
+        "deadline": "12h",
+        "ttl": "1d",
+        "clean_pods": "all",
+    },
+    "storage": [
+        {"mount": "/data", "pvc": "datasets", "read_only": True},
+        {"mount": "/scratch", "empty_dir": "memory", "size": "16Gi"},
+    ],
+    "checkpoints": {"uri": "s3://bucket/resnet50", "every": "10m", "keep": 3},
+    "data": {"shards": "s3://bucket/imagenet-shards"},
+    "spot": {"tolerate": True, "grace": "2m"},
+    "code": ["train.py", "model/net.py"],
+    "environment": {"NCCL_DEBUG": "WARN"},
+    "secrets": [{"name": "aws-credentials", "env": True}],
+    "pod": {"metadata": {"annotations": {"sidecar.istio.io/inject": "false"}}},
+}
+CODE = {"train.py": b"import model.net\n\nmodel.net.train()\n", "model/net.py": b"def train():\n    ...\n"}
+
+
+def made(
+    job: TrainingJob | None = None,
+    facts: ClusterFacts = ASSUMED,
+    code: dict[str, bytes] | None = None,
+    attempt: int = 1,
+    generation: int = 1,
+    **fields: Any,
+) -> Rendered:
+    """The objects of a job with these fields, under the key ``render``."""
+    job = checked(job or a_job(**{"image": "lab/train:1", **fields}))
+    layout = lay_out(job, engine_of(job), run_name(job.name, KEY), attempt, generation)
+    launch = marks.launch_uid(KEY, generation, attempt)
+    return render(job, layout, facts, launch=launch, spec_hash=spec_hash(spec_of(job)), code=code)
+
+
+def whole() -> str:
+    """One job with nearly every field, as the API server gets it."""
+    return to_yaml(made(TrainingJob(**WHOLE), code=CODE).manifests)
+
+
+if __name__ == "__main__":
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(whole())

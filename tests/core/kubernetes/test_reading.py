@@ -1,0 +1,413 @@
+"""Objects made meaning: every trap of job objects and pods ends in the right state, and no clock guesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allaboard import marks
+from allaboard.backends.kubernetes.reading import Memory, Told, observation, of_object, remembered, told
+from allaboard.ledger import Ended, RunRecord
+from allaboard.observation import Observation, Owner, State, Stop
+from allaboard.reportline import encode
+from allaboard.status import state_of
+from allaboard.testing import a_job, a_layout
+from allaboard.testing.objects import (
+    BEGUN,
+    JOB,
+    LAUNCH,
+    a_condition_of,
+    a_pod,
+    a_pytorchjob,
+    an_event,
+    at,
+)
+
+GPU = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: not helpful."
+
+
+def a_record(**fields: Any) -> RunRecord:
+    return RunRecord(
+        **{
+            "run": JOB,
+            "key": "k",
+            "job": "digits",
+            "spec": a_job().as_mapping(),
+            "spec_hash": "v1:x",
+            "owner": Owner("me"),
+            "uid": LAUNCH,
+            "created": BEGUN,
+            **fields,
+        }
+    )
+
+
+def seen(
+    job: Any, *pods: Any, now: float = 60.0, record: RunRecord | None = None, **given: Any
+) -> Observation:
+    given = {"submitted": True, **given}
+    return observation(record or a_record(), job, pods=pods, now=BEGUN + now, **given)
+
+
+def off(kind: str, **fields: Any) -> dict[str, Any]:
+    return a_condition_of(kind, "False", **fields)
+
+
+BOTH = (a_pod("master-0"), a_pod("worker-0"))
+DEADLINE = "Job digits has failed because it was active longer than specified deadline"
+BACKOFF = "Job digits has failed because it has reached the specified backoff limit"
+
+TRAPS = {
+    "no status at all": (a_pytorchjob(), (), State.STARTING),
+    "created, no pods yet": (a_pytorchjob("Created"), (), State.STARTING),
+    "running": (a_pytorchjob("Created", "Running"), BOTH, State.RUNNING),
+    "running, created was never written": (a_pytorchjob("Running"), BOTH, State.RUNNING),
+    "succeeded beside the old running": (
+        a_pytorchjob("Created", off("Running"), "Succeeded"),
+        (),
+        State.SUCCEEDED,
+    ),
+    "succeeded before anybody saw it run": (a_pytorchjob("Created", "Succeeded"), (), State.SUCCEEDED),
+    "succeeded, and a worker runs on": (
+        a_pytorchjob("Created", off("Running"), "Succeeded"),
+        (a_pod("master-0", "Succeeded", ended=9), a_pod("worker-0")),
+        State.SUCCEEDED,
+    ),
+    "failed and succeeded, both true": (a_pytorchjob("Failed", "Succeeded"), (), State.FAILED),
+    "succeeded and failed, the other way round": (a_pytorchjob("Succeeded", "Failed"), (), State.FAILED),
+    "restarting stays beside succeeded": (
+        a_pytorchjob("Created", "Restarting", "Succeeded"),
+        (),
+        State.SUCCEEDED,
+    ),
+    "restarting": (a_pytorchjob("Created", "Restarting"), BOTH, State.RESTARTING),
+    "a container waits to be restarted": (
+        a_pytorchjob("Created", "Running"),
+        (a_pod("master-0", waiting="CrashLoopBackOff", restarts=2), a_pod("worker-0")),
+        State.RESTARTING,
+    ),
+    "created suspended": (a_pytorchjob("Created", "Suspended", suspend=True), (), State.SUSPENDED),
+    "suspended, its pods still end": (
+        a_pytorchjob("Created", off("Running"), "Suspended", suspend=True),
+        (a_pod("worker-0", deleted=50),),
+        State.SUSPENDED,
+    ),
+    "asked to suspend, the operator has not looked": (
+        a_pytorchjob("Created", "Running", suspend=True),
+        BOTH,
+        State.SUSPENDED,
+    ),
+    "resumed: the last condition says nothing": (
+        a_pytorchjob("Created", "Running", off("Suspended")),
+        BOTH,
+        State.RUNNING,
+    ),
+    "resumed, not running yet": (
+        a_pytorchjob("Created", off("Running"), off("Suspended")),
+        (),
+        State.STARTING,
+    ),
+    "suspended after its end does nothing": (a_pytorchjob("Succeeded", suspend=True), (), State.SUCCEEDED),
+    "the deadline, in the operator's words": (
+        a_pytorchjob(a_condition_of("Failed", message=DEADLINE)),
+        (),
+        State.TIMED_OUT,
+    ),
+    "a deadline by its reason": (
+        a_pytorchjob(a_condition_of("Failed", reason="DeadlineExceeded")),
+        (),
+        State.TIMED_OUT,
+    ),
+    "the backoff limit": (a_pytorchjob(a_condition_of("Failed", message=BACKOFF)), (), State.FAILED),
+    "a word that nobody knows": (a_pytorchjob("Levitating", master=None, worker=0), (), State.STARTING),
+    "half of the gang has places": (
+        a_pytorchjob("Created", "Running"),
+        (a_pod("master-0"), a_pod("worker-0", "Pending", unschedulable=GPU)),
+        State.QUEUED,
+    ),
+    "nobody has a place": (
+        a_pytorchjob("Created"),
+        (a_pod("master-0", "Pending", unschedulable=GPU), a_pod("worker-0", "Pending", unschedulable=GPU)),
+        State.QUEUED,
+    ),
+    "being deleted": (a_pytorchjob("Created", "Running", deleted=30), BOTH, State.STOPPING),
+    "deleted after its end": (a_pytorchjob("Succeeded", deleted=30), (), State.SUCCEEDED),
+}
+
+
+@pytest.mark.parametrize(("job", "pods", "state"), TRAPS.values(), ids=TRAPS.keys())
+def test_a_job_object_means_one_state(job: Any, pods: Any, state: State) -> None:
+    assert state_of(seen(job, *pods)) is state
+
+
+ABSENT = {
+    "never made": ({"submitted": False}, {}, (), State.UNKNOWN),
+    "deleted by somebody": ({}, {}, (), State.STOPPED),
+    "deleted by somebody, its pods still end": ({}, {}, BOTH, State.STOPPING),
+    "stopped by us": ({}, {"stop": Stop("me", "enough", BEGUN)}, (), State.STOPPED),
+    "stopped by us, its pods still end": ({}, {"stop": Stop("me", "enough", BEGUN)}, BOTH, State.STOPPING),
+    "gone by its ttl, its end was seen": (
+        {},
+        {"outcome": Ended("succeeded", BEGUN, 1, 1)},
+        (),
+        State.SUCCEEDED,
+    ),
+    "gone, and it timed out": ({}, {"outcome": Ended("timed_out", BEGUN, 1, 1)}, (), State.TIMED_OUT),
+    "gone with a ttl, its end was not seen": (
+        {},
+        {"spec": a_job(policy={"ttl": "1m"}).as_mapping()},
+        (),
+        State.LOST,
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "fields", "pods", "state"), ABSENT.values(), ids=ABSENT.keys())
+def test_a_job_that_is_not_there(given: Any, fields: Any, pods: Any, state: State) -> None:
+    assert state_of(seen(None, *pods, record=a_record(**fields), **given)) is state
+
+
+def test_the_members_of_a_job_that_is_gone_are_those_of_its_layout() -> None:
+    found = seen(None, layout=a_layout(JOB, workers=3))
+    assert [(m.name, m.rank, m.phase) for m in found.members] == [
+        ("master-0", 0, "deleted"),
+        ("worker-0", 1, "deleted"),
+        ("worker-1", 2, "deleted"),
+    ]
+
+
+# Members.
+
+
+def test_members_have_the_rank_that_the_operator_gives_them() -> None:
+    found = seen(a_pytorchjob(worker=2), a_pod("worker-1"), a_pod("master-0"))
+    assert [(m.name, m.rank, m.phase) for m in found.members] == [
+        ("master-0", 0, "running"),
+        ("worker-0", 1, "pending"),
+        ("worker-1", 2, "running"),
+    ]
+    masterless = seen(a_pytorchjob(master=None, worker=2), a_pod("worker-1"))
+    assert [(m.name, m.rank) for m in masterless.members] == [("worker-0", 0), ("worker-1", 1)]
+
+
+REASONS = {
+    "oom killed": (
+        {"phase": "Failed", "exit_code": 137, "reason": "OOMKilled"},
+        ("failed", 137, "OOMKilled"),
+    ),
+    "evicted": ({"phase": "Failed", "pod_reason": "Evicted", "exit_code": 137}, ("failed", 137, "Evicted")),
+    "rejected by the kubelet": (
+        {"phase": "Failed", "pod_reason": "UnexpectedAdmissionError"},
+        ("failed", None, "UnexpectedAdmissionError"),
+    ),
+    "no image": ({"phase": "Pending", "waiting": "ImagePullBackOff"}, ("pending", None, "ImagePullBackOff")),
+    "being made": ({"phase": "Pending"}, ("pending", None, None)),
+    "crashing": (
+        {"waiting": "CrashLoopBackOff", "restarts": 3, "last": {"exitCode": 1, "reason": "Error"}},
+        ("running", 1, "CrashLoopBackOff"),
+    ),
+    "restarted after running out of memory": (
+        {"restarts": 1, "last": {"exitCode": 137, "reason": "OOMKilled"}},
+        ("running", 137, "OOMKilled"),
+    ),
+    "well": ({"phase": "Succeeded", "ended": 9.0}, ("succeeded", 0, None)),
+    "exited": ({"phase": "Failed", "exit_code": 3}, ("failed", 3, None)),
+    "unknown to its kubelet": ({"phase": "Unknown"}, ("unknown", 1, None)),
+}
+
+
+@pytest.mark.parametrize(("pod", "member"), REASONS.values(), ids=REASONS.keys())
+def test_a_member_says_what_is_wrong_with_it(pod: Any, member: Any) -> None:
+    found = seen(a_pytorchjob("Running"), a_pod("master-0", **pod)).members[0]
+    assert (found.phase, found.exit_code, found.reason) == member
+
+
+def test_restarts_are_the_sum_over_all_containers() -> None:
+    pod = a_pod("master-0", restarts=2)
+    pod["status"]["initContainerStatuses"] = [{"name": "init-pytorch", "restartCount": 1}]
+    pod["status"]["containerStatuses"].append({"name": "sidecar", "restartCount": 4})
+    assert seen(a_pytorchjob("Running"), pod, a_pod("worker-0", restarts=1)).restarts == 8
+
+
+def test_of_two_pods_of_one_member_the_new_one_counts() -> None:
+    old = a_pod("worker-0", "Failed", exit_code=1, created=1, deleted=40, uid="old")
+    new = a_pod("worker-0", created=1, uid="new")
+    for pods in ((old, new), (new, old)):
+        worker = seen(a_pytorchjob("Running"), *pods).members[1]
+        assert worker.phase == "running"
+
+
+def test_a_pod_that_is_made_anew_was_restarted_and_what_clean_up_took_is_remembered() -> None:
+    job = a_pytorchjob("Created", "Running")
+    first = a_pod("worker-0", "Failed", exit_code=139, ended=20, uid="one")
+    memory = remembered(Memory(), job, (a_pod("master-0"), first))
+    memory = remembered(memory, job, (a_pod("master-0"), a_pod("worker-0", uid="two", restarts=2)))
+    memory = Memory.from_dict(memory.to_dict())
+    over = a_pytorchjob(off("Running"), a_condition_of("Failed", since=50, message=BACKOFF))
+    found = seen(over, memory=remembered(memory, over, ()))
+    assert [(m.name, m.phase, m.restarts) for m in found.members] == [
+        ("master-0", "deleted", 0),
+        ("worker-0", "deleted", 3),
+    ]
+    assert found.restarts == 3 and found.members[1].log == "default/digits-00000000-worker-0"
+
+
+def test_a_resume_is_no_restart() -> None:
+    before = remembered(Memory(), a_pytorchjob("Running"), (a_pod("master-0", restarts=1, uid="one"),))
+    resumed = a_pytorchjob("Running", off("Suspended", since=100))
+    after = remembered(before, resumed, (a_pod("master-0", created=101, uid="two"),))
+    assert after.restarts("master-0") == 1
+
+
+# Clocks.
+
+
+def clocks(found: Observation) -> dict[str, float | None]:
+    return {name: seconds for name, seconds in found.phases.items() if seconds is not None}
+
+
+PENDING = a_pytorchjob("Created")
+STEPS = {
+    "no pod yet": (PENDING, (), {"admitted": 60}),
+    "no place yet": (
+        PENDING,
+        (a_pod("master-0", "Pending", placed=None), a_pod("worker-0", "Pending", unschedulable=GPU)),
+        {"admitted": 1, "scheduled": 59},
+    ),
+    "one of two has a place": (
+        PENDING,
+        (a_pod("master-0"), a_pod("worker-0", "Pending", unschedulable=GPU)),
+        {"admitted": 1, "scheduled": 59},
+    ),
+    "an image is pulled": (
+        PENDING,
+        (a_pod("master-0"), a_pod("worker-0", "Pending", placed=4)),
+        {"admitted": 1, "scheduled": 3, "image": 56},
+    ),
+    "all have started, and nobody reads": (
+        a_pytorchjob("Running"),
+        (a_pod("master-0", started=9), a_pod("worker-0", started=7)),
+        {"admitted": 1, "scheduled": 1, "image": 7},
+    ),
+}
+
+
+@pytest.mark.parametrize(("job", "pods", "expected"), STEPS.values(), ids=STEPS.keys())
+def test_each_phase_has_its_own_clock(job: Any, pods: Any, expected: Any) -> None:
+    assert clocks(seen(job, *pods)) == expected
+
+
+def test_the_first_step_and_the_training_have_clocks_where_somebody_reads() -> None:
+    job = a_pytorchjob("Running")
+    pods = (a_pod("master-0"), a_pod("worker-0"))
+    assert clocks(seen(job, *pods, report=Told()))["first_step"] == 55
+    report = told(Told(), [(BEGUN + 20, encode("progress", step=1, total=9, loss=0.5))], BEGUN + 60)
+    found = seen(job, *pods, report=report)
+    assert (found.phases["first_step"], found.phases["training"]) == (15, 40)
+    assert found.progress.step == 1 and found.progress.heartbeat == BEGUN + 20
+    assert found.phases["rendezvous"] is None
+
+
+def test_an_elastic_gang_is_placed_when_its_minimum_is() -> None:
+    job = a_pytorchjob("Running", master=None, worker=3, elastic={"minReplicas": 2})
+    pods = (a_pod("worker-0"), a_pod("worker-1", placed=8), a_pod("worker-2", "Pending", unschedulable=GPU))
+    found = seen(job, *pods)
+    assert found.phases["scheduled"] == 7 and found.waiting is None
+    assert state_of(found) is State.RUNNING
+
+
+def test_after_a_resume_the_clocks_begin_anew_and_a_suspended_job_has_none_running() -> None:
+    held = seen(a_pytorchjob("Created", a_condition_of("Suspended", since=0), suspend=True))
+    assert held.phases["scheduled"] is None
+    job = a_pytorchjob("Running", off("Suspended", since=100))
+    pods = (
+        a_pod("master-0", created=104, placed=105, started=109),
+        a_pod("worker-0", created=104, placed=105),
+    )
+    assert clocks(seen(job, *pods, now=200))["admitted"] == 4
+
+
+def test_a_container_that_was_restarted_often_does_not_tell_when_it_began() -> None:
+    pods = (a_pod("master-0", restarts=2, started=50), a_pod("worker-0"))
+    found = seen(a_pytorchjob("Running"), *pods, report=Told(first=BEGUN + 50))
+    assert (found.phases["image"], found.phases["first_step"], found.phases["training"]) == (None, None, 10)
+    known = replace(remembered(Memory(), a_pytorchjob("Running"), BOTH), members={})
+    memory = remembered(known, a_pytorchjob("Running"), pods)
+    assert seen(a_pytorchjob("Running"), *pods, memory=memory).phases["image"] == 3
+
+
+def test_what_ended_stands_still() -> None:
+    job = a_pytorchjob("Created", "Succeeded", completionTime=at(30))
+    pods = (a_pod("master-0", "Succeeded", ended=29), a_pod("worker-0", "Succeeded", ended=29))
+    report = Told(first=BEGUN + 10)
+    for now in (40.0, 4000.0):
+        found = seen(job, *pods, now=now, report=report)
+        assert found.finished == BEGUN + 30 and found.phases["training"] == 20
+
+
+def test_a_permanent_exit_code_leaves_no_completion_time() -> None:
+    job = a_pytorchjob(a_condition_of("Failed", since=33))
+    assert seen(job).finished == BEGUN + 33
+
+
+# Waiting, flags, events.
+
+
+def test_members_that_cannot_be_made_are_told_with_the_servers_words() -> None:
+    quota = 'pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=4, limited: pods=4'
+    event = an_event("FailedCreatePod", quota, seconds=5, type="Warning")
+    found = seen(a_pytorchjob("Created"), a_pod("master-0"), events=(event,))
+    assert found.waiting == f"1 of 2 members cannot be made: {quota}"
+    later = an_event("SuccessfulCreatePod", "Created pod: y", seconds=9)
+    assert seen(a_pytorchjob("Created"), a_pod("master-0"), events=(event, later)).waiting is None
+
+
+def test_a_gang_that_stays_half_started_is_flagged() -> None:
+    pods = (a_pod("master-0"), a_pod("worker-0", "Pending", unschedulable=GPU))
+    job = a_pytorchjob("Running")
+    assert seen(job, *pods, now=60).flags == ()
+    assert seen(job, *pods, now=180).flags == ("gang_partial_scheduling",)
+
+
+def test_events_are_told_of_members_by_their_names_oldest_first() -> None:
+    pod = f"{JOB}-worker-0"
+    events = (
+        an_event("Killing", about=pod, kind="Pod", seconds=9),
+        an_event("PyTorchJobCreated", seconds=1),
+        {"reason": "Old", "involvedObject": {"kind": "PodGroup", "name": "x"}, "lastTimestamp": None},
+    )
+    found = seen(a_pytorchjob("Running"), *BOTH, events=events).events
+    assert [(e.reason, e.object, e.time) for e in found] == [
+        ("Old", "podgroup/x", None),
+        ("PyTorchJobCreated", JOB, BEGUN + 1),
+        ("Killing", "worker-0", BEGUN + 9),
+    ]
+
+
+def test_who_deletes_a_job_is_told_where_it_says_so() -> None:
+    said = {marks.STOPPED_BY: "anna@lab", marks.STOP_REASON: "wrong data"}
+    stop = seen(a_pytorchjob("Running", deleted=30, annotations=said)).stop
+    assert stop == Stop("anna@lab", "wrong data", BEGUN + 30)
+    assert seen(a_pytorchjob("Running", deleted=30)).stop == Stop(
+        "somebody", "the job object is being deleted", BEGUN + 30
+    )
+
+
+def test_a_job_of_somebody_else_is_read_without_a_record() -> None:
+    found = of_object(a_pytorchjob("Running", gang="", name="theirs"), now=BEGUN + 9, pods=BOTH)
+    assert (found.run, found.job, state_of(found)) == ("theirs", "theirs", State.RUNNING)
+    with pytest.raises(KeyError, match="batch/v1/Job"):
+        of_object({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}, now=0)
+
+
+def test_rank_0_tells_progress_and_what_looks_wrong() -> None:
+    lines = [
+        (BEGUN + 1, "hello"),
+        (None, encode("progress", step=1, total=2, loss=float("nan"))),
+        (BEGUN + 3, encode("progress", step=2, total=2, loss=0.1)),
+    ]
+    found = told(Told(), lines, BEGUN + 2)
+    assert (found.progress.step, found.flags, found.first) == (2, ("nan_loss",), BEGUN + 2)
+    assert told(found, lines[2:], BEGUN + 9).first == BEGUN + 2

@@ -1,0 +1,273 @@
+"""From a job to its objects: what is sent, in which order, under which names, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from allaboard import marks
+from allaboard.cli.render import to_yaml
+from allaboard.errors import BadInput
+from allaboard.facts import ASSUMED
+from allaboard.job import TrainingJob
+from allaboard.names import attempt_name, run_name
+from allaboard.rendering import Rendered
+from tests.core.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    found: dict[str, Any] = made(**fields).job["spec"]
+    return found
+
+
+def test_one_job_whole() -> None:
+    """A difference is a change of what is sent: look at it, then `python -m tests.core.kubernetes.golden`."""
+    assert whole() == FILE.read_text()
+
+
+def test_twice_is_the_same_bytes_and_what_is_printed_is_what_is_sent() -> None:
+    first, second = (made(TrainingJob(**WHOLE), code=CODE).manifests for _ in range(2))
+    assert json.dumps(first) == json.dumps(second)
+    assert list(yaml.safe_load_all(to_yaml(first))) == list(first)
+
+
+def test_what_is_handed_out_shares_nothing() -> None:
+    found = made(workers=2)
+    found.job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["env"].clear()
+    assert found.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["env"]
+    assert made(workers=2).job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0][
+        "env"
+    ]
+
+
+# Names and marks.
+
+
+def test_the_extra_objects_come_first_and_the_job_last() -> None:
+    kinds = [m["kind"] for m in made(code=CODE, gang={"scheduler": "workload"}).manifests]
+    assert kinds == ["ConfigMap", "PodGroup", "PyTorchJob"]
+    assert [m["kind"] for m in made().manifests] == ["PyTorchJob"]
+
+
+def test_every_object_and_every_pod_says_whose_it_is() -> None:
+    found = made(code=CODE, gang={"scheduler": "coscheduling"}, attempt=2, generation=3)
+    run = run_name("digits", KEY)
+    expected = {
+        "app.kubernetes.io/managed-by": "allaboard",
+        "allaboard.io/run": run,
+        "allaboard.io/job": "digits",
+        "allaboard.io/attempt": "2",
+        "allaboard.io/generation": "3",
+    }
+    launch = marks.launch_uid(KEY, 3, 2)
+    for manifest in found.manifests:
+        assert manifest["metadata"]["labels"] == expected
+        assert manifest["metadata"]["namespace"] == "default"
+        assert manifest["metadata"]["annotations"][marks.LAUNCH] == launch
+        assert manifest["metadata"]["annotations"][marks.GANG] == "coscheduling"
+        assert manifest["metadata"]["annotations"][marks.SPEC_HASH].startswith("v1:")
+    names = [m["metadata"]["name"] for m in found.manifests]
+    assert names == [f"{run}-g3-2-code", f"{run}-g3-2-gang", f"{run}-g3-2"]
+    template = found.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert expected.items() <= template["metadata"]["labels"].items()
+    assert template["metadata"]["annotations"] == {marks.LAUNCH: launch}
+
+
+def test_names_stay_short_enough_for_what_operators_append() -> None:
+    run = run_name("x" * 40, KEY)
+    names = {attempt_name(run, attempt, generation) for attempt in (1, 2, 12) for generation in (1, 2, 40)}
+    assert len(names) == 9 and max(map(len, names)) <= 50
+    assert all(run.rpartition("-")[2] in name for name in names)
+    assert attempt_name("digits-1f0c9a77", 1) == "digits-1f0c9a77"
+    assert attempt_name("digits-1f0c9a77", 2, 3) == "digits-1f0c9a77-g3-2"
+
+
+def test_a_launch_is_told_by_its_key_and_attempt_and_not_by_its_name_alone() -> None:
+    uid = marks.launch_uid("k", 1, 1)
+    assert uid == marks.launch_uid("k", 1, 1) and uid not in (
+        marks.launch_uid("k", 1, 2),
+        marks.launch_uid("k", 2, 1),
+    )
+    thing = {"metadata": {"annotations": {marks.LAUNCH: uid}, "creationTimestamp": "2026-11-21T12:00:05Z"}}
+    assert marks.is_ours(thing, uid, "2026-11-21T12:00:05Z")
+    assert not marks.is_ours(thing, uid, "2026-11-21T12:00:06Z")  # older than the record: left over
+    assert not marks.is_ours(thing, "another") and not marks.is_ours({"metadata": {}}, uid)
+
+
+def test_selectors() -> None:
+    assert marks.selector("r", 2, 1) == (
+        "app.kubernetes.io/managed-by=allaboard,allaboard.io/run=r,allaboard.io/attempt=2,allaboard.io/generation=1"
+    )
+    assert marks.selector() == "app.kubernetes.io/managed-by=allaboard"
+
+
+# PyTorchJob.
+
+
+def test_what_the_operator_would_leave_open_is_written_out() -> None:
+    found = spec()
+    assert found["runPolicy"] == {"backoffLimit": 3, "cleanPodPolicy": "Running", "suspend": False}
+    assert found["nprocPerNode"] == "auto" and "elasticPolicy" not in found
+    master, worker = found["pytorchReplicaSpecs"].values()
+    assert list(found["pytorchReplicaSpecs"]) == ["Master", "Worker"]
+    assert (master["replicas"], worker["replicas"]) == (1, 1)
+    assert master["restartPolicy"] == worker["restartPolicy"] == "OnFailure"
+
+
+POLICIES = [
+    ({"restart": "never"}, ("pytorchReplicaSpecs", "Master", "restartPolicy"), "Never"),
+    ({"restart": "always"}, ("pytorchReplicaSpecs", "Worker", "restartPolicy"), "Always"),
+    ({"restart": "exit_code"}, ("pytorchReplicaSpecs", "Worker", "restartPolicy"), "ExitCode"),
+    ({"backoff_limit": 0}, ("runPolicy", "backoffLimit"), 0),
+    ({"clean_pods": "none"}, ("runPolicy", "cleanPodPolicy"), "None"),
+    ({"clean_pods": "all"}, ("runPolicy", "cleanPodPolicy"), "All"),
+    ({"deadline": "12h"}, ("runPolicy", "activeDeadlineSeconds"), 43200),
+    ({"deadline": 0.5}, ("runPolicy", "activeDeadlineSeconds"), 1),
+    ({"ttl": "1d"}, ("runPolicy", "ttlSecondsAfterFinished"), 86400),
+    ({"ttl": 0}, ("runPolicy", "ttlSecondsAfterFinished"), 0),
+    ({"suspend": True}, ("runPolicy", "suspend"), True),
+]
+
+
+@pytest.mark.parametrize(("policy", "path", "value"), POLICIES)
+def test_policies(policy: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    found: Any = spec(policy=policy)
+    for name in path:
+        found = found[name]
+    assert found == value and type(found) is type(value)
+
+
+def test_elastic() -> None:
+    found = spec(workers=3, elastic={"min": 2, "max": 4}, command=["torchrun", "x.py"])
+    run = run_name("digits", KEY)
+    assert found["elasticPolicy"] == {
+        "minReplicas": 2,
+        "maxReplicas": 4,
+        "rdzvBackend": "c10d",
+        "rdzvId": run,
+    }
+    assert (
+        list(found["pytorchReplicaSpecs"]) == ["Worker"]
+        and found["pytorchReplicaSpecs"]["Worker"]["replicas"] == 3
+    )
+    more = spec(
+        elastic={
+            "min": 1,
+            "max": 2,
+            "max_restarts": 0,
+            "rendezvous": "etcd",
+            "rendezvous_conf": {"a": "1", "b": "2"},
+        }
+    )["elasticPolicy"]
+    assert more["rdzvConf"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]
+    assert (more["rdzvBackend"], more["maxRestarts"]) == ("etcd", 0)
+
+
+@pytest.mark.parametrize(("written", "value"), [(None, "auto"), ("gpu", "gpu"), (4, "4")])
+def test_processes_per_member_is_text(written: object, value: str) -> None:
+    assert spec(processes_per_member=written)["nprocPerNode"] == value
+
+
+# Gangs.
+
+
+def worker(found: Rendered) -> dict[str, Any]:
+    template: dict[str, Any] = found.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    return template
+
+
+def test_coscheduling_by_marks() -> None:
+    found = made(workers=3, gang={"scheduler": "coscheduling", "timeout": "90s"})
+    (group,) = found.extras
+    name = group["metadata"]["name"]
+    assert group["apiVersion"] == "scheduling.x-k8s.io/v1alpha1"
+    assert group["spec"] == {"minMember": 3, "scheduleTimeoutSeconds": 90}
+    assert worker(found)["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == name
+    assert worker(found)["spec"]["schedulerName"] == "scheduler-plugins-scheduler"
+    assert "schedulingPolicy" not in found.job["spec"]["runPolicy"]
+
+
+def test_coscheduling_natively() -> None:
+    facts = replace(ASSUMED, operator_gang="coscheduling")
+    found = made(facts=facts, workers=3, gang={"timeout": "90s", "priority": "high"})
+    assert found.extras == () and found.gang.how == "natively"
+    assert found.job["spec"]["runPolicy"]["schedulingPolicy"] == {
+        "minAvailable": 3,
+        "priorityClass": "high",
+        "scheduleTimeoutSeconds": 90,
+    }
+    assert "schedulerName" not in worker(found)["spec"]
+    assert "scheduling.x-k8s.io/pod-group" not in worker(found)["metadata"]["labels"]
+
+
+def test_workload_by_marks() -> None:
+    found = made(workers=3, elastic={"min": 2, "max": 3}, gang={"scheduler": "workload"})
+    (group,) = found.extras
+    assert group["apiVersion"] == "scheduling.k8s.io/v1alpha2"
+    assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    assert worker(found)["spec"]["schedulingGroup"] == {"podGroupName": group["metadata"]["name"]}
+    assert "schedulerName" not in worker(found)["spec"]
+
+
+def test_pod_stands_over_the_gangs_marks_too() -> None:
+    found = made(gang={"scheduler": "coscheduling"}, pod={"spec": {"schedulerName": "gang-scheduler"}})
+    assert worker(found)["spec"]["schedulerName"] == "gang-scheduler"
+
+
+# Code.
+
+
+def test_code_is_a_config_map_that_people_can_read() -> None:
+    code = {"a/b.py": b"1", "a-b.py": b"2", "./c.py": b"3", "weights.bin": b"\xff\xfe"}
+    config, job = made(code=code).manifests
+    assert config["data"] == {"a-b.py": "1", "a-b.py.2": "2", "c.py": "3"}
+    assert config["binaryData"] == {"weights.bin": "//4="}
+    volumes = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"]
+    (items,) = [v["configMap"]["items"] for v in volumes if v["name"] == "code"]
+    assert {i["key"]: i["path"] for i in items} == {
+        "a-b.py": "a/b.py",
+        "a-b.py.2": "a-b.py",
+        "c.py": "c.py",
+        "weights.bin": "weights.bin",
+    }
+
+
+def test_too_much_code_is_refused_with_the_sizes() -> None:
+    code = {"train.py": b"x" * 1000, "weights.bin": b"x" * 2**20}
+    with pytest.raises(
+        BadInput, match=r"code: 1\.0 MiB in all, .* holds 1\.0 MiB \(weights\.bin 1\.0 MiB, train\.py"
+    ):
+        made(code=code)
+    made(code={"weights.bin": b"x" * 2**20})  # just fits
+
+
+@pytest.mark.parametrize("path", ["../x.py", "/etc/x.py", "a/../../x.py"])
+def test_code_that_is_not_below_the_folder_is_refused(path: str) -> None:
+    with pytest.raises(BadInput, match="not below the job's folder"):
+        made(code={path: b""})
+
+
+# What is said before.
+
+
+def test_all_problems_at_once() -> None:
+    with pytest.raises(BadInput) as refused:
+        made(
+            image=None,
+            storage=[{"mount": "/a", "pvc": "Bad_Name"}],
+            checkpoints={"uri": "out"},
+            code={"x": b"x" * 2**21},
+        )
+    assert {p.path for p in refused.value.problems} == {"image", "storage[0].pvc", "checkpoints.uri", "code"}
+
+
+def test_places_inside_a_pod_are_refused_or_warned_of() -> None:
+    with pytest.raises(BadInput, match="would be a folder inside each pod"):
+        made(data={"shards": "./shards"})
+    (note,) = made(checkpoints={"uri": "/out/x"}).notes
+    assert "below no mount of storage" in note
+    assert made(checkpoints={"uri": "/out/x"}, storage=[{"mount": "/out", "pvc": "p"}]).notes == ()

@@ -1,0 +1,337 @@
+"""What every member's pod is made of, and what of it a job may change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allaboard.checking import check, checked
+from allaboard.engines import engine_of
+from allaboard.facts import ASSUMED, ClusterFacts
+from allaboard.layout import lay_out
+from allaboard.pods import CODE_FOLDER, merged, pod_template, problems
+from allaboard.testing import a_job
+
+Json = dict[str, Any]
+
+
+def template(
+    role: str = "worker", facts: ClusterFacts = ASSUMED, code: dict[str, str] | None = None, **fields: Any
+) -> Json:
+    """The pod template of one group of a job with these fields."""
+    job = checked(a_job(**{"image": "lab/train:1", **fields}))
+    engine = engine_of(job)
+    layout = lay_out(job, engine, "digits-00000000")
+    group = layout.group(role)
+    assert group is not None
+    return pod_template(
+        job, layout, group, facts, engine, metadata={}, code="digits-code" if code else None, files=code
+    )
+
+
+def container(**fields: Any) -> Json:
+    (found,) = template(**fields)["spec"]["containers"]
+    return dict(found)
+
+
+def environment(**fields: Any) -> dict[str, Any]:
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in container(**fields)["env"]}
+
+
+def volumes(**fields: Any) -> dict[str, Json]:
+    """mount path -> its volume's source, with ``readOnly`` of the mount."""
+    spec = template(**fields)["spec"]
+    sources = {v["name"]: {k: s for k, s in v.items() if k != "name"} for v in spec["volumes"]}
+    return {
+        m["mountPath"]: {**sources[m["name"]], **({"ro": True} if m.get("readOnly") else {})}
+        for m in spec["containers"][0]["volumeMounts"]
+    }
+
+
+# Image, command, environment.
+
+
+def test_the_container_that_trains() -> None:
+    found = container(command=["python", "train.py", "--lr=$(LR)"])
+    assert (found["name"], found["image"]) == ("pytorch", "lab/train:1")
+    assert found["command"] == ["python", "train.py", "--lr=$(LR)"] and "workingDir" not in found
+    assert found["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_a_place_may_name_the_image_of_jobs_that_name_none() -> None:
+    facts = replace(ASSUMED, image="lab/default:2")
+    assert container(facts=facts, image=None)["image"] == "lab/default:2"
+    assert container(facts=facts)["image"] == "lab/train:1"
+
+
+def test_the_environment_is_the_jobs_and_ours_and_nothing_of_the_operators() -> None:
+    found = environment(
+        workers=None,
+        groups={"master": 1, "worker": {"replicas": 2, "environment": {"A": "2"}}},
+        environment={"A": "1", "NCCL_DEBUG": "WARN"},
+        checkpoints={"uri": "s3://bucket/x", "every": 50},
+        spot={"grace": "2m"},
+    )
+    assert found["A"] == "2" and found["NCCL_DEBUG"] == "WARN"
+    assert found["ALLABOARD_CHECKPOINTS"] == "s3://bucket/x/digits-00000000"
+    assert found["ALLABOARD_GRACE"] == "120"
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "PYTHONUNBUFFERED"} & set(found)
+    assert not any(name.startswith("PET_") for name in found)
+
+
+def test_a_member_knows_its_name_though_all_share_one_template() -> None:
+    names = [v["name"] for v in container()["env"]]
+    assert names.index("ALLABOARD_INDEX") < names.index("ALLABOARD_MEMBER")
+    found = environment()
+    label = "metadata.labels['training.kubeflow.org/replica-index']"
+    assert found["ALLABOARD_INDEX"] == {"fieldRef": {"fieldPath": label}}
+    assert found["ALLABOARD_MEMBER"] == "worker-$(ALLABOARD_INDEX)"
+
+
+def test_ours_win_over_the_jobs_and_are_not_expanded() -> None:
+    found = environment(environment={"ALLABOARD_RUN": "theirs"}, data={"shards": "s3://b/$(HOME)/x"})
+    assert found["ALLABOARD_RUN"] == "digits-00000000" and found["ALLABOARD_DATA"] == "s3://b/$$(HOME)/x"
+
+
+# Volumes.
+
+
+def test_shared_memory_is_half_of_the_members_memory() -> None:
+    assert volumes()["/dev/shm"] == {"emptyDir": {"medium": "Memory"}}
+    found = volumes(resources={"memory": "32Gi"})["/dev/shm"]
+    assert found == {"emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
+    own = volumes(
+        resources={"memory": "32Gi"}, storage=[{"mount": "/dev/shm", "empty_dir": "memory", "size": "1Gi"}]
+    )
+    assert own == {"/dev/shm": {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}}
+
+
+def test_storage() -> None:
+    found = volumes(
+        storage=[
+            {"mount": "/data", "pvc": "datasets", "read_only": True},
+            {"mount": "/out", "pvc": "results"},
+            {"mount": "/scratch", "empty_dir": "memory", "size": "16Gi"},
+            {"mount": "/tmp/x", "empty_dir": "disk"},
+        ]
+    )
+    assert found["/data"] == {
+        "persistentVolumeClaim": {"claimName": "datasets", "readOnly": True},
+        "ro": True,
+    }
+    assert found["/out"] == {"persistentVolumeClaim": {"claimName": "results"}}
+    assert found["/scratch"] == {"emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
+    assert found["/tmp/x"] == {"emptyDir": {}}
+
+
+def test_a_claim_that_is_mounted_twice_is_one_volume() -> None:
+    storage = [{"mount": "/a", "pvc": "x", "read_only": True}, {"mount": "/b", "pvc": "x"}]
+    spec = template(storage=storage)["spec"]
+    claims = [v for v in spec["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == [{"name": "storage-0", "persistentVolumeClaim": {"claimName": "x"}}]
+    assert volumes(storage=storage)["/a"]["ro"] and "ro" not in volumes(storage=storage)["/b"]
+
+
+def test_secrets_are_named_and_never_read() -> None:
+    secrets = [{"name": "aws", "env": True}, {"name": "tls", "mount": "/etc/tls"}]
+    assert container(secrets=secrets)["envFrom"] == [{"secretRef": {"name": "aws"}}]
+    assert volumes(secrets=secrets)["/etc/tls"] == {"secret": {"secretName": "tls"}, "ro": True}
+
+
+def test_members_start_where_their_code_is_and_it_keeps_its_folders() -> None:
+    code = {"train.py": "train.py", "pkg-model.py": "pkg/model.py"}
+    assert container(code=code)["workingDir"] == CODE_FOLDER
+    items = [{"key": "train.py", "path": "train.py"}, {"key": "pkg-model.py", "path": "pkg/model.py"}]
+    assert volumes(code=code)[CODE_FOLDER] == {
+        "configMap": {"name": "digits-code", "items": items},
+        "ro": True,
+    }
+
+
+# Resources and placement.
+
+RESOURCES = {
+    "nothing stated": ({}, None),
+    "cpu is asked for and not capped": ({"cpu": 8}, {"requests": {"cpu": "8"}}),
+    "part of a core": ({"cpu": "0.5"}, {"requests": {"cpu": "500m"}}),
+    "memory is capped": ({"memory": "32Gi"}, {"requests": {"memory": "32Gi"}, "limits": {"memory": "32Gi"}}),
+    "odd memory": ({"memory": "1G"}, {"requests": {"memory": "1G"}, "limits": {"memory": "1G"}}),
+    "gpus": ({"gpu": 2}, {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}),
+    "a slice of one": (
+        {"mig": "1g.10gb"},
+        {"requests": {"nvidia.com/mig-1g.10gb": "1"}, "limits": {"nvidia.com/mig-1g.10gb": "1"}},
+    ),
+    "a slice with media engines": (
+        {"mig": "1g.10gb+me", "gpu": 1},
+        {"requests": {"nvidia.com/mig-1g.10gb.me": "1"}, "limits": {"nvidia.com/mig-1g.10gb.me": "1"}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("needs", "expected"), RESOURCES.values(), ids=RESOURCES.keys())
+def test_resources(needs: Json, expected: Json | None) -> None:
+    assert container(resources=needs).get("resources") == expected
+
+
+def test_gpus_that_others_share_are_avoided_unless_they_are_welcome() -> None:
+    def avoided(**resources: Any) -> bool:
+        return "affinity" in template(resources=resources)["spec"]
+
+    assert avoided(gpu=1) and avoided(mig="1g.10gb") and avoided(gpu=1, shared=False)
+    assert not avoided(gpu=1, shared=True) and not avoided(cpu=1)
+
+
+def test_the_kind_of_gpu_is_a_node_label() -> None:
+    def selector(kind: str, facts: ClusterFacts = ASSUMED) -> Json:
+        found: Json = template(resources={"gpu": 1, "gpu_type": kind}, facts=facts)["spec"]["nodeSelector"]
+        return found
+
+    assert selector("NVIDIA-H100-80GB-HBM3") == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert selector("a100", replace(ASSUMED, gpu_label="lab/gpu")) == {"lab/gpu": "a100"}
+    gke = "cloud.google.com/gke-accelerator=nvidia-h100-80gb"
+    assert selector(gke) == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+
+
+def test_spot_tolerates_the_taints_of_clouds_and_has_its_grace() -> None:
+    spec = template(spot={"tolerate": True, "grace": "1m30s"})["spec"]
+    assert "cloud.google.com/gke-spot" in [t["key"] for t in spec["tolerations"]]
+    assert spec["terminationGracePeriodSeconds"] == 90
+    plain = template()["spec"]
+    assert "tolerations" not in plain and plain["terminationGracePeriodSeconds"] == 30
+
+
+def test_priority_and_service_account() -> None:
+    facts = replace(ASSUMED, service_account="trainer")
+    spec = template(facts=facts, gang={"priority": "high"})["spec"]
+    assert (spec["priorityClassName"], spec["serviceAccountName"]) == ("high", "trainer")
+
+
+# The escape hatch.
+
+
+def test_pod_is_merged_last_by_the_rules_of_a_strategic_merge() -> None:
+    found = template(
+        environment={"A": "1", "B": "1"},
+        resources={"gpu": 1},
+        pod={
+            "metadata": {"labels": {"team": "vision"}},
+            "spec": {
+                "hostNetwork": True,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [
+                    {
+                        "name": "pytorch",
+                        "imagePullPolicy": "Always",
+                        "env": [
+                            {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                            {"name": "C", "value": "3"},
+                        ],
+                        "volumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+                    },
+                    {"name": "sidecar", "image": "lab/side:1"},
+                ],
+                "volumes": [
+                    {"name": "extra", "hostPath": {"path": "/x"}},
+                    {"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}},
+                ],
+            },
+        },
+    )
+    spec = found["spec"]
+    trains, beside = spec["containers"]
+    env = {v["name"]: v for v in trains["env"]}
+    assert found["metadata"]["labels"] == {"team": "vision"} and spec["hostNetwork"] is True
+    assert trains["image"] == "lab/train:1" and trains["imagePullPolicy"] == "Always"
+    assert env["A"] == {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    assert env["B"]["value"] == "1" and env["C"]["value"] == "3"
+    assert beside["name"] == "sidecar" and [m["mountPath"] for m in trains["volumeMounts"]] == [
+        "/dev/shm",
+        "/extra",
+    ]
+    assert spec["tolerations"] == [{"operator": "Exists"}]  # a list without a key is replaced
+    assert {v["name"]: v for v in spec["volumes"]}["shm"]["emptyDir"] == {
+        "medium": "Memory",
+        "sizeLimit": "1Gi",
+    }
+
+
+def test_merging_changes_neither_side() -> None:
+    base = {"spec": {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}]}]}}
+    patch = {"spec": {"containers": [{"name": "a", "env": [{"name": "X", "value": "2"}]}]}}
+    before = repr((base, patch))
+    merged(base, patch)["spec"]["containers"][0]["env"].append("changed")
+    assert repr((base, patch)) == before
+
+
+@pytest.mark.parametrize(
+    ("pod", "path", "words"),
+    [
+        ({"hostNetwork": True}, "pod.hostNetwork", "a pod template has metadata and spec"),
+        ({"spec": {"restartPolicy": "Never"}}, "pod.spec.restartPolicy", "say policy: {restart: ...}"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "pod.spec.containers[0]", "has no name"),
+        ({"spec": {"containers": {"name": "x"}}}, "pod.spec.containers", "expected a list"),
+        (
+            {"spec": {"containers": [{"name": "pytorch", "env": ["A=1"]}]}},
+            "pod.spec.containers[0].env[0]",
+            "has no name",
+        ),
+        (
+            {"spec": {"containers": [{"name": "main"}]}},
+            "pod.spec.containers[0]",
+            "beside the container that trains, 'pytorch'",
+        ),
+        ({"metadata": {"name": "x"}}, "pod.metadata.name", "the engine sets it"),
+        (
+            {"metadata": {"labels": {"allaboard.io/run": "x"}}},
+            "pod.metadata.labels.allaboard.io/run",
+            "finds its pods",
+        ),
+        ({"metadata": {"annotations": {"a": 1}}}, "pod.metadata.annotations.a", "quote it"),
+        ({"spec": []}, "pod.spec", "expected fields"),
+    ],
+)
+def test_what_contradicts_allaboard_is_a_problem(pod: Json, path: str, words: str) -> None:
+    found = {p.path: p.message for p in check(a_job(pod=pod))}
+    assert words in found.get(path, f"nothing; said {found}")
+
+
+# What a cluster cannot make pods of.
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "words"),
+    [
+        ({"image": None}, "image", "is missing; on a cluster members start from an image"),
+        ({"storage": [{"mount": "/a", "pvc": "My_Claim"}]}, "storage[0].pvc", "is no name of an object"),
+        ({"secrets": [{"name": "A", "env": True}]}, "secrets[0].name", "is no name of an object"),
+        (
+            {"storage": [{"mount": "/a", "pvc": "x"}], "secrets": [{"name": "b", "mount": "/a/"}]},
+            "secrets[0].mount",
+            "mounted twice, by storage[0].mount too",
+        ),
+        ({"storage": [{"mount": "/", "pvc": "x"}]}, "storage[0].mount", "cannot be mounted"),
+        ({"resources": {"gpu": 1, "gpu_type": "NVIDIA H100"}}, "resources.gpu_type", "is no label value"),
+        ({"resources": {"mig": "tiny"}}, "resources.mig", "is no MIG profile"),
+    ],
+)
+def test_what_a_cluster_would_refuse_later_is_said_before(fields: Json, path: str, words: str) -> None:
+    job = checked(a_job(**{"image": "x", **fields}))
+    engine = engine_of(job)
+    found = {p.path: p.message for p in problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)}
+    assert words in found.get(path, f"nothing; said {found}")
+
+
+def test_a_group_that_is_wrong_is_named() -> None:
+    groups = {"master": 1, "worker": {"replicas": 1, "resources": {"gpu_type": "a b", "gpu": 1}}}
+    job = checked(a_job(image="x", workers=None, groups=groups))
+    engine = engine_of(job)
+    (found,) = problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)
+    assert found.path == "groups.worker.resources.gpu_type"
+
+
+def test_the_image_may_come_from_pod() -> None:
+    job = checked(a_job(pod={"spec": {"containers": [{"name": "pytorch", "image": "y"}]}}))
+    engine = engine_of(job)
+    assert list(problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)) == []
