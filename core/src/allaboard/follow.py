@@ -1,8 +1,8 @@
 """Following a run to its end: one conversation, two small drivers, one blocking and one async.
 
-`follow` decides and never waits itself: it asks to `Observe`, to `Wait` until something changed, to `Launch`
-the next attempt, and returns the `Outcome`. No clock, no client, no sleep is in it; a test plays the other
-side with a list.
+`follow` decides and never waits itself: it asks to `Observe`, to `Wait` until something changed, to
+`Enforce` a limit that nobody else keeps, to `Launch` the next attempt, and returns the `Outcome`. No clock,
+no client, no sleep is in it; a test plays the other side with a list.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from allaboard.units import show_seconds
 
 @dataclass(frozen=True, slots=True)
 class FollowPolicy:
-    """``poll``: seconds between looks when nothing wakes us. ``unreachable``: how many looks in a row may go
-    unanswered. ``attempts``: of the whole job.
+    """``poll``: seconds between looks when nothing wakes us; each backend has its own. ``unreachable``: how
+    many looks in a row may go unanswered. ``attempts``: of the whole job.
     """
 
     poll: float = 1.0
@@ -45,6 +45,13 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Enforce:
+    """A limit has passed that whoever follows has to keep. Only who owns the run acts; the answer is None."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start this attempt. The answer is None, or the error for which it could not be started."""
 
@@ -52,7 +59,7 @@ class Launch:
     why: str
 
 
-Ask = Observe | Wait | Launch
+Ask = Observe | Wait | Enforce | Launch
 Answer = Observation | AllaboardError | None
 
 
@@ -129,7 +136,10 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
         assert isinstance(seen, Observation)
         silent = 0
         if not state_of(seen).is_final:
-            yield Wait(policy.poll)
+            limit = seen.limit
+            if limit is not None and limit.left <= 0:
+                yield Enforce(limit.why)
+            yield Wait(policy.poll if limit is None else min(policy.poll, max(1.0, limit.left)))
             continue
         closer = yield Observe(evidence=True)
         last = closer if isinstance(closer, Observation) and state_of(closer).is_final else seen

@@ -76,11 +76,12 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Who stopped it, why, when."""
+    """Who stopped it, why, when. ``timed_out``: because a limit had passed."""
 
     by: str
     reason: str
     at: float
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,25 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that nobody enforces but whoever follows. ``left``: seconds until it is passed; at zero and
+    below it is time to act. ``why``: what for, in words.
+    """
+
+    left: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything seen of one run at one moment.
 
     ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot
     be told. ``recorded``: how it ended, by the run record, when nothing else is left of it. ``waiting``: why
     it is not admitted yet, in the words of whoever holds it. ``phases``: seconds in each so far; None when
-    not seen. ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last
-    lines) are filled when evidence is asked for.
+    not seen. ``limit``: the next one that is a follower's to enforce. ``flags``: codes of what looks wrong
+    though it goes on. ``events`` and ``tails`` (member -> last lines) are filled when evidence is asked
+    for.
     """
 
     run: str
@@ -154,6 +166,7 @@ class Observation:
     waiting: str | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
     progress: Progress = Progress()
+    limit: Limit | None = field(default=None, compare=False)
     flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
@@ -183,7 +196,8 @@ class Observation:
             )
 
         rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        for name, kind in (("owner", Owner), ("stop", Stop), ("progress", Progress)):
+        kinds = (("owner", Owner), ("stop", Stop), ("limit", Limit), ("progress", Progress))
+        for name, kind in kinds:
             if name in rest:
                 rest[name] = (
                     value(kind, rest[name])

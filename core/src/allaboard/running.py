@@ -7,13 +7,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
+from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key
 from allaboard.job import TrainingJob
 from allaboard.jobfile import parse, read_text
@@ -86,12 +87,13 @@ def run(
     backend: Backend | str | None = None,
     on_seen: OnSeen | None = None,
     on_launch: Callable[[Handle], None] | None = None,
-    poll: float = 1.0,
+    poll: float | None = None,
 ) -> Outcome:
     """Start a job, follow it to its end and return how it ended; a failed training is an outcome, not an
     exception.
 
-    ``on_seen`` gets every observation. Raises BadInput when it cannot start, BackendUnreachable when the
+    ``on_seen`` gets every observation; ``poll``: seconds between two looks when nothing wakes us, the
+    backend's own where not said. Raises BadInput when it cannot start, BackendUnreachable when the
     backend stopped answering (the run itself is untouched). A run whose client died is found again under the
     same ``key``.
     """
@@ -102,7 +104,7 @@ def run(
     if on_launch is not None:
         on_launch(handle)
     attempts = (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
-    policy = FollowPolicy(poll=poll, attempts=attempts)
+    policy = paced(where, poll, attempts)
     follower = Follower(where, handle.run, plan=plan, owner=owner, on_seen=on_seen, on_launch=on_launch)
     outcome = follower.to_the_end(policy)
     if outcome.ok:
@@ -115,14 +117,19 @@ def attach(
     *,
     backend: Backend | str | None = None,
     on_seen: OnSeen | None = None,
-    poll: float = 1.0,
+    poll: float | None = None,
 ) -> Outcome:
     """Follow a run that is there, by id, unique prefix or job name, to its end. It is not stopped, restarted
     or owned.
     """
     where = backend_of(backend)
     name = where.observe(run).run
-    return Follower(where, name, on_seen=on_seen).to_the_end(FollowPolicy(poll=poll))
+    return Follower(where, name, on_seen=on_seen).to_the_end(paced(where, poll))
+
+
+def paced(backend: Backend, poll: float | None = None, attempts: int = 1) -> FollowPolicy:
+    """How a run of this backend is followed."""
+    return replace(backend.pace, poll=poll or backend.pace.poll, attempts=attempts)
 
 
 def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> TrainingJob:
@@ -165,6 +172,8 @@ class Follower:
             case Wait(seconds):
                 assert self._changes is not None
                 self._changes.wait(seconds)
+            case Enforce():
+                self._enforce()
             case Launch():
                 assert self.plan is not None and self.owner is not None
                 try:
@@ -174,6 +183,14 @@ class Follower:
                 if self.on_launch is not None:
                     self.on_launch(self.handle)
         return None
+
+    def _enforce(self) -> None:
+        if self.owner is None:
+            return
+        try:
+            self.backend.enforce(self.run, self.owner)
+        except BackendUnreachable:
+            return  # the next look says so, and the limit is still there
 
     def _observe(self, evidence: bool) -> Answer:
         try:

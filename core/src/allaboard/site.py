@@ -135,9 +135,9 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
 
 
 def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
-    """The job with every ``store://`` resolved as its members on a cluster will find it: in a bucket, or below
-    a volume that they all mount. Raises BadInput, naming each place, for a store that they cannot see. Paths
-    stay as they are: they are paths in the members.
+    """The job with every ``store://`` resolved as its members on a cluster will find it: in a bucket, or
+    below a volume that they all mount. Raises BadInput, naming each place, for a store that they cannot
+    see. Paths stay as they are: they are paths in the members.
     """
     shared = [s["mount"].rstrip("/") for s in job.get("storage", ()) if "pvc" in s]
     store = site.store.rstrip("/")

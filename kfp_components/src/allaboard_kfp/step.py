@@ -28,11 +28,11 @@ from allaboard.cli.following import Attended, Left, Signals
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
-from allaboard.follow import FollowPolicy, Outcome
+from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
 from allaboard.observation import Event, Observation
 from allaboard.reportline import decode
-from allaboard.running import backend_of, me
+from allaboard.running import backend_of, me, paced
 from allaboard.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard_kfp.given import as_written, on_cluster
@@ -120,7 +120,7 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
         follower = Step(backend, plan, me(), lambda: view, signals)
         try:
             follower.begin()
-            outcome = follower.to_the_end(FollowPolicy(attempts=attempts))
+            outcome = follower.to_the_end(paced(backend, attempts=attempts))
         except Left as left:
             raise SystemExit(left.code) from None
         assert follower.handle is not None

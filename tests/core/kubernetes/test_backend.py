@@ -431,3 +431,77 @@ def test_killed_at_any_request_of_a_delete(fault: str, tmp_path: Path) -> None:
         assert seen.deleted and state_of(seen) is State.STOPPED
         assert cluster.backend().launch(plan, YOU).attempt == 2
         whole(cluster, plan.run)
+
+
+# Limits that only a follower keeps.
+
+
+def test_a_deadline_is_nudged_and_the_operator_fails_the_job(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(policy={"deadline": 30}), ME)
+    seen = running(cluster, backend, handle.run)
+    assert seen.limit is not None and 20 < seen.limit.left <= 30
+    cluster.tick(40)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.RUNNING, "the operator has no timer"
+    assert seen.limit is not None and seen.limit.left < 0
+    backend.enforce(handle.run, YOU)
+    assert state(backend, handle.run) is State.RUNNING, "a run of somebody else is left alone"
+    backend.enforce(handle.run, ME)
+    cluster.tick()
+    assert state(backend, handle.run) is State.TIMED_OUT
+    assert jobs(cluster) == [handle.run]
+
+
+@pytest.mark.parametrize("fault", ["none", "die", "die-after"])
+def test_a_deadline_that_the_operator_does_not_keep_ends_the_run_as_timed_out(fault: str) -> None:
+    for n in range(1, 8 if fault != "none" else 2):
+        cluster = FakeCluster()
+        backend = cluster.backend()
+        handle = backend.launch(a_plan(policy={"deadline": 30}), ME)
+        running(cluster, backend, handle.run)
+        cluster.operator.paused = True
+        cluster.tick(40)
+        backend.enforce(handle.run, ME)
+        seen = backend.observe(handle.run)
+        assert seen.limit is not None and 0 < seen.limit.left <= 60
+        cluster.tick(70)
+        with suppress(Died):
+            cluster.backend({n: fault} if fault != "none" else None).enforce(handle.run, ME)
+        cluster.tick(20)
+        for _ in range(3):
+            backend.enforce(handle.run, ME)
+            cluster.tick(2)
+        seen = backend.observe(handle.run)
+        assert state_of(seen) is State.TIMED_OUT, (n, seen)
+        assert seen.stop is not None and "deadline of 30 s" in seen.stop.reason
+        assert cluster.all(PODS) == []
+
+
+def test_the_clock_of_a_phase_ends_the_run(cluster: FakeCluster) -> None:
+    cluster.operator.starts_after = 1000
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(policy={"clocks": {"scheduled": "5m"}}), ME)
+    cluster.tick(200)
+    backend.enforce(handle.run, ME)
+    assert not state(backend, handle.run).is_final
+    cluster.tick(200)
+    backend.enforce(handle.run, ME)
+    cluster.tick(3)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.TIMED_OUT and seen.stop is not None
+    assert "its phase scheduled took longer than its clock of 5m" in seen.stop.reason
+
+
+def test_a_follower_carries_out_a_stop_whose_asker_died(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    with pytest.raises(Died):
+        cluster.backend({5: "die"}).stop(handle, ME, "you", "a reason")
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.STOPPING and seen.limit is not None and seen.limit.left > 0
+    cluster.tick(20)
+    backend.enforce(handle.run, ME)
+    cluster.tick(2)
+    assert state(backend, handle.run) is State.STOPPED

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from allaboard.follow import FollowPolicy
 from allaboard.identity import spec_hash, spec_of
 from allaboard.job import TrainingJob
 from allaboard.names import run_name
@@ -118,6 +119,8 @@ class Backend(Protocol):
     """Where runs live."""
 
     name: str
+    pace: FollowPolicy
+    """How often a run here is looked at when nothing wakes its follower."""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """Make the run of this key be what the table of contract section 1 says, and return its attempt.
@@ -158,6 +161,11 @@ class Backend(Protocol):
 
     def hand_over(self, handle: Handle) -> None:
         """Record that the result of a succeeded run was taken."""
+
+    def enforce(self, run: str, owner: Owner) -> None:
+        """Do what an `Observation.limit` that has passed asks for, if the run is still ``owner``'s: nobody
+        else does.
+        """
 
     def list(self) -> list[Observation]:
         """Every run that has a record, newest first."""

@@ -14,9 +14,8 @@ from allaboard.cli.place import handle_of, json_option, local
 from allaboard.cli.run import view_of
 from allaboard.cli.saying import say, show_line
 from allaboard.diagnose import diagnose
-from allaboard.follow import FollowPolicy
 from allaboard.observation import Observation
-from allaboard.running import Follower
+from allaboard.running import Follower, paced
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
@@ -40,7 +39,7 @@ def follow(run: str, as_json: bool) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     backend = local()
     seen = backend.observe(run)
-    policy = FollowPolicy()
+    policy = paced(backend)
     if as_json:
         lines = Lines()
         try:

@@ -18,9 +18,9 @@ from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.cli.failing import before_start
 from allaboard.cli.place import handle_of
 from allaboard.errors import AllaboardError, Conflict
-from allaboard.follow import Answer, Ask, FollowPolicy, Outcome, Wait
+from allaboard.follow import Answer, Ask, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
-from allaboard.running import ATTEMPTS, Follower, me, person
+from allaboard.running import ATTEMPTS, Follower, me, paced, person
 from allaboard.status import state_of
 
 SLICE = 0.1
@@ -199,7 +199,7 @@ def to_the_end(
         follower = Attended(backend, plan, me(), open_view, signals)
         try:
             follower.begin()
-            outcome = follower.to_the_end(FollowPolicy(attempts=limit))
+            outcome = follower.to_the_end(paced(backend, attempts=limit))
             if follower.view is not None:
                 follower.view.ended(outcome)
             finish(outcome)

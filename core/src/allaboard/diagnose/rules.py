@@ -219,11 +219,12 @@ def _lost(seen: Observation) -> Diagnosis:
 
 def _out_of_time(seen: Observation) -> Diagnosis:
     failed = seen.condition("Failed")
-    text = failed.message if failed else "it ran out of time"
+    said = seen.stop.reason if seen.stop is not None else "it ran out of time"
+    text, where = (failed.message, "conditions.Failed") if failed else (said, "record.stop")
     return Diagnosis(
         "deadline_exceeded",
         text,
-        (Evidence(f"job/{seen.run}", "conditions.Failed", text),),
+        (Evidence(f"job/{seen.run}", where, text),),
         f"run/{seen.run}",
         False,
         "raise policy.deadline or the clock named, or find out what held it",

@@ -21,6 +21,7 @@ from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Sel
 from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, Conflict, SpecChanged, UnknownRun
+from allaboard.follow import FollowPolicy
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.ledger import RunRecord
@@ -87,6 +88,7 @@ class FakeBackend:
     """
 
     name = "fake"
+    pace = FollowPolicy()
 
     def __init__(self, *scripts: Sequence[State | str | Observation]) -> None:
         self.scripts = scripts or ((State.QUEUED, State.STARTING, State.RUNNING, State.SUCCEEDED),)
@@ -213,6 +215,9 @@ class FakeBackend:
     def hand_over(self, handle: Handle) -> None:
         self.calls.append(("hand_over", handle.run))
         self.records[handle.run] = replace(self._record(handle.run), handed_over=True)
+
+    def enforce(self, run: str, owner: Owner) -> None:
+        self.calls.append(("enforce", run))
 
     def list(self) -> list[Observation]:
         return [replace(self.now[run], run=run, job=record.job) for run, record in self.records.items()]

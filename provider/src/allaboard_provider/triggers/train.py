@@ -30,9 +30,8 @@ class TrainingJobTrigger(BaseTrigger):
 
     ``status``: ``ended`` (look at the run: it ended, or it is somebody else's now), ``timeout``
     (``deadline``, epoch seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another
-    machine, container or folder), ``act`` (a limit has passed, and triggers only observe), ``error`` (``error``
-    says what). All arguments are plain JSON; those of a
-    newer release are kept and passed over.
+    machine, container or folder), ``act`` (a limit has passed, and triggers only observe), ``error``
+    (``error`` says what). All arguments are plain JSON; those of a newer release are kept and passed over.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.verbs import Verbs
 from allaboard.facts import ClusterFacts
+from allaboard.follow import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
 from allaboard.site import Site, site_of
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PACE = FollowPolicy(poll=30.0, unreachable=10)
+"""Followers are woken; the look now and then is for what no wake tells. Each look is patient by itself."""
+
 
 class KubernetesBackend:
     """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
@@ -35,6 +39,7 @@ class KubernetesBackend:
     """
 
     name = "kubernetes"
+    pace = PACE
 
     def __init__(
         self,
@@ -94,6 +99,9 @@ class KubernetesBackend:
     def hand_over(self, handle: Handle) -> None:
         self._do(self.verbs.hand_over(handle))
 
+    def enforce(self, run: str, owner: Owner) -> None:
+        self._do(self.verbs.enforce(run, owner))
+
     def list(self) -> list[Observation]:
         return self._do(self.verbs.runs())
 
@@ -102,6 +110,7 @@ class AsyncKubernetesBackend:
     """The same on an async client."""
 
     name = "kubernetes"
+    pace = PACE
 
     def __init__(
         self,
@@ -158,6 +167,9 @@ class AsyncKubernetesBackend:
 
     async def hand_over(self, handle: Handle) -> None:
         await self._do(self.verbs.hand_over(handle))
+
+    async def enforce(self, run: str, owner: Owner) -> None:
+        await self._do(self.verbs.enforce(run, owner))
 
     async def list(self) -> list[Observation]:
         return await self._do(self.verbs.runs())

@@ -17,14 +17,14 @@ from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes import records, talk
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.looking import Found, look, resource_of, seen
+from allaboard.backends.kubernetes.looking import NUDGED, Found, look, nudged, resource_of, seen
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import EVENTS, PODS
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
 from allaboard.layout import Layout
-from allaboard.observation import Owner, State, Stop
+from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.status import state_of
 from allaboard.units import rfc3339
 
@@ -242,6 +242,31 @@ def _stuck(found: Found) -> str:
         f"run {run}: members of attempt {found.record.attempt} do not end: {', '.join(pods)}; if their node "
         f"is gone for good: kubectl delete pod --force --grace-period=0 {found.living[0]['metadata']['name']}"
     )
+
+
+# Limits.
+
+
+def enforce(found: Found, looked: Observation) -> Talk[None]:
+    """Act on the limit that has passed: nudge the operator where it knows of the limit, else end the run as
+    out of time.
+    """
+    job, passed = found.job, looked.limit
+    if job is None or passed is None or passed.left > 0:
+        return
+    if found.record.stop is not None:
+        yield from carry_out(found, found.record.stop)
+    elif "deadline" in passed.why and nudged(job) is None:
+        change = {"metadata": {"uid": job["metadata"]["uid"], "annotations": {NUDGED: rfc3339(found.now)}}}
+        try:
+            yield from talk.patch(resource_of(job), job["metadata"]["name"], change)
+        except (Missing, Conflict):
+            return  # it is not the job that it was: the next look says what it is
+    else:
+        stop = Stop("allaboard", passed.why, found.now, timed_out=True)
+        stored = yield from stop_recorded(found, stop)
+        if stored is not None:
+            yield from carry_out(replace(found, stored=stored), stop)
 
 
 # The other verbs.

@@ -14,15 +14,20 @@ from dataclasses import dataclass, replace
 from allaboard import marks
 from allaboard.backends.kubernetes import reading, records, resources, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.limits import limit_of
 from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import Corrupt, UnknownRun
+from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
-from allaboard.observation import Observation, State
+from allaboard.observation import Limit, Observation, State
+from allaboard.units import from_rfc3339
 
+NUDGED = marks.PREFIX + "nudged"
+"""Annotation of a job: when its operator was told of its deadline."""
 ONE_BY_ONE = 12
 """Objects whose events are asked for one by one; the events of more are picked from those of the namespace.
 """
@@ -173,9 +178,25 @@ def seen(
     if record.outcome is not None:
         # The first word stands: also over a job that a client which came too late has made.
         return replace(looked, recorded=record.outcome.state, stopped=record.outcome.state == State.STOPPED)
-    if found.was_created or record.stop is not None:
-        return looked
-    return replace(looked, waiting=NOT_CREATED)
+    if looked.stopped and record.stop is not None and record.stop.timed_out:
+        return replace(looked, stopped=False, recorded=State.TIMED_OUT.value)
+    if not found.was_created and record.stop is None:
+        return replace(looked, waiting=NOT_CREATED)
+    return replace(looked, limit=limit(found, looked))
+
+
+def limit(found: Found, looked: Observation) -> Limit | None:
+    """The next limit of this run that is a follower's to keep."""
+    if found.job is None or not found.stored.layout:
+        return None
+    policy = Layout.from_dict(found.stored.layout).policy
+    return limit_of(looked, policy, found.now, nudged(found.job), found.ending)
+
+
+def nudged(job: Json) -> float | None:
+    """When the operator of a job was last told of its deadline."""
+    said = marks.annotation_of(job, NUDGED)
+    return from_rfc3339(said) if said else None
 
 
 NOT_CREATED = "its job is not created yet; if nobody is starting it any more, run it again under its key"

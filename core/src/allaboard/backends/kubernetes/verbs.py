@@ -171,6 +171,13 @@ class Verbs:
     def hand_over(self, handle: Handle) -> Talk[None]:
         return ending.hand_over(handle)
 
+    def enforce(self, run: str, owner: Owner) -> Talk[None]:
+        stored = yield from records.read(run)
+        if stored is None or stored.record.owner.id != owner.id:
+            return
+        found = yield from look(stored)
+        yield from ending.enforce(found, seen(found, memory=self._remember(found)))
+
     # Housekeeping.
 
     def prune(self, every: Iterable[Stored] | None = None) -> Talk[None]:

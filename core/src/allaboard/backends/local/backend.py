@@ -28,6 +28,7 @@ from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
 from allaboard.engines import engine_of
 from allaboard.errors import AllaboardError, BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
+from allaboard.follow import FollowPolicy
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
@@ -47,6 +48,7 @@ class LocalBackend:
     """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment."""
 
     name = "local"
+    pace = FollowPolicy()
 
     def __init__(self, environ: Mapping[str, str] | None = None, site: Site | None = None) -> None:
         if sys.platform == "win32":
@@ -517,6 +519,9 @@ class LocalBackend:
             return replace(record, handed_over=True) if record.uid == handle.uid else record
 
         records.change(self.find(handle.run), taken)
+
+    def enforce(self, run: str, owner: Owner) -> None:
+        """Every limit is kept by the run's own supervisor."""
 
     def housekeep(self, now: float | None = None) -> None:
         """What nobody else does: overdue ttls, records past their age, members that outlived both their

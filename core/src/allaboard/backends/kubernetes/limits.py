@@ -1,0 +1,55 @@
+"""The limits of a run that only its follower can keep. Values in, values out.
+
+The v1 operator knows a job's deadline and has no timer for it: it looks when something else happens to the
+job (training-operator.md C7). So it is nudged with an annotation, and has a minute to act; one that is away
+does not, and then the run is ended from here. Clocks of phases are known to no operator at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from allaboard.layout import Policy
+from allaboard.observation import PHASES, Limit, Observation
+from allaboard.status import state_of
+from allaboard.units import show_seconds
+
+REACTS = 60.0
+"""Seconds that an operator which was nudged has to end its job."""
+
+
+CARRIED_OUT = 15.0
+"""Seconds after which a stop that is recorded, and whose job does not end, is carried out by the follower."""
+
+
+def limit_of(
+    seen: Observation, policy: Policy, now: float, nudged: float | None, ending: bool = False
+) -> Limit | None:
+    """The next limit that its follower has to keep; None: there is none. ``nudged``: when the operator was
+    told of the deadline; ``ending``: its job is being deleted.
+    """
+    if state_of(seen).is_final or ending:
+        return None
+    if seen.stop is not None:
+        # Whoever asked for it may have died before it was done.
+        return Limit(seen.stop.at + CARRIED_OUT - now, "it was told to stop, and nobody has ended its job")
+    if seen.suspended:
+        return None
+    return min(_limits(seen, policy, now, nudged), key=lambda limit: limit.left, default=None)
+
+
+def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None) -> Iterator[Limit]:
+    if policy.deadline is not None and seen.started is not None:
+        due = seen.started + policy.deadline
+        due = due if nudged is None or nudged < due else nudged + REACTS
+        yield Limit(due - now, f"it was active longer than its deadline of {show_seconds(policy.deadline)}")
+    on = phase_of(seen.phases)
+    clock = policy.clocks.get(on) if on is not None else None
+    if on is not None and clock is not None:
+        spent = seen.phases[on] or 0.0
+        yield Limit(clock - spent, f"its phase {on} took longer than its clock of {show_seconds(clock)}")
+
+
+def phase_of(phases: Mapping[str, float | None]) -> str | None:
+    """The phase that is on: the last of which something was seen."""
+    return next((name for name in reversed(PHASES) if phases.get(name) is not None), None)
