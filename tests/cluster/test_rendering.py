@@ -1,0 +1,209 @@
+"""What is rendered, the API server takes: every object of a table of jobs, and the pods that the operator
+would make of their templates, by a dry run with strict validation.
+
+The pods are asked about too, because the API server takes job objects whose pods it would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allaboard import marks
+from allaboard.checking import checked
+from allaboard.engines import engine_of
+from allaboard.facts import ASSUMED, ClusterFacts
+from allaboard.identity import spec_hash, spec_of
+from allaboard.job import TrainingJob
+from allaboard.layout import lay_out
+from allaboard.names import run_name
+from allaboard.pods import sample_pod
+from allaboard.rendering import Rendered, render
+from allaboard.testing import a_job
+from tests.cluster.api import ApiError, Object
+from tests.cluster.plane import Cluster
+from tests.core.kubernetes.golden import CODE, WHOLE
+
+JOBS: dict[str, dict[str, Any]] = {
+    "the smallest": {"workers": 1},
+    "a master and workers": {"workers": 4},
+    "masterless": {"workers": None, "groups": {"worker": 3}},
+    "groups that differ": {
+        "workers": None,
+        "groups": {
+            "master": {"resources": {"cpu": "500m"}, "command": ["sh", "-c", "python $(MAIN)"]},
+            "worker": {"replicas": 2, "resources": {"gpu": 8}, "environment": {"MAIN": ""}},
+        },
+    },
+    "elastic": {"workers": 3, "elastic": {"min": 1, "max": 8}, "command": ["torchrun", "x.py"]},
+    "elastic, all said": {
+        "workers": 2,
+        "elastic": {
+            "min": 2,
+            "max": 2,
+            "max_restarts": 0,
+            "rendezvous": "etcd-v2",
+            "rendezvous_conf": {"a": "b"},
+        },
+        "command": ["torchrun", "x.py"],
+    },
+    "nearly every field": WHOLE,
+    "coscheduling": {
+        "gang": {"scheduler": "coscheduling", "timeout": "1m", "priority": "system-node-critical"}
+    },
+    "workload": {"gang": {"scheduler": "workload"}},
+    "every policy": {
+        "policy": {
+            "restart": "always",
+            "backoff_limit": 0,
+            "deadline": "1s",
+            "ttl": 0,
+            "clean_pods": "none",
+            "suspend": True,
+        },
+        "processes_per_member": "gpu",
+    },
+    "never restarted": {"policy": {"restart": "never"}, "processes_per_member": 4},
+    "a slice of a GPU": {"resources": {"mig": "1g.10gb+me", "memory": "1234567", "cpu": 0.001}},
+    "a shared GPU": {"resources": {"gpu": 1, "shared": True, "gpu_type": "cloud/gpu=nvidia-t4"}},
+    "storage": {
+        "storage": [
+            {"mount": "/a", "pvc": "claim", "read_only": True},
+            {"mount": "/b", "pvc": "claim"},
+            {"mount": "/c/d e", "empty_dir": "memory", "size": "1G"},
+            {"mount": "/dev/shm", "empty_dir": "memory"},
+        ],
+        "secrets": [{"name": "a", "env": True, "mount": "/etc/a"}, {"name": "b.c", "mount": "/etc/b"}],
+    },
+    "spot": {"spot": {"tolerate": True, "grace": 0.2}},
+    "odd texts": {
+        "environment": {
+            "EMPTY": "",
+            "LINES": "a\nb",
+            "YES": "yes",
+            "A.B-C": "$(HOME) $$(X)",
+            "UNI": "käse 🧀",
+        },
+        "command": ["python", "-c", "print('hi: {}')", "", "--x=1"],
+        "data": {"shards": "s3://bucket/$(x)"},
+    },
+    "the escape hatch": {
+        "pod": {
+            "metadata": {"labels": {"team": "vision"}, "annotations": {"a/b": "c"}},
+            "spec": {
+                "hostNetwork": True,
+                "imagePullSecrets": [{"name": "registry"}],
+                "initContainers": [{"name": "beside", "image": "x", "restartPolicy": "Always"}],
+                "containers": [
+                    {
+                        "name": "pytorch",
+                        "securityContext": {"runAsNonRoot": True},
+                        "ports": [{"containerPort": 29500, "name": "store"}],
+                        "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+                    }
+                ],
+            },
+        }
+    },
+    "the longest name": {"name": "x" * 40},
+}
+FACTS = {
+    "as assumed": ASSUMED,
+    "with settings of the place": replace(
+        ASSUMED, service_account="default", image="lab/other:1", gpu_label="lab/gpu"
+    ),
+}
+
+
+def made(fields: dict[str, Any], facts: ClusterFacts, attempt: int = 1, generation: int = 1) -> Rendered:
+    job = checked(TrainingJob.of(a_job(**{"image": "lab/train:1", "code": list(CODE), **fields})))
+    layout = lay_out(job, engine_of(job), run_name(job.name, "k"), attempt, generation)
+    launch = marks.launch_uid("k", generation, attempt)
+    return render(job, layout, facts, launch=launch, spec_hash=spec_hash(spec_of(job)), code=CODE)
+
+
+def pods_of(found: Rendered) -> Iterator[Object]:
+    for role, spec in found.job["spec"]["pytorchReplicaSpecs"].items():
+        yield sample_pod(found.job, spec["template"], role.lower())
+
+
+@pytest.fixture
+def accepted(cluster: Cluster) -> Callable[[Object], Object]:
+    """Asks the API server about an object: strict, and nothing is kept."""
+
+    def ask(thing: Object) -> Object:
+        path = cluster.api.path(thing).rpartition("/")[0]
+        query = {"fieldValidation": "Strict", "dryRun": "All"}
+        answer: Object = cluster.api.request("POST", path, thing, query=query)
+        return answer
+
+    return ask
+
+
+@pytest.mark.needs("training-operator", "coscheduling")
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS.keys())
+@pytest.mark.parametrize("fields", JOBS.values(), ids=JOBS.keys())
+def test_the_api_server_takes_every_object(
+    cluster: Cluster,
+    namespace: str,
+    accepted: Callable[[Object], Object],
+    fields: dict[str, Any],
+    facts: ClusterFacts,
+) -> None:
+    found = made(fields, replace(facts, namespace=namespace))
+    kinds = {(m["apiVersion"], m["kind"]) for m in found.manifests}
+    if missing := [f"{v} {k}" for v, k in kinds if not cluster.api.serves(v, k)]:
+        pytest.skip(f"not served here: {', '.join(missing)}")
+    for manifest in found.manifests:
+        # What is stored is what was sent: nothing was pruned, nothing renamed.
+        assert_within(manifest, accepted(manifest))
+    for pod in pods_of(found):
+        if pod["spec"].get("priorityClassName") not in (None, "system-node-critical"):
+            del pod["spec"]["priorityClassName"]  # a class of this name need not be there
+        accepted(pod)
+
+
+def assert_within(sent: Any, stored: Any, at: str = "") -> None:
+    """Whatever was sent is in what is stored; the server may add."""
+    if isinstance(sent, dict):
+        for name, value in sent.items():
+            if value not in ("", {}, None):
+                assert name in stored, f"{at}.{name} was dropped"
+                assert_within(value, stored[name], f"{at}.{name}")
+    elif isinstance(sent, list):
+        assert len(sent) == len(stored), at
+        for n, (one, other) in enumerate(zip(sent, stored, strict=True)):
+            assert_within(one, other, f"{at}[{n}]")
+    else:
+        assert sent == stored, at
+
+
+@pytest.mark.needs("training-operator")
+def test_later_attempts_and_generations_have_names_that_fit(
+    namespace: str, accepted: Callable[[Object], Object]
+) -> None:
+    found = made({"name": "x" * 40, "workers": 200}, replace(ASSUMED, namespace=namespace), 123, 45)
+    for manifest in found.manifests:
+        accepted(manifest)
+    service = f"{found.job['metadata']['name']}-worker-198"
+    assert len(service) <= 63
+    accepted(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": service, "namespace": namespace},
+            "spec": {"clusterIP": "None", "ports": [{"port": 23456}]},
+        }
+    )
+
+
+@pytest.mark.needs("training-operator")
+def test_strictness_is_real(namespace: str, accepted: Callable[[Object], Object]) -> None:
+    """So that the tests above say something: a misspelt field is refused."""
+    found = made({}, replace(ASSUMED, namespace=namespace))
+    found.job["spec"]["runPolicy"]["backofLimit"] = 3
+    with pytest.raises(ApiError, match="unknown field"):
+        accepted(found.job)

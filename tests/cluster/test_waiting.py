@@ -1,0 +1,179 @@
+"""Why a gang waits, told from what the real schedulers say: each gang scheduler on a node too small, and the
+default scheduler's trap with two gangs that started in part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from allaboard import marks
+from allaboard.backends.kubernetes.reading import of_object
+from allaboard.checking import checked
+from allaboard.engines import engine_of
+from allaboard.facts import ASSUMED
+from allaboard.layout import lay_out
+from allaboard.names import run_name
+from allaboard.observation import Observation, State
+from allaboard.rendering import render
+from allaboard.status import state_of
+from allaboard.testing import a_job
+from allaboard.units import from_rfc3339
+from tests.cluster.api import Object, until
+from tests.cluster.jobs import a_node
+from tests.cluster.plane import ControlPlane
+
+MARK = "tests.allaboard.io/node"
+
+
+@pytest.fixture
+def small_node(plane: ControlPlane, namespace: str) -> Iterator[Object]:
+    """A node of four cores for this test alone, on which no kubelet starts anything; what of `pod` sends
+    members there.
+    """
+    node = a_node(namespace, {"cpu": "4", "memory": "4Gi", "pods": "20"}, {MARK: namespace})
+    taint = {"key": MARK, "value": namespace, "effect": "NoSchedule"}
+    plane.api.create({**node, "spec": {"taints": [taint]}})
+    plane.api.patch(node, {"status": node["status"]}, sub="status")
+    yield {
+        "nodeSelector": {MARK: namespace},
+        "tolerations": [{"key": MARK, "operator": "Equal", "value": namespace, "effect": "NoSchedule"}],
+    }
+    plane.api.delete("v1", "Node", namespace)
+
+
+def submit(
+    plane: ControlPlane, namespace: str, where: Object, gang: str, members: int, key: str = "k"
+) -> Object:
+    """Makes the objects of a job whose members need a core each."""
+    fields = {
+        "workers": members,
+        "resources": {"cpu": 1},
+        "gang": {"scheduler": gang},
+        "pod": {"spec": where},
+    }
+    job = checked(a_job(image="lab/train:1", **fields))
+    layout = lay_out(job, engine_of(job), run_name(job.name, key))
+    facts = replace(ASSUMED, namespace=namespace)
+    found = render(job, layout, facts, launch=marks.launch_uid(key, 1, 1), spec_hash="v1:x")
+    for manifest in found.manifests:
+        made = plane.api.create(manifest)
+    return made
+
+
+def look(plane: ControlPlane, job: Object) -> Observation:
+    """What is seen of it now."""
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    found = plane.api.get(job["apiVersion"], job["kind"], name, namespace)
+    assert found is not None
+    pods = plane.api.list("v1", "Pod", namespace, labelSelector=f"training.kubeflow.org/job-name={name}")
+    kinds = ("scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2")
+    groups = [
+        g for v in kinds if plane.api.serves(v, "PodGroup") for g in plane.api.list(v, "PodGroup", namespace)
+    ]
+    own = [g for g in groups if g["metadata"]["name"] == marks.gang_name(name)]
+    events = plane.api.list("v1", "Event", namespace)
+    now = max([from_rfc3339(p["metadata"]["creationTimestamp"]) or 0.0 for p in pods], default=0.0)
+    return of_object(found, now=now + 5, pods=pods, events=events, groups=own)
+
+
+def settled(plane: ControlPlane, job: Object, pattern: str) -> Observation:
+    """Once its waiting reason is of this shape."""
+    seen: list[str | None] = []
+
+    def shape() -> Observation | None:
+        found = look(plane, job)
+        seen.append(found.waiting)
+        return found if re.fullmatch(pattern, found.waiting or "") else None
+
+    try:
+        return until(f"waiting like {pattern}", shape)
+    except TimeoutError as error:
+        raise AssertionError(f"{error}; it was {seen[-1]!r}") from error
+
+
+NODES = r"0/\d+ nodes are available: .*1 Insufficient cpu.*"
+
+
+@pytest.mark.parametrize(
+    ("gang", "sentence"),
+    [
+        pytest.param(
+            "coscheduling",
+            rf"coscheduling finds no 5 places together: {NODES}",
+            marks=pytest.mark.needs("coscheduling", "training-operator"),
+        ),
+        pytest.param(
+            "workload",
+            rf"kube-scheduler finds no 5 places together: {NODES}",
+            marks=pytest.mark.needs("kube-scheduler", "training-operator"),
+        ),
+        pytest.param(
+            "none",
+            rf"4 of 5 members hold places and idle, because 1 has none \({NODES}\); "
+            "without a gang scheduler nobody takes these places back",
+            marks=pytest.mark.needs("kube-scheduler", "training-operator"),
+        ),
+    ],
+)
+def test_the_reason_is_told_in_one_sentence(
+    plane: ControlPlane, namespace: str, small_node: Object, gang: str, sentence: str
+) -> None:
+    found = settled(plane, submit(plane, namespace, small_node, gang, 5), sentence)
+    assert state_of(found) is State.QUEUED
+    assert found.phases["scheduled"] is not None and found.phases["image"] is None
+
+
+@pytest.mark.needs("coscheduling", "training-operator")
+@pytest.mark.parametrize("gang", ["coscheduling", "workload"])
+def test_a_gang_that_fits_waits_for_nothing(
+    plane: ControlPlane, namespace: str, small_node: Object, gang: str
+) -> None:
+    job = submit(plane, namespace, small_node, gang, 4)
+
+    def placed() -> bool:
+        found = look(plane, job)
+        return found.waiting is None and found.phases["image"] is not None
+
+    until("all four to have a place", placed)
+    assert state_of(look(plane, job)) is State.STARTING
+
+
+@pytest.mark.needs("kube-scheduler", "training-operator")
+def test_the_trap_two_gangs_that_each_started_in_part(
+    plane: ControlPlane, namespace: str, small_node: Object
+) -> None:
+    """Two gangs of three on four cores: either could run alone, and neither will.
+
+    How far each gets before the other is chance; here a quota of two pods for each sees to it, and is lifted.
+    """
+    names = [namespace, f"{namespace[:50]}-other"]
+    plane.make_namespace(names[1], {"allaboard.io/test": "true"})
+    try:
+        for name in names:
+            plane.api.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "ResourceQuota",
+                    "metadata": {"name": "two-pods", "namespace": name},
+                    "spec": {"hard": {"pods": "2"}},
+                }
+            )
+        jobs = [submit(plane, name, small_node, "none", 3, name) for name in names]
+        for job in jobs:
+            settled(plane, job, r"1 of 3 members cannot be made: .*exceeded quota: two-pods.*")
+        for name in names:
+            plane.api.delete("v1", "ResourceQuota", "two-pods", name)
+        for job in jobs:
+            found = settled(
+                plane,
+                job,
+                rf"2 of 3 members hold places and idle, because 1 has none \({NODES}\); "
+                "without a gang scheduler nobody takes these places back",
+            )
+            assert state_of(found) is State.QUEUED
+    finally:
+        plane.remove_namespace(names[1])
