@@ -8,13 +8,11 @@ import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 
 from tests.cluster import components
-from tests.cluster.build import Unavailable, ensure, why_not
-from tests.cluster.plane import ControlPlane, PlaneError, obstacle
+from tests.cluster.build import Unavailable, ensure
+from tests.cluster.plane import ROOT, ControlPlane, PlaneError, obstacle
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 STATE = ROOT / ".allaboard" / "cluster"
 
 
@@ -94,7 +92,8 @@ def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
     possible = []
     for component in components.chosen(names):
         with suppress(Unavailable):
-            ensure(component.build, tell)
+            if component.build:
+                ensure(component.build, tell)
         if reason := obstacle(component):
             if component.name in (*components.BASE, *asked):
                 raise Unavailable(reason)
@@ -120,14 +119,15 @@ def run_status(options: argparse.Namespace) -> int:
     for name, component in components.known().items():
         told = status.get(name)
         if told is None:
-            state = why_not(component.build) or "not part of this cluster"
+            state = obstacle(component) or "not part of this cluster"
         elif told["running"]:
             state = (
                 f"runs, pid {told['pid']}, since {time.strftime('%H:%M:%S', time.localtime(told['since']))}"
             )
         else:
             state = f"ended with {told['code']}; see {plane.log(name)}"
-        tell(f"{name:24} {component.build.version:10} {state}")
+        version = component.build.version if component.build else ""
+        tell(f"{name:24} {version:8} {state}")
     tell(f"kubeconfig: {plane.kubeconfig}")
     return 0
 

@@ -210,11 +210,16 @@ class Api:
         """A merge patch of the object that this names, or of its subresource."""
         return dict(self.request("PATCH", self.path(obj) + (f"/{sub}" if sub else ""), change, content=MERGE))
 
-    def delete(self, version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Deleted in the background; nothing when there is none."""
+    def delete(
+        self, version: str, kind: str, name: str, namespace: str | None = None, *, grace: int | None = None
+    ) -> None:
+        """Deleted in the background; nothing when there is none. ``grace``: seconds that a pod is given."""
+        options: Object = {"propagationPolicy": "Background"}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         try:
             path = self.kind(version, kind).path(namespace, name)
-            self.request("DELETE", path, {"propagationPolicy": "Background"})
+            self.request("DELETE", path, options)
         except ApiError as error:
             if error.status != 404:
                 raise

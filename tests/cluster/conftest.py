@@ -62,7 +62,12 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     base = components.chosen([])
     if reasons := [reason for component in base if (reason := obstacle(component))]:
         pytest.skip(f"no cluster: {reasons[0]}")
-    parts = [name for name, component in components.known().items() if obstacle(component) is None]
+    parts = [
+        name
+        for name, component in components.known().items()
+        # Tests bring nodes of their own.
+        if name != "nodes" and obstacle(component) is None
+    ]
     with ControlPlane(tmp_path_factory.mktemp("cluster"), parts) as plane:
         yield plane
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.cluster.api import Object
@@ -38,17 +39,23 @@ def a_container(name: str, *command: str, cpu: str = "100m") -> Object:
     }
 
 
-def a_pod(namespace: str, name: str = "pod", *, scheduler: str = "default-scheduler", **spec: Any) -> Object:
+def a_pod(namespace: str, name: str = "pod", *, cpu: str = "100m", **spec: Any) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": {}},
-        "spec": {
-            "schedulerName": scheduler,
-            "restartPolicy": "Never",
-            "containers": [a_container("main")],
-            **spec,
-        },
+        "spec": {"restartPolicy": "Never", "containers": [a_container("main", cpu=cpu)], **spec},
+    }
+
+
+def a_node(name: str, resources: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Object:
+    """A node that says it is ready, though no kubelet is behind it: its pods are bound and never start."""
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "status": {"allocatable": dict(resources), "capacity": dict(resources), "conditions": [ready]},
     }
 
 

@@ -1,11 +1,13 @@
 """The parent of all processes of a plane: starts, stops and names them, and lets none outlive it.
 
-    python keeper.py SOCKET [PID]
+    python keeper.py FOLDER/SOCKET [PID]
 
 It knows nothing of Kubernetes. Clients send one JSON object per line to the socket and get one back
 (``Keeper`` below is the client). With a PID it ends, with all its children, once that is no longer its
 parent: a plane of a test run that was killed leaves nothing behind. Should the keeper itself be killed, the
 kernel kills its children (Linux).
+
+The folder of the socket is the keeper's, and goes when it ends.
 
 Why a process of its own: children of `make cluster-up` must outlive the command, a component restarted by a
 test must not become a child of that test, and "kill when the parent dies" is bound to the thread that forked.
@@ -18,6 +20,7 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -88,11 +91,13 @@ class Keeper:
 
     def stop(self, name: str, number: int = signal.SIGTERM, grace: float = GRACE) -> int | None:
         """Ends a process and all of its group, and returns when it is gone. Its exit code as Popen has it."""
-        return self._ask(do="stop", name=name, signal=int(number), grace=grace)["code"]
+        code: int | None = self._ask(do="stop", name=name, signal=int(number), grace=grace)["code"]
+        return code
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By name: pid, running, code, since (seconds since the epoch)."""
-        return self._ask(do="status")["processes"]
+        processes: dict[str, dict[str, Any]] = self._ask(do="status")["processes"]
+        return processes
 
     def end(self) -> None:
         """Stops everything and the keeper itself; returns when all are gone."""
@@ -115,7 +120,7 @@ class Keeper:
                 connection.connect(self._path)
                 connection.sendall(json.dumps(request).encode() + b"\n")
                 with connection.makefile() as lines:
-                    answer = json.loads(lines.readline() or '{"gone": true}')
+                    answer: dict[str, Any] = json.loads(lines.readline() or '{"gone": true}')
         except OSError as error:
             raise KeeperGone(f"no keeper at {self._path}: {error}") from error
         if "gone" in answer:
@@ -161,8 +166,8 @@ class _Server:
                     break
         finally:
             self._end()
-            with suppress(FileNotFoundError):
-                Path(self.path).unlink()
+            Path(self.path).unlink(missing_ok=True)
+            shutil.rmtree(Path(self.path).parent, ignore_errors=True)
 
     def _on_signal(self, *_: object) -> None:
         self.ending = True

@@ -40,6 +40,7 @@ from tests.cluster.build import Tell, Unavailable, why_not
 from tests.cluster.components import Component
 from tests.cluster.keeper import Keeper
 
+ROOT = Path(__file__).resolve().parents[2]
 SERVICES = "10.96.0.0/16"
 FIRST_SERVICE = "10.96.0.1"
 """The cluster address of the Service ``kubernetes``; in the certificate of the API server."""
@@ -241,6 +242,11 @@ class ControlPlane(Cluster):
         with (self.pki / "tokens.csv").open() as file:
             return next(csv.reader(file))[0]
 
+    @property
+    def sockets(self) -> Path:
+        """A folder with a short path, as the kernel limits those of sockets. It goes when the plane stops."""
+        return Path(self._socket).parent
+
     def port(self, component: str, suffix: str = "") -> int:
         return self._ports[f"{component}/{suffix}"]
 
@@ -428,9 +434,7 @@ class ControlPlane(Cluster):
         finally:
             # In a thread of its own, whose connection nobody else would close.
             self.api.close()
-        self._tell(
-            f"{component.name} {component.build.version}: ready after {time.monotonic() - began:.1f} s"
-        )
+        self._tell(f"{component.title}: ready after {time.monotonic() - began:.1f} s")
 
     def _until(self, component: Component, what: str, look: Callable[[], bool]) -> None:
         """Waits; PlaneError with the end of the log when the component ended, or the time is up."""
@@ -466,7 +470,7 @@ class ControlPlane(Cluster):
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         # Short, as the kernel limits the paths of sockets to some hundred characters.
-        self._socket = str(Path(tempfile.mkdtemp(prefix="allaboard-")) / "keeper")
+        self._socket = str(Path(tempfile.mkdtemp(prefix="allaboard-plane-")) / "keeper")
         self._find_ports()
         self._remember()
         if not (self.pki / "tokens.csv").exists():
@@ -522,7 +526,7 @@ class ControlPlane(Cluster):
 
 def obstacle(component: Component) -> str | None:
     """Why this component cannot be started here now; None when it can."""
-    if reason := why_not(component.build):
+    if reason := (component.build and why_not(component.build)) or component.obstacle():
         return reason
     if component.fixed_port and not _is_free(component.fixed_port):
         return (

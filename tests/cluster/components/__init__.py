@@ -35,13 +35,16 @@ class Component:
 
     name: str
     about: str
-    build: Build
+    build: Build | None
+    """None for one that is a part of this repository."""
     command: Callable[[ControlPlane], list[str]]
     ready: Callable[[ControlPlane], bool]
     """Whether it serves; asked again and again. An OSError or ApiError means: not yet."""
     needs: tuple[str, ...] = ()
     ports: tuple[str, ...] = ("",)
     """Suffixes: the port ``health`` of a component is ``plane.port("<name>", "health")``."""
+    obstacle: Callable[[], str | None] = field(default=lambda: None)
+    """Why it cannot run on this machine."""
     fixed_port: int | None = None
     """A port that it takes whatever it is told: there is one of it on a machine."""
     prepare: Callable[[ControlPlane], None] = field(default=lambda plane: None)
@@ -53,6 +56,11 @@ class Component:
     """(apiVersion, kind) by which it is seen on a cluster that somebody else runs."""
     settle: Callable[[ControlPlane], None] = field(default=lambda plane: None)
     """Objects that only a running component lets one make; asked once it is ready."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and its version if it has one."""
+        return f"{self.name} {self.build.version}" if self.build else self.name
 
 
 @cache
@@ -76,7 +84,8 @@ def chosen(names: Collection[str]) -> list[Component]:
 
 def builds(components: Iterable[Component]) -> list[Build]:
     """What must be built for them, each once, in their order."""
-    return list({component.build.name: component.build for component in components}.values())
+    found = [component.build for component in components if component.build is not None]
+    return list({build.name: build for build in found}.values())
 
 
 def _in_order(names: Iterable[str], among: dict[str, Component]) -> list[str]:
