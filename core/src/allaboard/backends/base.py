@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from allaboard.follow import FollowPolicy
 from allaboard.identity import spec_hash, spec_of
 from allaboard.job import TrainingJob
 from allaboard.names import run_name
 from allaboard.observation import Observation, Owner
+
+if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
+    from allaboard.follow import FollowPolicy
 
 
 @dataclass(frozen=True, slots=True)

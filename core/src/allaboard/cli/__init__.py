@@ -50,6 +50,7 @@ VERBS = {
         "promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
     ),
     "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
+    "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
     "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
 }
 HEADINGS = ("Run", "Watch", "Checkpoints and data", "Tools")

@@ -1,0 +1,100 @@
+"""``allaboard render``: the objects that a launch would send to a cluster, byte for byte, and nothing else on
+stdout. Nothing is sent, and without a backend option no cluster is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from allaboard.cli.place import json_option, store_option
+from allaboard.cli.saying import say, show
+
+if TYPE_CHECKING:
+    from allaboard.job import TrainingJob
+
+EPILOG = """\b
+Examples:
+  allaboard render job.yaml
+  allaboard render job.yaml --gang coscheduling --namespace research
+  allaboard render job.yaml --key nightly | kubectl diff -f -
+
+The objects are those of the first attempt of the run that this key names. Beside them a launch keeps a
+record of the run, the ConfigMap allaboard-RUN, which says who owns it and changes as it goes on.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("job", metavar="JOB")
+@click.option(
+    "--key", default="render", metavar="K", help="The identity of the run; the key `render` without."
+)
+@click.option("--gang", metavar="G", help="As if the job said gang.scheduler: G.")
+@click.option(
+    "--namespace", "-n", metavar="N", help="The namespace; ALLABOARD_NAMESPACE, or default, without."
+)
+@store_option
+@json_option
+def render(
+    job: str, key: str, gang: str | None, namespace: str | None, store: str | None, as_json: bool
+) -> int:
+    """Print the objects that a launch of this job (YAML or JSON) would send to a cluster."""
+    from allaboard.backends.base import Plan
+    from allaboard.backends.kubernetes.placing import ready
+    from allaboard.checking import checked
+    from allaboard.cli.place import site
+    from allaboard.facts import of_place
+
+    facts = of_place(os.environ, namespace)
+    read = _read(job)
+    if gang is not None:
+        read = checked(read.with_(gang={**read.get("gang", {}), "scheduler": gang}))
+    made = ready(Plan(read, key), 1, 1, site(store), facts, os.environ)
+    if as_json:
+        show({"apiVersion": "v1", "kind": "List", "items": made.manifests})
+    else:
+        click.echo(to_yaml(made.manifests), nl=False)
+    for note in made.notes:
+        say(note, to_stderr=True)
+    say(f"no cluster was asked; assumed: {_assumed(facts.namespace, made.gang.gang)}", to_stderr=True)
+    return 0
+
+
+def _read(path: str) -> TrainingJob:
+    """The checked job of a file, without what it takes to follow one (`allaboard.running.read_job`)."""
+    from pathlib import Path
+
+    from allaboard.checking import checked
+    from allaboard.job import TrainingJob
+    from allaboard.jobfile import parse, read_text
+
+    file = Path(path).expanduser()
+    fields = checked(parse(read_text(file), path)).as_mapping()
+    return TrainingJob(folder=str(file.resolve().parent), **fields)
+
+
+def _assumed(namespace: str, gang: str) -> str:
+    together = "no gang scheduler (--gang names one)" if gang == "none" else f"{gang} at work"
+    return f"the Training Operator v1.9 with no gang scheduler of its own, {together}, namespace {namespace}"
+
+
+def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:
+    """The objects as YAML documents that a person can read: fields in our order, files as blocks of text."""
+    import yaml
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Safe YAML without anchors: each part can be read where it stands."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    documents = [
+        yaml.dump(one, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000) for one in manifests
+    ]
+    return "---\n".join(documents)

@@ -1,0 +1,102 @@
+"""``allaboard render``: what would be sent, and nothing else on stdout."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from allaboard import marks
+from allaboard.names import run_name
+from tests.core.cli.terminal import Terminal
+from tests.core.cli.test_startup import HEAVY, imported
+
+JOB = """
+name: digits
+image: lab/train:1
+command: [python, train.py, --out=store://digits/out]
+workers: 3
+code: [train.py]
+"""
+
+
+def a_job_file(ab: Terminal, text: str = JOB) -> str:
+    ab.write("train.py", "print('hello')\n")
+    return ab.write("job.yaml", text)
+
+
+STORE = ("--store", "s3://bucket/team")
+
+
+def test_stdout_is_the_yaml_and_nothing_else(ab: Terminal) -> None:
+    said = ab("render", a_job_file(ab), *STORE)
+    assert said.code == 0
+    config, job = yaml.safe_load_all(said.out)
+    run = run_name("digits", "render")
+    assert (config["kind"], config["metadata"]["name"]) == ("ConfigMap", f"{run}-code")
+    assert (job["kind"], job["metadata"]["name"]) == ("PyTorchJob", run)
+    assert job["metadata"]["annotations"][marks.LAUNCH] == marks.launch_uid("render", 1, 1)
+    container = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    assert container["command"][2] == "--out=s3://bucket/team/digits/out"
+    assert config["data"] == {"train.py": "print('hello')\n"}
+    assert "no cluster was asked" in said.err
+
+
+def test_twice_is_the_same_and_a_key_is_another_run(ab: Terminal) -> None:
+    file = a_job_file(ab)
+    assert ab("render", file, *STORE).out == ab("render", file, *STORE).out
+    assert f"name: {run_name('digits', 'nightly')}\n" in ab("render", file, *STORE, "--key", "nightly").out
+
+
+def test_json_is_one_object_that_kubectl_takes(ab: Terminal) -> None:
+    file = a_job_file(ab)
+    found = json.loads(ab("render", file, *STORE, "--json").out)
+    assert (found["apiVersion"], found["kind"]) == ("v1", "List")
+    assert found["items"] == list(yaml.safe_load_all(ab("render", file, *STORE).out))
+
+
+def test_a_gang_as_if_the_job_said_it(ab: Terminal) -> None:
+    file = a_job_file(ab)
+    for gang, kinds in (
+        ("coscheduling", ["ConfigMap", "PodGroup", "PyTorchJob"]),
+        ("none", ["ConfigMap", "PyTorchJob"]),
+    ):
+        said = ab("render", file, *STORE, "--gang", gang, "-n", "research")
+        found = list(yaml.safe_load_all(said.out))
+        assert [m["kind"] for m in found] == kinds
+        assert {m["metadata"]["namespace"] for m in found} == {"research"}
+    other = a_job_file(ab, JOB + "gang: {scheduler: coscheduling}\n")
+    assert ab("render", file, *STORE, "--gang", "coscheduling").out == ab("render", other, *STORE).out
+
+
+def test_the_settings_of_the_place(ab: Terminal) -> None:
+    file = a_job_file(ab, JOB.replace("image: lab/train:1\n", ""))
+    ab.environ |= {"ALLABOARD_IMAGE": "lab/default:2", "ALLABOARD_NAMESPACE": "team"}
+    job = list(yaml.safe_load_all(ab("render", file, *STORE).out))[-1]
+    assert job["metadata"]["namespace"] == "team"
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert template["spec"]["containers"][0]["image"] == "lab/default:2"
+
+
+def test_what_is_wrong_ends_with_2_and_nothing_on_stdout(ab: Terminal) -> None:
+    said = ab("render", a_job_file(ab, "name: digits\ncommand: [python, train.py]\n"))
+    assert (said.code, said.out) == (2, "")
+    assert "image: is missing; on a cluster members start from an image" in said.err
+    unknown = ab("render", a_job_file(ab), *STORE, "--gang", "volcno")
+    assert unknown.code == 2 and "'volcno' is not known" in unknown.err
+    here = ab("render", a_job_file(ab))
+    assert here.code == 2 and "no member on a cluster can see" in here.err
+    missing = ab("render", a_job_file(ab, JOB.replace("[train.py]", "[other.py]")), *STORE)
+    assert missing.code == 2 and "'other.py' is not there" in missing.err
+    found = json.loads(ab("render", a_job_file(ab), "--json").out)
+    assert found["error"]["problems"][0]["path"] == "command[2]"
+
+
+def test_it_starts_at_once(ab: Terminal) -> None:
+    """No client and no terminal library: 150 ms are too few for one."""
+    found = imported(ab, "render", a_job_file(ab), *STORE)
+    heavy = {*HEAVY, "kubernetes", "kubernetes_asyncio", "urllib3", "aiohttp", "ssl"} - {"yaml"}
+    assert not found & heavy
+    assert not {
+        n for n in found if n.startswith(("allaboard.storage", "allaboard.promotion", "allaboard.follow"))
+    }
