@@ -194,7 +194,9 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-    main = next((c for c in status.get("containerStatuses") or () if c.get("name") == container), {})
+    main: Mapping[str, Any] = next(
+        (c for c in status.get("containerStatuses") or () if c.get("name") == container), {}
+    )
     state, last = main.get("state") or {}, main.get("lastState") or {}
     over = state.get("terminated") or last.get("terminated") or {}
     running = state.get("running") or state.get("terminated") or {}

@@ -57,11 +57,16 @@ class Places:
 
 def places(look: Look) -> Places:
     """Where the members stand."""
-    found: dict[str, list[str]] = {k: [] for k in ("held", "done", "waiting", "gated", "silent", "over")}
-    for name, pod in look.pods.items():
-        found[_stands(pod)].append(name)
+
+    def those(where: str) -> tuple[str, ...]:
+        return tuple(name for name, pod in look.pods.items() if _stands(pod) == where)
+
     return Places(
-        *(tuple(found[k]) for k in ("held", "done", "waiting", "gated", "silent")),
+        held=those("held"),
+        done=those("done"),
+        waiting=those("waiting"),
+        gated=those("gated"),
+        silent=those("silent"),
         missing=max(0, look.total - len(look.pods)),
     )
 

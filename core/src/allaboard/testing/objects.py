@@ -124,8 +124,9 @@ def a_pod(
         )
     elif placed is not None:
         spec["nodeName"] = "node-1"
-        said = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(placed)}
-        status["conditions"].append(said)
+        status["conditions"].append(
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(placed)}
+        )
     if pod_reason is not None:
         status["reason"] = pod_reason
     if "nodeName" in spec and pod_reason != "UnexpectedAdmissionError":
@@ -157,7 +158,7 @@ def _container(
 ) -> Json:
     found: Json = {"name": "pytorch", "restartCount": restarts, "containerID": "containerd://1"}
     if last is not None:
-        times = {name: at(last[name]) for name in ("startedAt", "finishedAt") if name in last}
+        times: Json = {name: at(last[name]) for name in ("startedAt", "finishedAt") if name in last}
         found["lastState"] = {"terminated": {**last, **times}}
     if waiting is not None:
         found["state"] = {"waiting": {"reason": waiting}}
