@@ -40,6 +40,14 @@ class NodeSpec:
     """``key=value:Effect`` or ``key:Effect``."""
 
     @property
+    def text(self) -> str:
+        """As ``parse_node`` reads it."""
+        parts = [f"{name}={value}" for name, value in self.resources.items()]
+        parts += [f"label:{name}={value}" for name, value in self.labels.items()]
+        parts += [f"taint:{taint}" for taint in self.taints]
+        return f"{self.name}:{','.join(parts)}"
+
+    @property
     def allocatable(self) -> dict[str, str]:
         return {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "100Gi", **self.resources}
 
@@ -199,7 +207,8 @@ class Node:
     async def _live(self, pod: Pod) -> None:
         try:
             await pod.live()
-        except (ApiError, ConnectionError, OSError):
+        except Exception:
+            # A mistake of ours, or an API server that went away for good: the other pods live on.
             traceback.print_exc()
         finally:
             del self.pods[pod.uid], self._lives[pod.uid]

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -317,7 +318,10 @@ class Pod:
         name = spec["name"]
         failures = 0
         while True:
-            run = await self._start(spec)
+            run = None
+            # One that an earlier kubelet left is over already: what follows decides on it as on any other.
+            if self.containers[name].terminated is None or failures:
+                run = await self._start(spec)
             if run is not None:
                 await asyncio.shield(run.over)
             ended = self.containers[name].terminated
@@ -569,8 +573,12 @@ class Pod:
         body = {"metadata": {"uid": self.uid}, "status": _as_patch(status)}
         try:
             answer = await self.kubelet.api.patch(f"{self._path()}/status", body)
-        except (ApiError, ConnectionError):
-            return  # the pod is gone, or the next change will tell
+        except ConnectionError:
+            return  # the next change will tell
+        except ApiError as error:
+            if error.status not in (404, 409):  # the pod is gone
+                print(f"status of {self.where}: {error}", file=sys.stderr, flush=True)
+            return
         self._sent = status
         # Conditions that others have set meanwhile, and the times of ours.
         if not self.manifest["metadata"].get("deletionTimestamp"):
@@ -583,7 +591,10 @@ class Pod:
 def _as_patch(status: Object) -> Object:
     """Strategic merge leaves what is not named; what a condition has no more must be named as null."""
     conditions = [{"reason": None, "message": None, **c} for c in status["conditions"]]
-    return {**status, "conditions": conditions}
+    patch = {**status, "conditions": conditions}
+    if "podIPs" in status:  # it would keep the address that the pod had under an earlier kubelet
+        patch["podIPs"] = [{"$patch": "replace"}, *status["podIPs"]]
+    return patch
 
 
 def _taken_over(fresh: Container, before: Object) -> Container:

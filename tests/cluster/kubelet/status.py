@@ -120,7 +120,7 @@ def phase_of(pod: Object, containers: Sequence[Container], *, stopping: bool = F
     never_ran = [c for c in main if not c.running and not c.terminated and not c.last]
     if (uninitialized and not initialized_once) or never_ran:
         return "Pending"
-    if any(c.running for c in main):
+    if any(c.running for c in containers):  # also a sidecar that is still ending
         return "Running"
     codes = [(c.name, (c.terminated or c.last["terminated"])["exitCode"]) for c in main]
     # One that waits for its next run has not succeeded, whatever its last run did.
