@@ -47,10 +47,8 @@ class Suite:
         return REPORTS / f"{self.name}.xml"
 
 
-# Where nobody watches there is less patience: the tests that start a whole Airflow are left to people.
-CHOSEN = ("-m", "not airflow_live") if os.environ.get("CI") else ()
 SUITES = (
-    Suite("airflow", ("tests/core", "tests/provider", "tests/meta", *CHOSEN), ROOT / ".venv/airflow/bin"),
+    Suite("airflow", ("tests/core", "tests/provider", "tests/meta"), ROOT / ".venv/airflow/bin"),
     # The pure core once more, beside the other versions of what it stands on.
     Suite(
         "kfp",
