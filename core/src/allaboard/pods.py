@@ -3,8 +3,8 @@ and no gang scheduler is known here.
 
 What is chosen where Kubernetes leaves a choice:
 
-- Environment: the group's own, then ours. What the job's operator injects is never written: the operator
-  appends it, and its values win.
+- Environment: ours, which win over the group's own, and before them, so that a job may write
+  $(ALLABOARD_MEMBER). What the job's operator injects is never written: it appends it, and its values win.
 - Members start in `CODE_FOLDER` when the job ships code, else where the image says. The code is a ConfigMap,
   so the folder cannot be written to.
 - /dev/shm is a memory-backed emptyDir, because the 64 MiB of a container are too few for data loaders. Its
@@ -138,7 +138,7 @@ def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, 
     for variable in written:
         if variable["name"] == "ALLABOARD_MEMBER":
             variable["value"] = f"{group.role}-$(ALLABOARD_INDEX)"
-    return [*theirs, index, *written]
+    return [index, *written, *theirs]
 
 
 def _secret_environment(job: TrainingJob) -> dict[str, Any]:

@@ -85,7 +85,7 @@ SENTENCES: dict[str, tuple[str, Look, str | None]] = {
             waits("worker-0", FEW),
             total=3,
         ),
-        "coscheduling waits until 3 members exist; 2 do",
+        "coscheduling waits until 3 members exist; so far 2",
     ),
     "coscheduling: minResources": (
         "coscheduling",
@@ -114,7 +114,7 @@ SENTENCES: dict[str, tuple[str, Look, str | None]] = {
     "workload: parked without a word until all exist": (
         "workload",
         look(silent("worker-0"), silent("worker-1"), groups=GROUP),
-        "kube-scheduler waits until 3 members exist; 2 do",
+        "kube-scheduler waits until 3 members exist; so far 2",
     ),
     "workload: parked without a PodGroup": (
         "workload",

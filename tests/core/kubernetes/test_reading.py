@@ -9,6 +9,7 @@ import pytest
 
 from allaboard import marks
 from allaboard.backends.kubernetes.reading import Memory, Told, observation, of_object, remembered, told
+from allaboard.diagnose import diagnose
 from allaboard.ledger import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.reportline import encode
@@ -368,7 +369,10 @@ def test_a_gang_that_stays_half_started_is_flagged() -> None:
     pods = (a_pod("master-0"), a_pod("worker-0", "Pending", unschedulable=GPU))
     job = a_pytorchjob("Running")
     assert seen(job, *pods, now=60).flags == ()
-    assert seen(job, *pods, now=180).flags == ("gang_partial_scheduling",)
+    found = seen(job, *pods, now=180)
+    assert found.flags == ("gang_partial_scheduling",)
+    (cause,) = diagnose(found)
+    assert cause.summary == found.waiting and "1 of 2 members hold places" in cause.summary
 
 
 def test_events_are_told_of_members_by_their_names_oldest_first() -> None:
@@ -376,6 +380,7 @@ def test_events_are_told_of_members_by_their_names_oldest_first() -> None:
     events = (
         an_event("Killing", about=pod, kind="Pod", seconds=9),
         an_event("PyTorchJobCreated", seconds=1),
+        an_event("Gone", about=f"{JOB}-worker-1", kind="Pod", seconds=10),
         {"reason": "Old", "involvedObject": {"kind": "PodGroup", "name": "x"}, "lastTimestamp": None},
     )
     found = seen(a_pytorchjob("Running"), *BOTH, events=events).events
@@ -383,6 +388,7 @@ def test_events_are_told_of_members_by_their_names_oldest_first() -> None:
         ("Old", "podgroup/x", None),
         ("PyTorchJobCreated", JOB, BEGUN + 1),
         ("Killing", "worker-0", BEGUN + 9),
+        ("Gone", "worker-1", BEGUN + 10),
     ]
 
 

@@ -366,8 +366,23 @@ _FLAGS = {
 }
 
 
+def _half_started(seen: Observation) -> Diagnosis:
+    """Told by the scheduler's own words, which say what is missing."""
+    words = seen.waiting or "some members hold places and idle while others have none"
+    return Diagnosis(
+        "gang_partial_scheduling",
+        words,
+        (Evidence(f"run/{seen.run}", "waiting", words),),
+        None,
+        True,
+        f"give the places back (allaboard stop {seen.run}); a gang scheduler starts all of it or nothing",
+    )
+
+
 def _warnings(seen: Observation) -> Iterator[Diagnosis]:
     for flag in seen.flags:
+        if flag == "gang_partial_scheduling":
+            yield _half_started(seen)
         if flag in _FLAGS:
             summary, fix = _FLAGS[flag]
             words = next((e.message for e in seen.events if e.reason == flag), summary)

@@ -61,7 +61,7 @@ def read(look: Look) -> str | None:
     if "PodGroup not found" in said:
         return "coscheduling does not find the PodGroup of this gang; was it deleted?"
     if few := _SIBLINGS.search(said):
-        return f"coscheduling waits until {few[2]} members exist; {few[1]} do"
+        return f"coscheduling waits until {few[2]} members exist; so far {few[1]}"
     if gap := _GAP.search(said):
         said = f"the cluster lacks {gap[1]}"
     half = f"; {len(at.held)} hold places already" if at.held else ""

@@ -62,5 +62,5 @@ def _silent(look: Look) -> str | None:
     if not look.groups:
         return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"
     if len(look.pods) < look.needed:
-        return f"kube-scheduler waits until {look.needed} members exist; {len(look.pods)} do"
+        return f"kube-scheduler waits until {look.needed} members exist; so far {len(look.pods)}"
     return None

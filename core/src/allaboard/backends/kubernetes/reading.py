@@ -16,6 +16,7 @@ training      -> the end
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -231,7 +232,7 @@ def _of_job(
         phases=phases(kept, report, read.finished if ended else now, on=not ended and job is not None),
         progress=report.progress if report is not None else Progress(),
         flags=tuple(flags),
-        events=tuple(_events(engine, pods, events)),
+        events=tuple(_events(engine, str(metadata.get("name", "")), pods, events)),
     )
 
 
@@ -449,13 +450,14 @@ def phases(memory: Memory, report: Told | None, until: float | None, *, on: bool
 # Events.
 
 
-def _events(engine: Engine, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
+def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
     """Events in our words, oldest first: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in sorted(events, key=lambda e: _when(e) or 0.0):
         about = event.get("involvedObject") or event.get("regarding") or {}
         name, kind = str(about.get("name", "")), str(about.get("kind", ""))
-        member = names.get(name) if kind == "Pod" else None
+        # A pod that is gone is told by its name, which begins with the job's.
+        member = (names.get(name) or _tail(name, job)) if kind == "Pod" else None
         yield Event(
             time=_when(event),
             type=str(event.get("type") or "Normal"),
@@ -463,6 +465,12 @@ def _events(engine: Engine, pods: Sequence[Json], events: Sequence[Json]) -> Ite
             object=member or (name if kind in (engine.KIND, "") else f"{kind.lower()}/{name}"),
             message=str(event.get("message") or event.get("note") or ""),
         )
+
+
+def _tail(name: str, job: str) -> str | None:
+    """``digits-1-worker-0`` of the job ``digits-1`` -> ``worker-0``."""
+    found = re.fullmatch(r"[a-z]+-\d+", name.removeprefix(f"{job}-"))
+    return found[0] if found and job and name.startswith(f"{job}-") else None
 
 
 def _when(event: Json) -> float | None:
