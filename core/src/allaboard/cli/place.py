@@ -47,6 +47,23 @@ def site_options(verb: Verb) -> Verb:
     return verb
 
 
+def cluster_options(verb: Verb) -> Verb:
+    """``--kubeconfig``, ``--context`` and ``--namespace``: which cluster, as whom, where in it."""
+    for option in (
+        click.option(
+            "-n", "--namespace", metavar="N", help="The namespace; ALLABOARD_NAMESPACE, or the context's."
+        ),
+        click.option("--context", metavar="C", help="The context of the kubeconfig; ALLABOARD_CONTEXT."),
+        click.option(
+            "--kubeconfig",
+            metavar="F",
+            help="The kubeconfig; ALLABOARD_KUBECONFIG, KUBECONFIG, ~/.kube/config.",
+        ),
+    ):
+        verb = option(verb)
+    return verb
+
+
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
     """What the options say, over what the environment says."""
     from allaboard.site import parse_mounts, site_of

@@ -1,0 +1,88 @@
+"""Who may do what: the Roles that a cluster gives to those who submit and to those who look, as the YAML of
+this folder. What preflight asks the API server for is read out of the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+ROLES = ("submitter", "viewer")
+PREFLIGHT = "allaboard-preflight"
+"""The Role without which nothing fails: it lets preflight see more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One thing to be allowed. ``sub``: of a subresource, ``log`` of pods."""
+
+    verb: str
+    group: str
+    resource: str
+    sub: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.resource}/{self.sub}" if self.sub else self.resource
+        return f"{self.verb} {f'{what}.{self.group}' if self.group else what}"
+
+
+def text(role: str) -> str:
+    """The file, as it is."""
+    return resources.files(__name__).joinpath(f"{role}.yaml").read_text(encoding="utf-8")
+
+
+def manifest(role: str, namespace: str) -> str:
+    """The objects for one namespace, with the comments that explain them."""
+    found = []
+    for line in text(role).splitlines():
+        found.append(line)
+        if line == "metadata:":
+            found.append(f"  namespace: {namespace}")
+        elif line.strip() == "- kind: ServiceAccount":
+            found.append(f"    namespace: {namespace}")
+    return "\n".join(found) + "\n"
+
+
+def objects(role: str) -> list[dict[str, Any]]:
+    import yaml
+
+    return [document for document in yaml.safe_load_all(text(role)) if document]
+
+
+def wanted(role: str, name: str | None = None) -> list[Access]:
+    """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
+    found = []
+    for one in objects(role):
+        if one["kind"] == "Role" and (one["metadata"]["name"] == name if name else not _optional(one)):
+            found += [access for rule in one["rules"] for access in _of(rule)]
+    return found
+
+
+def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
+    """What a submitter needs whose objects are of these kinds (group, plural): the kinds of other engines
+    and gangs are nobody's business.
+    """
+    of_jobs = {*kinds}
+    return [
+        access
+        for access in wanted("submitter", name)
+        if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
+    ]
+
+
+def _is_of_jobs(access: Access) -> bool:
+    return access.group.startswith(("kubeflow.org", "scheduling.", "trainer.", "jobset."))
+
+
+def _optional(role: Mapping[str, Any]) -> bool:
+    return bool(role["metadata"]["name"] == PREFLIGHT)
+
+
+def _of(rule: Mapping[str, Any]) -> Iterator[Access]:
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            plural, _, sub = resource.partition("/")
+            for verb in rule["verbs"]:
+                yield Access(verb, group, plural, sub)

@@ -1,0 +1,488 @@
+"""What a cluster has installed for training, and whether it is alive, as far as this user may see it.
+
+Discovery is open to everybody who can log in. Every other read is asked for first
+(SelfSubjectAccessReview), and what may not be read stays unknown: None, never a guess. The signs that
+something is alive, strongest first: its webhook answers a dry run that it alone refuses; its lease was
+renewed, its Deployment is available (in the namespace where its guide puts it); it has written to an object
+of this namespace lately. One sign is enough. A part that is installed under another name, and whose signs
+nobody may read, is neither alive nor dead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allaboard.backends.kubernetes import talk
+from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.parts import PARTS, Part
+from allaboard.backends.kubernetes.resources import (
+    ACCESS_REVIEWS,
+    DEPLOYMENTS,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODGROUPS,
+    PODGROUPS_COSCHEDULING,
+    PODGROUPS_VOLCANO,
+    PODS,
+    PYTORCHJOBS,
+    Resource,
+)
+from allaboard.backends.kubernetes.talk import Call, Json, Talk
+from allaboard.errors import BackendUnreachable
+from allaboard.facts import ClusterFacts
+from allaboard.units import from_rfc3339, show_seconds
+
+RECENT = 3600.0
+"""Seconds for which a sign of life counts; events are kept for as long."""
+SETTLED = 60.0
+"""Seconds after which an operator that lives has written a status."""
+LOOKED_AT = 200
+"""Objects of a kind that are looked at for signs of life."""
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+_OPENSHIFT = "security.openshift.io"
+_SAYS_COSCHEDULING = re.compile(
+    r"cannot find enough sibling pods|PodGroup \S+ gets rejected|in the same PodGroup"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of one part. ``versions``: of its API that are served; ``alive``: None when nothing
+    tells; ``signs``: in words, what was seen.
+    """
+
+    part: Part
+    versions: tuple[str, ...] = ()
+    alive: bool | None = None
+    signs: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> bool:
+        return bool(self.versions)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.part.id,
+            "title": self.part.title,
+            "installed": self.installed,
+            "versions": list(self.versions),
+            "alive": self.alive if self.installed else None,
+            "evidence": list(self.signs),
+            "install": list(self.part.install),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node, as far as it matters for where members may run."""
+
+    name: str
+    allocatable: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, Any], ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gang``, ``schedulers``: as
+    in `ClusterFacts`. ``nodes``: None when they may not be read.
+    """
+
+    server: str
+    version: str
+    namespace: str
+    kinds: frozenset[str]
+    parts: tuple[Found, ...] = ()
+    operator_gang: str | None = None
+    schedulers: Mapping[str, str] = field(default_factory=dict)
+    nodes: tuple[Node, ...] | None = None
+
+    @property
+    def is_openshift(self) -> bool:
+        return any(kind.startswith(f"{_OPENSHIFT}/") for kind in self.kinds)
+
+    def part(self, id: str) -> Found:
+        return next(found for found in self.parts if found.part.id == id)
+
+    def facts(self, base: ClusterFacts) -> ClusterFacts:
+        """What rendering needs of it, over what is known of the place already."""
+        return replace(
+            base,
+            kinds=self.kinds,
+            operator_gang=self.operator_gang if self.operator_gang is not None else base.operator_gang,
+            schedulers={**base.schedulers, **self.schedulers},
+            namespace=self.namespace,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "server": self.server,
+            "version": self.version,
+            "namespace": self.namespace,
+            "openshift": self.is_openshift,
+            "components": [found.to_dict() for found in self.parts],
+            "operator_gang": self.operator_gang,
+            "schedulers": dict(self.schedulers),
+            "nodes": None if self.nodes is None else summary_of_nodes(self.nodes),
+        }
+
+
+# --- the whole survey ---------------------------------------------------------------------------------------
+
+
+def survey(server: str, namespace: str) -> Talk[Survey]:
+    """Everything. Some twenty small requests; nothing is created."""
+    version = yield Call("raw", ("GET", "/version"))
+    kinds = yield from served()
+    now = yield from talk.server_time()
+    may = May(namespace)
+    jobs = yield from _listed(PYTORCHJOBS, kinds, may)
+    groups = yield from _groups(kinds, may)
+    pods = yield from _listed(PODS, None, may)
+    events = yield from _listed(EVENTS, None, may)
+    schedulers = schedulers_of(pods or (), events or ())
+    parts = []
+    for part in PARTS:
+        found = Found(part, versions_of(part.kind, kinds, exact=part.exact))
+        if found.installed:
+            signs = [*(yield from _probed(part, may)), *(yield from _at_home(part, may, now))]
+            signs += _in_namespace(part, jobs, groups, schedulers, now)
+            found = replace(found, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
+        parts.append(found)
+    nodes = yield from _nodes(may)
+    return Survey(
+        server=server,
+        version=str(version.get("gitVersion", "")),
+        namespace=namespace,
+        kinds=kinds,
+        parts=tuple(parts),
+        operator_gang=gang_of_operator(kinds, jobs, groups, now),
+        schedulers=schedulers,
+        nodes=nodes,
+    )
+
+
+def known(base: ClusterFacts) -> Talk[ClusterFacts]:
+    """What a launch must know of the cluster and costs a few requests: what is served, and what the
+    operator does by itself.
+    """
+    kinds = yield from served()
+    may = May(base.namespace)
+    jobs = yield from _listed(PYTORCHJOBS, kinds, may)
+    groups = yield from _groups(kinds, may)
+    now = yield from talk.server_time()
+    gang = gang_of_operator(kinds, jobs, groups, now)
+    return replace(base, kinds=kinds, operator_gang=gang if gang is not None else base.operator_gang)
+
+
+def _groups(kinds: frozenset[str], may: May) -> Talk[dict[Resource, tuple[Json, ...] | None]]:
+    """PodGroups of every API that is served."""
+    found = {}
+    for resource in (PODGROUPS_COSCHEDULING, PODGROUPS_VOLCANO, PODGROUPS):
+        found[resource] = yield from _listed(resource, kinds, may)
+    return found
+
+
+# --- what is served -----------------------------------------------------------------------------------------
+
+
+def served() -> Talk[frozenset[str]]:
+    """``group/version/Kind`` of everything outside the core group."""
+    answer = yield Call("raw", ("GET", "/apis"), {"accept": _AGGREGATED})
+    if answer.get("kind") == "APIGroupDiscoveryList":
+        return frozenset(_aggregated(answer))
+    return (yield from _one_by_one(answer))
+
+
+def _aggregated(answer: Json) -> Iterator[str]:
+    for group in answer.get("items") or ():
+        for version in group.get("versions") or ():
+            for resource in version.get("resources") or ():
+                kind = (resource.get("responseKind") or {}).get("kind")
+                if kind:
+                    yield f"{group['metadata']['name']}/{version['version']}/{kind}"
+
+
+def _one_by_one(answer: Json) -> Talk[frozenset[str]]:
+    """Before Kubernetes 1.30: each group and version by itself, and only those that matter here."""
+    wanted = {part.kind.group for part in PARTS} | {_OPENSHIFT, "scheduling.k8s.io"}
+    found = set()
+    for group in answer.get("groups") or ():
+        for version in group.get("versions") or ():
+            if group["name"] in wanted:
+                try:
+                    listed = yield Call("raw", ("GET", f"/apis/{version['groupVersion']}"))
+                except Missing:
+                    continue
+                resources = listed.get("resources") or ()
+                found |= {f"{version['groupVersion']}/{r['kind']}" for r in resources if "/" not in r["name"]}
+    return frozenset(found)
+
+
+def versions_of(resource: Resource, kinds: Iterable[str], *, exact: bool = False) -> tuple[str, ...]:
+    """The versions in which a kind is served; ``exact``: its own alone."""
+    found = (tuple(kind.split("/")) for kind in kinds)
+    served = {f[1] for f in found if len(f) == 3 and (f[0], f[2]) == (resource.group, resource.kind)}
+    return tuple(sorted(served & {resource.version} if exact else served))
+
+
+# --- what may be read ---------------------------------------------------------------------------------------
+
+
+class May:
+    """Asks what this user may do, each question once."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self._answers: dict[tuple[str, ...], bool] = {}
+
+    def do(self, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = "") -> Talk[bool]:
+        """``namespace``: another one than ours; ``""``: all of them."""
+        where = "" if not resource.namespaced else self.namespace if namespace is None else namespace
+        question = (verb, resource.group, resource.plural, sub, where)
+        if question not in self._answers:
+            self._answers[question] = yield from may(verb, resource.group, resource.plural, sub, where)
+        return self._answers[question]
+
+
+def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Talk[bool]:
+    """One SelfSubjectAccessReview; a server that does not answer it allows nothing."""
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {**attributes, **({"subresource": sub} if sub else {})}},
+    }
+    try:
+        answer = yield from talk.create(ACCESS_REVIEWS, body)
+    except (Forbidden, Missing):
+        return False
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def _listed(
+    resource: Resource, kinds: frozenset[str] | None, may: May, namespace: str | None = None
+) -> Talk[tuple[Json, ...] | None]:
+    """Objects of a kind; None when they may not be read or the kind is not served."""
+    if kinds is not None and f"{resource.api_version}/{resource.kind}" not in kinds:
+        return None
+    if not (yield from may.do("list", resource, namespace=namespace)):
+        return None
+    where = {} if namespace is None else {"namespace": namespace}
+    try:
+        items, _ = yield Call("list", (resource,), {"limit": LOOKED_AT, "at_most": LOOKED_AT, **where})
+    except (Forbidden, Missing):
+        return None
+    return tuple(items)
+
+
+# --- signs of life ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """``alive``: what it says; None: it only explains."""
+
+    alive: bool | None
+    words: str
+
+
+def _verdict(signs: Sequence[Sign]) -> bool | None:
+    said = {sign.alive for sign in signs}
+    return True if True in said else False if False in said else None
+
+
+def _probed(part: Part, may: May) -> Talk[list[Sign]]:
+    """What its webhook says to an object that it must refuse."""
+    if part.probe is None or not (yield from may.do("create", part.kind)):
+        return []
+    try:
+        yield Call("create", (part.kind, part.probe), {"dry_run": True})
+    except (Forbidden, Invalid) as error:
+        if "admission webhook" in error.message:
+            return [Sign(True, "its webhook answers")]
+        return []
+    except BackendUnreachable as error:
+        if "webhook" in str(error):
+            said = str(error).partition("failed calling webhook")[2].partition(" (")[0]
+            return [Sign(False, f"its webhook does not answer:{said}")]
+        raise
+    except ApiError:
+        return []
+    return [Sign(None, "it has no webhook here")]
+
+
+def _at_home(part: Part, may: May, now: float) -> Talk[list[Sign]]:
+    """Leases and Deployments in the namespace where its guide puts it."""
+    signs = []
+    for lease in (yield from _listed(LEASES, None, may, part.home)) or ():
+        spec = lease.get("spec") or {}
+        renewed = from_rfc3339(spec.get("renewTime"))
+        name = lease["metadata"]["name"]
+        if renewed is None or name.startswith("apiserver-"):
+            continue
+        if part.home == "kube-system" and name != "kube-scheduler":
+            continue
+        age = max(0.0, now - renewed)
+        fresh = age <= 3 * float(spec.get("leaseDurationSeconds") or 15)
+        words = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
+        signs.append(Sign(fresh if part.id != "workload" else None, words))
+    for deployment in (yield from _listed(DEPLOYMENTS, None, may, part.home)) or ():
+        available = int((deployment.get("status") or {}).get("availableReplicas") or 0)
+        words = f"Deployment {part.home}/{deployment['metadata']['name']} has {available} available"
+        signs.append(Sign(available > 0, words))
+    return signs
+
+
+def _in_namespace(
+    part: Part,
+    jobs: Sequence[Json] | None,
+    groups: Mapping[Resource, Sequence[Json] | None],
+    schedulers: Mapping[str, str],
+    now: float,
+) -> list[Sign]:
+    """What it has done here lately."""
+    match part.id:
+        case "training-operator":
+            return [*_of_jobs(jobs or (), now)]
+        case "coscheduling" if name := schedulers.get("coscheduling"):
+            return [Sign(True, f"{name} schedules gangs of this namespace")]
+        case "workload":
+            acted = [g for g in groups.get(PODGROUPS) or () if (g.get("status") or {}).get("conditions")]
+            return [
+                Sign(True, f"PodGroup {g['metadata']['name']} was judged by the scheduler") for g in acted[:1]
+            ]
+        case "volcano":
+            acted = [g for g in groups.get(PODGROUPS_VOLCANO) or () if (g.get("status") or {}).get("phase")]
+            return [Sign(True, f"PodGroup {g['metadata']['name']} has a phase") for g in acted[:1]]
+    return []
+
+
+def _of_jobs(jobs: Sequence[Json], now: float) -> Iterator[Sign]:
+    """What the statuses of jobs say of their operator."""
+    written = [(at, job) for job in jobs for at in _written(job)]
+    if written:
+        at, job = max(written, key=lambda item: item[0])
+        if now - at <= RECENT:
+            words = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - at))} ago"
+            yield Sign(True, words)
+            return
+    for job in jobs:
+        created = from_rfc3339(job["metadata"].get("creationTimestamp"))
+        managed = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+        if created is not None and now - created > SETTLED and not job.get("status") and managed is None:
+            words = (
+                f"{job['metadata']['name']} has no status {show_seconds(now - created)} after its creation"
+            )
+            yield Sign(False, words)
+            return
+
+
+def _written(job: Json) -> Iterator[float]:
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        at = from_rfc3339(condition.get("lastUpdateTime") or condition.get("lastTransitionTime"))
+        if at is not None:
+            yield at
+
+
+def schedulers_of(pods: Iterable[Json], events: Iterable[Json] = ()) -> dict[str, str]:
+    """Gang scheduler -> the schedulerName under which it has placed members here, or said why it does not."""
+    found: dict[str, str] = {}
+    for event in events:
+        name = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
+        message = str(event.get("message") or event.get("note") or "")
+        if event.get("reason") == "FailedScheduling" and _SAYS_COSCHEDULING.search(message) and name:
+            found["coscheduling"] = name
+    for pod in pods:
+        metadata, spec = pod["metadata"], pod.get("spec") or {}
+        name = spec.get("schedulerName")
+        if name and name != "default-scheduler" and spec.get("nodeName"):
+            if "scheduling.x-k8s.io/pod-group" in (metadata.get("labels") or {}):
+                found["coscheduling"] = name
+            if "scheduling.k8s.io/group-name" in (metadata.get("annotations") or {}):
+                found["volcano"] = name
+    return found
+
+
+def gang_of_operator(
+    kinds: frozenset[str],
+    jobs: Sequence[Json] | None,
+    groups: Mapping[Resource, Sequence[Json] | None],
+    now: float,
+) -> str | None:
+    """What the Training Operator was started with (its ``--gang-scheduler-name``), by what it does: with
+    the flag, a PodGroup that has a job's name belongs to that job within seconds. ``off``, the gang's name,
+    or None: not known.
+    """
+    apis = {"coscheduling": PODGROUPS_COSCHEDULING, "volcano": PODGROUPS_VOLCANO}
+    here = {n: r for n, r in apis.items() if f"{r.api_version}/{r.kind}" in kinds}
+    if not here:
+        return "off"  # with the flag and without the kind it would have ended at its start
+    for name, resource in here.items():
+        for group in groups.get(resource) or ():
+            owners = group["metadata"].get("ownerReferences") or ()
+            if any(o.get("controller") and o["name"] == group["metadata"]["name"] for o in owners):
+                return name
+    if any(groups.get(resource) is None for resource in here.values()):
+        return None
+    for job in jobs or ():
+        started = from_rfc3339((job.get("status") or {}).get("startTime"))
+        if started is not None and now - started > SETTLED and _runs(job):
+            return "off"
+    return None
+
+
+def _runs(job: Json) -> bool:
+    """Whether its operator would keep its PodGroup, had it made one: it deletes it at the end and while
+    suspended.
+    """
+    status = job.get("status") or {}
+    over = any(
+        c.get("type") in ("Succeeded", "Failed", "Suspended") and c.get("status") == "True"
+        for c in status.get("conditions") or ()
+    )
+    return not over and not ((job.get("spec") or {}).get("runPolicy") or {}).get("suspend")
+
+
+# --- nodes --------------------------------------------------------------------------------------------------
+
+
+def _nodes(may: May) -> Talk[tuple[Node, ...] | None]:
+    if not (yield from may.do("list", NODES)):
+        return None
+    try:
+        return tuple(node_of(item) for item in (yield from talk.list_all(NODES)))
+    except Forbidden:
+        return None
+
+
+def node_of(item: Json) -> Node:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    return Node(
+        name=item["metadata"]["name"],
+        allocatable=status.get("allocatable") or {},
+        labels=item["metadata"].get("labels") or {},
+        taints=tuple(spec.get("taints") or ()),
+        cordoned=bool(spec.get("unschedulable")),
+        ready=any(
+            c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ()
+        ),
+    )
+
+
+def summary_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
+    """How many, and the devices that they offer: resource -> in all, and nodes that have it."""
+    devices: dict[str, dict[str, int]] = {}
+    for node in nodes:
+        for name, amount in node.allocatable.items():
+            if "/" in name and not name.startswith("hugepages-") and str(amount).isdecimal() and int(amount):
+                found = devices.setdefault(name, {"total": 0, "nodes": 0})
+                found["total"] += int(amount)
+                found["nodes"] += 1
+    return {"total": len(nodes), "ready": sum(node.ready for node in nodes), "devices": devices}

@@ -1,0 +1,110 @@
+"""``allaboard cluster``: what a cluster has installed for training, whether it is alive, and how to install
+what is not there. Prints the Roles that its users need, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from allaboard.cli.place import cluster_options, json_option
+from allaboard.cli.saying import Ink, colours, say, show
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.survey import Found, Survey
+
+EPILOG = """\b
+Examples:
+  allaboard cluster
+  allaboard cluster --context gpu-lab -n research --json
+  allaboard cluster --rbac submitter -n research | kubectl apply -f -
+
+What may not be read stays unknown: nothing is guessed. Nothing is created; one dry run for each operator
+asks whether its webhook answers.
+"""
+
+
+@click.command(epilog=EPILOG)
+@cluster_options
+@click.option(
+    "--rbac",
+    type=click.Choice(["submitter", "viewer"]),
+    help="Print the Role of whoever submits, or only looks, and nothing else; no cluster is asked.",
+)
+@json_option
+def cluster(
+    kubeconfig: str | None, context: str | None, namespace: str | None, rbac: str | None, as_json: bool
+) -> int:
+    """Say what a cluster has installed for training, and how to install what it has not."""
+    if rbac is not None:
+        from allaboard.backends.kubernetes.rbac import manifest, objects
+
+        if as_json:
+            show({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
+        else:
+            click.echo(
+                manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default"), nl=False
+            )
+        return 0
+    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.survey import survey
+    from allaboard.backends.kubernetes.talk import drive
+    from allaboard.backends.kubernetes.wire import Patience
+
+    # Somebody waits for the answer, and an operator that is away is one of the answers.
+    with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
+        found = drive(survey(api.server, api.namespace), api)
+    if as_json:
+        show(found.to_dict())
+        return 0
+    for line in _page(found, Ink(colours())):
+        say(line)
+    return 0
+
+
+def _page(found: Survey, ink: Ink) -> Iterator[str]:
+    from allaboard.backends.kubernetes.survey import summary_of_nodes
+
+    platform = ", OpenShift" if found.is_openshift else ""
+    yield f"{found.server}  Kubernetes {found.version}{platform}, namespace {found.namespace}"
+    yield ""
+    width = max(len(part.part.title) for part in found.parts) + 2
+    for part in found.parts:
+        word, colour = _word(part)
+        versions = f" ({part.part.kind.group} {', '.join(part.versions)})" if part.installed else ""
+        yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
+        for sign in part.signs:
+            yield f"  {'':<{width}}{sign}"
+    gang = {"off": "none", None: "not known"}.get(found.operator_gang, found.operator_gang)
+    yield ""
+    yield f"  {'gangs that the operator makes':<{width}}  {gang}"
+    for name, scheduler in found.schedulers.items():
+        yield f"  {f'{name} places as':<{width}}  {scheduler}"
+    if found.nodes is None:
+        yield f"  {'nodes':<{width}}  may not be read"
+    else:
+        nodes = summary_of_nodes(found.nodes)
+        devices = "".join(
+            f", {d['total']} {name} on {d['nodes']} of them" for name, d in nodes["devices"].items()
+        )
+        yield f"  {'nodes':<{width}}  {nodes['ready']} of {nodes['total']} ready{devices}"
+    missing = [part.part for part in found.parts if not part.installed]
+    if missing:
+        yield ""
+        yield "To install what is not there:"
+    for one in missing:
+        yield ""
+        yield f"  {one.title}"
+        for line in one.install:
+            yield f"    {line}"
+
+
+def _word(part: Found) -> tuple[str, str]:
+    if not part.installed:
+        return "not installed", "bright_black"
+    if part.alive is None:
+        return "installed; whether it is alive cannot be told", "yellow"
+    return ("installed, alive", "green") if part.alive else ("installed, does not answer", "red")
