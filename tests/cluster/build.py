@@ -136,7 +136,7 @@ def why_not(build: Build) -> str | None:
         return None
     with suppress(OSError):
         return _reason_file(build).read_text()
-    return f"{build.name} {build.version} is not built here; python -m tests.cluster build {build.name}"
+    return f"{build.name} {build.version} is not built here; `make cluster-up` does that"
 
 
 def _reason_file(build: Build) -> Path:

@@ -391,6 +391,10 @@ class ControlPlane(Cluster):
 
     def healthy(self, component: str, path: str, suffix: str = "", *, tls: bool = True) -> bool:
         """Whether this component answers 200 at a path of its own. OSError while it does not listen."""
+        return self.probe(component, path, suffix, tls=tls) == 200
+
+    def probe(self, component: str, path: str, suffix: str = "", *, tls: bool = True) -> int:
+        """The status with which a component answers at a path. OSError while it does not listen."""
         port = self.port(component, suffix)
         connection: http.client.HTTPConnection
         if tls:
@@ -402,7 +406,7 @@ class ControlPlane(Cluster):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status == 200
+            return connection.getresponse().status
         finally:
             connection.close()
 
@@ -454,7 +458,7 @@ class ControlPlane(Cluster):
             return False
 
         try:
-            until(what, seen, READY, pause=0.03)
+            until(what, seen, READY, pause=0.1)
         except TimeoutError:
             raise PlaneError(
                 f"{component.name}: waited {READY:g} s for {what}; last seen: {last}\n"

@@ -58,7 +58,7 @@ def silent(_line: str) -> None: ...
 
 
 def test_a_build_is_made_once_and_then_found_without_go(go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not(TOOL) == "tool v1.2.3 is not built here; python -m tests.cluster build tool"
+    assert why_not(TOOL) == "tool v1.2.3 is not built here; `make cluster-up` does that"
     ensure(TOOL, silent)
     monkeypatch.setenv("PATH", "")
     ensure(TOOL, silent)

@@ -74,6 +74,19 @@ class Webhook:
             *(self._routed(plane, each, encoded["ca.crt"]) for each in configurations),
         ]
 
+    def ready(self, plane: ControlPlane, configurations: Iterable[Object]) -> bool:
+        """Whether the operator is ready and all of its webhooks are there. It says the former too early: when
+        its server listens, to which it then adds one webhook after the other.
+        """
+        paths = [
+            each["clientConfig"]["service"]["path"]
+            for configuration in configurations
+            for each in configuration["webhooks"]
+        ]
+        return plane.healthy(self.component, "/readyz", "health", tls=False) and all(
+            plane.probe(self.component, path, "webhook") != 404 for path in paths
+        )
+
     def _routed(self, plane: ControlPlane, configuration: Object, authority: str) -> Object:
         routed = copy.deepcopy(configuration)
         for webhook in routed["webhooks"]:

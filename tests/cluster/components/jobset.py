@@ -37,17 +37,21 @@ WEBHOOK = Webhook(
 def objects(plane: ControlPlane) -> list[Object]:
     rbac = JOBSET.objects(f"{FILES}/rbac/*.yaml")
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    mutating, validating = JOBSET.objects(f"{FILES}/webhook/manifests.yaml")
-    # Without these, every pod of the cluster would have to pass JobSet's webhook, not only those of JobSets.
-    [to_mutating] = JOBSET.objects(f"{FILES}/webhook/patches/mutating-patch.yaml")
-    [to_validating] = JOBSET.objects(f"{FILES}/webhook/patches/validating-patch.yaml")
-    configurations = [patched(mutating, to_mutating), patched(validating, to_validating)]
     return [
         *JOBSET.objects(f"{FILES}/crd/bases/*.yaml"),
         namespace(NAMESPACE),
         *placed(only(rbac, *kinds), NAMESPACE, prefix="jobset-"),
-        *WEBHOOK.objects(plane, placed(configurations, NAMESPACE, prefix="jobset-")),
+        *WEBHOOK.objects(plane, configurations()),
     ]
+
+
+def configurations() -> list[Object]:
+    mutating, validating = JOBSET.objects(f"{FILES}/webhook/manifests.yaml")
+    # Without these, every pod of the cluster would have to pass JobSet's webhook, not only those of JobSets.
+    [to_mutating] = JOBSET.objects(f"{FILES}/webhook/patches/mutating-patch.yaml")
+    [to_validating] = JOBSET.objects(f"{FILES}/webhook/patches/validating-patch.yaml")
+    both = [patched(mutating, to_mutating), patched(validating, to_validating)]
+    return placed(both, NAMESPACE, prefix="jobset-")
 
 
 def prepare(plane: ControlPlane) -> None:
@@ -82,7 +86,7 @@ COMPONENTS = (
         "JobSet",
         JOBSET,
         command,
-        ready=lambda plane: plane.healthy("jobset", "/readyz", "health", tls=False),
+        ready=lambda plane: WEBHOOK.ready(plane, configurations()),
         needs=("kube-apiserver",),
         ports=("webhook", "health"),
         prepare=prepare,

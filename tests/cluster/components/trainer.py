@@ -38,15 +38,19 @@ WEBHOOK = Webhook(
 def objects(plane: ControlPlane) -> list[Object]:
     rbac = TRAINER.objects(f"{FILES}/rbac/*.yaml")
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    mutating, validating = TRAINER.objects(f"{FILES}/webhook/manifests.yaml")
-    [to_mutating] = TRAINER.objects(f"{FILES}/webhook/patch_mutating.yaml")
-    [to_validating] = TRAINER.objects(f"{FILES}/webhook/patch_validating.yaml")
     return [
         *TRAINER.objects(f"{FILES}/crds/trainer.kubeflow.org_*.yaml"),
         namespace(NAMESPACE),
         *placed(only(rbac, *kinds), NAMESPACE),
-        *WEBHOOK.objects(plane, [patched(mutating, to_mutating), patched(validating, to_validating)]),
+        *WEBHOOK.objects(plane, configurations()),
     ]
+
+
+def configurations() -> list[Object]:
+    mutating, validating = TRAINER.objects(f"{FILES}/webhook/manifests.yaml")
+    [to_mutating] = TRAINER.objects(f"{FILES}/webhook/patch_mutating.yaml")
+    [to_validating] = TRAINER.objects(f"{FILES}/webhook/patch_validating.yaml")
+    return [patched(mutating, to_mutating), patched(validating, to_validating)]
 
 
 def prepare(plane: ControlPlane) -> None:
@@ -86,7 +90,7 @@ COMPONENTS = (
         "TrainJob and its runtimes",
         TRAINER,
         command,
-        ready=lambda plane: plane.healthy("trainer", "/readyz", "health", tls=False),
+        ready=lambda plane: WEBHOOK.ready(plane, configurations()),
         needs=("jobset",),
         ports=("webhook", "health"),
         prepare=prepare,

@@ -38,14 +38,18 @@ def objects(plane: ControlPlane) -> list[Object]:
     # this one.
     crds = [crd for crd in crds if crd["spec"]["names"]["kind"] != "MPIJob" or not _mpi_operator(plane)]
     rbac = TRAINING_OPERATOR.objects(f"{FILES}/rbac/*.yaml")
-    [configuration] = TRAINING_OPERATOR.objects(f"{FILES}/webhook/manifests.yaml")
-    [patch] = TRAINING_OPERATOR.objects(f"{FILES}/webhook/patch.yaml")
     return [
         *crds,
         namespace(NAMESPACE),
         *placed(only(rbac, "ServiceAccount", "ClusterRole", "ClusterRoleBinding"), NAMESPACE),
-        *WEBHOOK.objects(plane, [patched(configuration, patch)]),
+        *WEBHOOK.objects(plane, configurations()),
     ]
+
+
+def configurations() -> list[Object]:
+    [published] = TRAINING_OPERATOR.objects(f"{FILES}/webhook/manifests.yaml")
+    [patch] = TRAINING_OPERATOR.objects(f"{FILES}/webhook/patch.yaml")
+    return [patched(published, patch)]
 
 
 def command(plane: ControlPlane) -> list[str]:
@@ -70,7 +74,7 @@ COMPONENTS = (
         "PyTorchJob and its kin, with the validating webhook",
         TRAINING_OPERATOR,
         command,
-        ready=lambda plane: plane.healthy("training-operator", "/readyz", "health", tls=False),
+        ready=lambda plane: WEBHOOK.ready(plane, configurations()),
         needs=("kube-apiserver",),
         ports=("webhook", "health"),
         prepare=WEBHOOK.prepare,
