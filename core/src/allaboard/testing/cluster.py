@@ -25,6 +25,7 @@ import itertools
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,10 +41,12 @@ from allaboard.backends.kubernetes.errors import (
 )
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, NAMESPACES, PODS, PYTORCHJOBS, Resource
 from allaboard.errors import BackendUnreachable
+from allaboard.facts import ClusterFacts
 from allaboard.testing.operator import FakeOperator
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
+    from allaboard.backends.kubernetes.hub import AsyncHub, Hub
     from allaboard.backends.kubernetes.transport import Api, AsyncApi
 
 Json = dict[str, Any]
@@ -96,7 +99,7 @@ class FakeCluster:
         self.objects: dict[Key, Json] = {}
         self.history: list[tuple[int, str, Key, Json]] = []
         self.requests: list[tuple[str, str, str]] = []
-        self.logs: dict[tuple[str, str], str] = {}
+        self.logs: dict[tuple[str, str], list[str]] = {}
         self.refusals: list[tuple[Resource, str, ApiError]] = []
         self.compacted = 0
         self.operator = FakeOperator(self, trains_for)
@@ -120,7 +123,9 @@ class FakeCluster:
         """A backend over a new client, whose waiting makes time pass here."""
         from allaboard.backends.kubernetes.backend import KubernetesBackend
 
-        return KubernetesBackend(cast("Api", self.client(faults)), pause=self.tick, **given)
+        api = cast("Api", self.client(faults))
+        hub = cast("Hub", FakeHub(self))
+        return KubernetesBackend(api, pause=self.tick, **{"facts": ClusterFacts(), "hub": hub, **given})
 
     def async_backend(
         self, faults: Mapping[int, str | Exception] | None = None, **given: Any
@@ -131,7 +136,10 @@ class FakeCluster:
             self.tick(seconds)
 
         api = AsyncFakeApi(self.client(faults))
-        return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **given)
+        hub = cast("AsyncHub", AsyncFakeHub(self))
+        return AsyncKubernetesBackend(
+            cast("AsyncApi", api), pause=pause, **{"facts": ClusterFacts(), "hub": hub, **given}
+        )
 
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass: in steps of a second, the operator, the kubelet and the garbage collector act."""
@@ -166,6 +174,11 @@ class FakeCluster:
     def compact(self) -> None:
         """Forget the past: watches that resume from it get 410."""
         self.compacted = self._version_now()
+
+    def say(self, pod: str, text: str, namespace: str = "default") -> None:
+        """A line in the log of a pod."""
+        line = f"{stamp(self.now).removesuffix('Z')}.000000000Z {text}\n"
+        self.logs.setdefault((namespace, pod), []).append(line)
 
     def end_members(self, job: str, exit_code: int = 0) -> None:
         """All running members of this job end with this exit code at the next tick."""
@@ -474,10 +487,27 @@ class FakeApi:
         yield from self._ask("watch", resource, "", namespace, since)
 
     def log(
-        self, pod: str, namespace: str | None = None, *, container: str | None = None, **_: Any
-    ) -> Iterator[bytes]:
-        text: str = self._ask("log", PODS, pod, namespace, lambda ns: self.cluster.logs.get((ns, pod), ""))
-        yield from (line.encode() for line in text.splitlines(keepends=True))
+        self,
+        pod: str,
+        namespace: str | None = None,
+        *,
+        container: str | None = None,
+        since: str | None = None,
+        tail: int | None = None,
+        limit_bytes: int | None = None,
+        previous: bool = False,
+        **_: Any,
+    ) -> FakeStream:
+        """What the pod wrote (`FakeCluster.say`), up to now, each line with its time."""
+
+        def read(ns: str) -> list[bytes]:
+            self.cluster.get(PODS, pod, ns)
+            said = [] if previous else self.cluster.logs.get((ns, pod), [])
+            lines = [line for line in said if since is None or line >= since[:19]]
+            text = "".join(lines[-tail:] if tail else lines).encode()[:limit_bytes]
+            return text.splitlines(keepends=True)
+
+        return FakeStream(self._ask("log", PODS, pod, namespace, read))
 
     def raw(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         return self._ask(f"raw {method}", CONFIGMAPS, path, None, lambda ns: self.cluster.operator.raw(path))
@@ -525,6 +555,28 @@ class FakeApi:
             return answer
 
 
+class FakeStream:
+    """Lines that came, as `Api.log` hands them out."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = iter(lines)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._lines
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lines = iter(())
+
+
 class AsyncFakeApi:
     """The same client with the methods of `AsyncApi`."""
 
@@ -566,6 +618,38 @@ class AsyncFakeApi:
 
     async def close(self) -> None:
         return None
+
+
+class FakeHub:
+    """Whoever waits makes time pass, five seconds at most, and is woken."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    @contextmanager
+    def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[FakeHub]:
+        yield self
+
+    def wait(self, seconds: float) -> bool:
+        self.cluster.tick(min(seconds, 5.0))
+        return True
+
+
+class AsyncFakeHub:
+    """The same for those who await."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    @asynccontextmanager
+    async def changes(
+        self, run: str, resource: Resource, namespace: str | None = None
+    ) -> AsyncIterator[AsyncFakeHub]:
+        yield self
+
+    async def wait(self, seconds: float) -> bool:
+        self.cluster.tick(min(seconds, 5.0))
+        return True
 
 
 # Rules of the API server, each as small as it is.

@@ -11,15 +11,24 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes import logs
+from allaboard.backends.kubernetes.hub import (
+    AsyncChanges,
+    AsyncHub,
+    Changes,
+    Hub,
+    async_hub_of,
+    hub_of,
+)
 from allaboard.backends.kubernetes.kept import Kept
+from allaboard.backends.kubernetes.looking import find, resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.verbs import Verbs
-from allaboard.facts import ClusterFacts
+from allaboard.facts import ClusterFacts, of_place
 from allaboard.follow import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
 from allaboard.site import Site, site_of
@@ -35,7 +44,8 @@ PACE = FollowPolicy(poll=30.0, unreachable=10)
 
 class KubernetesBackend:
     """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
-    ``environ``: the caller's environment. ``pause`` sleeps.
+    ``facts``: what is known of the cluster; it is asked when they are not given. ``environ``: the caller's
+    environment. ``hub``: who watches; that of this process where none is given. ``pause`` sleeps.
     """
 
     name = "kubernetes"
@@ -48,9 +58,10 @@ class KubernetesBackend:
         site: Site | None = None,
         facts: ClusterFacts | None = None,
         environ: Mapping[str, str] | None = None,
+        hub: Hub | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.api, self.pause = api, pause
+        self.api, self.hub, self.pause = api, hub, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
 
@@ -73,8 +84,10 @@ class KubernetesBackend:
         return self._do(self.verbs.saving(run))
 
     @contextmanager
-    def changes(self, run: str) -> Iterator[_Changes]:
-        yield _Changes(self.pause)
+    def changes(self, run: str) -> Iterator[Changes]:
+        stored = self._do(find(run))
+        with (self.hub or hub_of(self.api)).changes(stored.record.run, resource_of(stored.job)) as changes:
+            yield changes
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None
@@ -119,9 +132,10 @@ class AsyncKubernetesBackend:
         site: Site | None = None,
         facts: ClusterFacts | None = None,
         environ: Mapping[str, str] | None = None,
+        hub: AsyncHub | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.api, self.pause = api, pause
+        self.api, self.hub, self.pause = api, hub, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
 
@@ -142,6 +156,13 @@ class AsyncKubernetesBackend:
 
     async def saving(self, run: str) -> str | None:
         return await self._do(self.verbs.saving(run))
+
+    @asynccontextmanager
+    async def changes(self, run: str) -> AsyncIterator[AsyncChanges]:
+        stored = await self._do(find(run))
+        hub = self.hub or async_hub_of(self.api)
+        async with hub.changes(stored.record.run, resource_of(stored.job)) as changes:
+            yield changes
 
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None
@@ -179,13 +200,5 @@ def _verbs(
     namespace: str, site: Site | None, facts: ClusterFacts | None, environ: Mapping[str, str] | None
 ) -> Verbs:
     said = dict(os.environ if environ is None else environ)
-    return Verbs(site or site_of(said), facts or ClusterFacts(namespace=namespace), said)
-
-
-class _Changes:
-    def __init__(self, pause: Callable[[float], None]) -> None:
-        self.pause = pause
-
-    def wait(self, seconds: float) -> bool:
-        self.pause(seconds)
-        return True
+    base = facts or of_place(said, namespace)
+    return Verbs(site or site_of(said), base, said, known=facts is not None)

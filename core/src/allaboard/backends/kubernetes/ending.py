@@ -174,9 +174,9 @@ def _end_members(found: Found, kill: bool) -> Talk[None]:
                 continue  # another pod has the name: one of another attempt
 
 
-def recorded(found: Found, state: State, memory: Mapping[str, Any] | None = None) -> Talk[Stored | None]:
-    """The outcome in the record, with what was seen of its members; the first word stands. Whoever may only
-    look leaves it to others.
+def recorded(found: Found, state: State, past: Mapping[str, Any] | None = None) -> Talk[Stored | None]:
+    """The outcome in the record, with what was seen on the way (``past``: its ``memory`` and ``report``); the
+    first word stands. Whoever may only look leaves it to others.
     """
     uid = found.job["metadata"]["uid"] if found.job is not None else None
 
@@ -186,7 +186,7 @@ def recorded(found: Found, state: State, memory: Mapping[str, Any] | None = None
             return None
         at = seen(found).finished or found.now
         record = replace(record.ended(state, at), object_uid=record.object_uid or uid)
-        return replace(now, record=record, memory=memory if memory is not None else now.memory)
+        return replace(now, record=record, **(past or {}))
 
     if found.record.outcome is not None:
         return found.stored
@@ -201,7 +201,7 @@ def clear(found: Found) -> Talk[Found]:
     when something does not go.
     """
     begun = found.now
-    grace = Layout.from_dict(found.stored.layout).grace if found.stored.layout else 30.0
+    grace = Layout.from_dict(found.stored.layout).grace
     while True:
         job_lives = found.job is not None and not _has_ended(found)
         if not job_lives and not found.living:
@@ -232,7 +232,7 @@ def _stuck(found: Found) -> str:
     if not found.living:
         return (
             f"run {run}: its attempt {found.record.attempt} is being deleted and does not go; look at the "
-            f"finalizers of {found.stored.job and found.stored.job['name']}"
+            f"finalizers of {found.stored.job['name']}"
         )
     pods = [
         f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}"

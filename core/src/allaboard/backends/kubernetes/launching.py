@@ -32,6 +32,7 @@ from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, For
 from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
 from allaboard.backends.kubernetes.placing import Ready
 from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.reports import carried
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import BadInput, Problem, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
@@ -209,6 +210,7 @@ def meant(stored: Stored, record: RunRecord, ready: Ready) -> Stored:
         objects=ready.objects,
         gang=ready.gang_object,
         memory={},
+        report=carried(stored.report) if record.generation == stored.record.generation else {},
     )
 
 
@@ -269,10 +271,7 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
 
 def _usable(there: Json, stored: Stored, body: Json) -> bool:
     """Whether what is there is what would be created."""
-    if stored.job is not None and (body["kind"], body["metadata"]["name"]) == (
-        stored.job["kind"],
-        stored.job["name"],
-    ):
+    if (body["kind"], body["metadata"]["name"]) == (stored.job["kind"], stored.job["name"]):
         return is_meant(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
     ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid

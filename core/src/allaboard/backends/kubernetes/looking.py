@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from allaboard import marks
 from allaboard.backends.kubernetes import reading, records, resources, talk
@@ -36,7 +37,7 @@ BY_KIND: Mapping[tuple[str, str], Resource] = {
 }
 
 
-def resource_of(thing: Mapping[str, str]) -> Resource:
+def resource_of(thing: Mapping[str, Any]) -> Resource:
     """Where the API server keeps objects of this apiVersion and kind."""
     known = BY_KIND.get((thing["apiVersion"], thing["kind"]))
     if known is not None:
@@ -85,12 +86,11 @@ def look(stored: Stored) -> Talk[Found]:
     """What is there now of the job and its pods."""
     record = stored.record
     job = other = None
-    if stored.job is not None:
-        try:
-            there = yield from talk.get(resource_of(stored.job), stored.job["name"])
-            job, other = (there, None) if is_meant(there, stored) else (None, there)
-        except Missing:
-            pass
+    try:
+        there = yield from talk.get(resource_of(stored.job), stored.job["name"])
+        job, other = (there, None) if is_meant(there, stored) else (None, there)
+    except Missing:
+        pass
     of_it = marks.selector(record.run, record.attempt, record.generation)
     pods = yield from talk.list_all(PODS, labels=of_it)
     return Found(stored, job, other, tuple(pods), (yield from talk.server_time()))
@@ -187,7 +187,7 @@ def seen(
 
 def limit(found: Found, looked: Observation) -> Limit | None:
     """The next limit of this run that is a follower's to keep."""
-    if found.job is None or not found.stored.layout:
+    if found.job is None:
         return None
     policy = Layout.from_dict(found.stored.layout).policy
     return limit_of(looked, policy, found.now, nudged(found.job), found.ending)

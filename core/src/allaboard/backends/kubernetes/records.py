@@ -4,8 +4,8 @@ It is changed by compare-and-swap alone: the resourceVersion that was read goes 
 whoever is late reads again. ``data.record`` is the record of `allaboard.ledger`; ``data.objects`` names what
 the attempt that it means is made of, the job last (so that a release which names objects otherwise still
 finds them); ``data.gang`` the object that holds its members together; ``data.layout`` how it is laid out;
-and ``data.memory``, once it has ended, what was last seen of its members. What a newer release put beside
-them is kept.
+and ``data.memory`` and ``data.report``, once it has ended, what was last seen of its members and what its
+rank 0 had reported. What a newer release put beside them is kept.
 
 The labels are for finding: the job's name; that it is a record; and, once it has ended, the day, so that
 the API server itself can pick those that are past their age.
@@ -26,6 +26,7 @@ from allaboard.backends.kubernetes.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import Conflict as Lost
 from allaboard.errors import Corrupt
+from allaboard.layout import Layout
 from allaboard.ledger import KEEP_SECONDS, VERSION, RunRecord
 from allaboard.units import from_rfc3339
 
@@ -53,6 +54,7 @@ class Stored:
     objects: tuple[Mapping[str, str], ...] = ()
     gang: Mapping[str, str] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
     lease: str = ""
     followed: float | None = None
     body: Json = field(default_factory=dict, repr=False, compare=False)
@@ -62,9 +64,9 @@ class Stored:
         return marks.record_name(self.record.run)
 
     @property
-    def job(self) -> Mapping[str, str] | None:
+    def job(self) -> Mapping[str, str]:
         """The apiVersion, kind and name of the object that runs the attempt."""
-        return self.objects[-1] if self.objects else None
+        return self.objects[-1]
 
     @property
     def created(self) -> str | None:
@@ -103,6 +105,7 @@ def manifest(stored: Stored) -> Json:
         "gang": _text(stored.gang),
         "layout": _text(stored.layout),
         "memory": _text(stored.memory),
+        "report": _text(stored.report),
     }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": said, "data": data}
 
@@ -116,23 +119,28 @@ def parse(body: Json) -> Stored:
         record = RunRecord.from_dict(written)
         if not record.created and metadata.get("creationTimestamp"):
             record = replace(record, created=from_rfc3339(metadata["creationTimestamp"]) or 0.0)
-        layout, objects, gang, memory = (
-            json.loads(data.get(name, empty))
-            for name, empty in (("layout", "{}"), ("objects", "[]"), ("gang", "{}"), ("memory", "{}"))
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        objects, layout = tuple(json.loads(data["objects"])), json.loads(data["layout"])
+        rest = {name: json.loads(data[name]) for name in ("gang", "memory", "report") if name in data}
+        _check(layout, objects)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(_corrupt(metadata, data, error)) from error
     annotations = metadata.get("annotations") or {}
     return Stored(
         record,
         layout,
-        tuple(objects),
-        gang,
-        memory,
+        objects,
+        **rest,
         lease=annotations.get(LEASE, ""),
         followed=_number(annotations.get(FOLLOWED)),
         body=body,
     )
+
+
+def _check(layout: Any, objects: Any) -> None:
+    """That they can be read when they are needed. Raises LookupError or TypeError."""
+    Layout.from_dict(layout)
+    for thing in objects[-1:] or [{}]:
+        thing["apiVersion"], thing["kind"], thing["name"]
 
 
 def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:

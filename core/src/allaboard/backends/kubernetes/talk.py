@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -45,7 +45,17 @@ class Work:
     do: Callable[[], Any]
 
 
-Ask = Call | Sleep | Work
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is more than requests and answers, such as streams read side by side: it is given the client, and
+    has a form for each.
+    """
+
+    blocking: Callable[[Any], Any]
+    awaiting: Callable[[Any], Awaitable[Any]]
+
+
+Ask = Call | Sleep | Work | Reading
 Talk = Generator[Ask, Any, T]
 
 
@@ -60,12 +70,9 @@ def list_all(
     labels: str | None = None,
     fields: str | None = None,
     limit: int = 500,
-    at_most: int | None = None,
 ) -> Talk[list[Json]]:
-    """All pages. ``at_most``: the first so many are enough."""
+    """All of them, page by page."""
     options = {"labels": labels, "fields": fields, "limit": limit}
-    if at_most is not None:
-        options |= {"limit": min(limit, at_most), "at_most": at_most}
     items, _ = yield Call("list", (resource,), options)
     return list(items)
 
@@ -113,14 +120,6 @@ def work(do: Callable[[], T]) -> Talk[T]:
     return found
 
 
-def both(first: Talk[Any], *others: Talk[Any]) -> Talk[Sequence[Any]]:
-    """One after the other; the place where they could run side by side."""
-    found = [(yield from first)]
-    for other in others:
-        found.append((yield from other))
-    return found
-
-
 def drive(talk: Talk[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
     """Hold a talk with a blocking client. ``pause`` sleeps."""
 
@@ -132,6 +131,8 @@ def drive(talk: Talk[T], api: Any, pause: Callable[[float], None] = time.sleep) 
                 return pause(seconds)
             case Work(do):
                 return do()
+            case Reading(blocking, _):
+                return blocking(api)
 
     ended, step = _begin(talk)
     while not ended:
@@ -156,6 +157,8 @@ async def adrive(talk: Talk[T], api: Any, pause: Callable[[float], Any] = asynci
                 return await pause(seconds)
             case Work(do):
                 return await asyncio.to_thread(do)
+            case Reading(_, awaiting):
+                return await awaiting(api)
 
     ended, step = _begin(talk)
     while not ended:

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, launching, records, talk
+from allaboard.backends.kubernetes import ending, launching, records, reports, survey, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.evidence import PROGRESS_EVERY, Witness, aattend, attend
 from allaboard.backends.kubernetes.looking import (
     Found,
     find,
@@ -29,6 +31,7 @@ from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.facts import ClusterFacts
@@ -44,12 +47,48 @@ REMEMBERED = 20_000
 """Runs whose past is kept in a process; those that were looked at longest ago are forgotten."""
 
 
-class Verbs:
-    """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing."""
+@dataclass(slots=True)
+class Past:
+    """What was seen of one attempt so far: its members, and what they wrote."""
 
-    def __init__(self, site: Site, facts: ClusterFacts, environ: Mapping[str, str], lease: str = "") -> None:
+    memory: Memory
+    witness: Witness
+
+    @classmethod
+    def of(cls, stored: Stored, progress_every: float) -> Past:
+        """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
+        ended = stored.record.outcome is not None
+        witness = Witness(progress_every=0 if ended else progress_every)
+        if ended or witness.report is not None:
+            witness.report = reports.from_dict(stored.report)
+        return cls(Memory.from_dict(stored.memory) if stored.memory else Memory(), witness)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """For the record."""
+        told = self.witness.report
+        return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
+
+
+class Verbs:
+    """``facts``: what the place says of the cluster; the cluster is asked for the rest at the first launch,
+    unless they are ``known``. ``lease``: of this process, by which it is seen that it lives; empty: it
+    follows nothing. ``progress_every``: seconds between two looks at what rank 0 reports; 0: none.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        facts: ClusterFacts,
+        environ: Mapping[str, str],
+        *,
+        known: bool = False,
+        lease: str = "",
+        progress_every: float = PROGRESS_EVERY,
+    ) -> None:
         self.site, self.facts, self.environ, self.lease = site, facts, environ, lease
-        self._memory: OrderedDict[str, Memory] = OrderedDict()
+        self.known = known
+        self.progress_every = progress_every
+        self._pasts: OrderedDict[str, Past] = OrderedDict()
 
     # Launching.
 
@@ -57,10 +96,15 @@ class Verbs:
         return launching.launch(plan, owner, self._prepare, self.lease)
 
     def _prepare(self, plan: Plan, generation: int, attempt: int) -> Talk[Ready]:
-        def make() -> Ready:
-            return ready(plan, generation, attempt, self.site, self.facts, self.environ)
-
-        return talk.work(make)
+        if not self.known:
+            self.facts = yield from survey.known(self.facts)
+            self.known = True
+        facts = self.facts
+        return (
+            yield from talk.work(
+                lambda: ready(plan, generation, attempt, self.site, facts, self.environ),
+            )
+        )
 
     # Looking.
 
@@ -69,30 +113,47 @@ class Verbs:
         while True:
             stored = yield from find(run)
             found = yield from look(stored)
-            memory = self._remember(found)
-            looked = seen(found, memory=memory)
+            past = self._past(found)
+            looked = seen(found, memory=past.memory)
+            over = state_of(looked).is_final
+            if stored.record.outcome is None or evidence:
+                yield from _attended(past.witness, found, over=over, asked=evidence)
             notes: tuple[str, ...] = ()
             if evidence or (state_of(looked) in ASKING and found.job is not None):
                 found, notes = yield from look_closer(found, everything=evidence)
-                looked = seen(found, memory=memory, notes=notes)
-            if not state_of(looked).is_final:
-                return looked
-            now = yield from ending.recorded(found, state_of(looked), memory.to_dict())
-            if now is None or now.record.uid == stored.record.uid:
-                return looked if now is None else seen(replace(found, stored=now), memory=memory, notes=notes)
+            if over and stored.record.outcome is None:
+                now = yield from ending.recorded(found, state_of(looked), past.to_dict())
+                if now is None or now.record.uid != stored.record.uid:
+                    continue  # it was started anew, or forgotten, in between
+                found = replace(found, stored=now)
+                self._pasts.pop(stored.record.uid, None)
+            looked = seen(
+                found,
+                memory=past.memory,
+                report=past.witness.report,
+                tails=past.witness.tails() if evidence else None,
+                notes=notes,
+            )
+            return (yield from self._with_checkpoints(stored, looked)) if evidence else looked
 
-    def _remember(self, found: Found) -> Memory:
-        """What was seen of this attempt so far, by this process or by the record, with this look."""
+    def _past(self, found: Found) -> Past:
+        """What was seen of this attempt so far, by this process or by its record, with this look."""
         uid = found.record.uid
-        before = self._memory.pop(uid, None)
-        if before is None:
-            before = Memory.from_dict(found.stored.memory) if found.stored.memory else Memory()
-        memory = remembered(before, found.job, found.pods)
+        past = self._pasts.pop(uid, None) or Past.of(found.stored, self.progress_every)
+        past.memory = remembered(past.memory, found.job, found.pods)
         if found.record.outcome is None:
-            self._memory[uid] = memory
-            if len(self._memory) > REMEMBERED:
-                self._memory.popitem(last=False)
-        return memory
+            self._pasts[uid] = past
+            if len(self._pasts) > REMEMBERED:
+                self._pasts.popitem(last=False)
+        return past
+
+    def _with_checkpoints(self, stored: Stored, looked: Observation) -> Talk[Observation]:
+        """The checkpoints that are really there, where they are in a bucket: members' folders are not ours."""
+        saving = Layout.from_dict(stored.layout).saving
+        if saving is None or "://" not in saving.uri:
+            return looked
+        found = yield from talk.work(lambda: with_checkpoints(looked.progress, saving, self.environ))
+        return replace(looked, progress=found)
 
     def runs(self) -> Talk[list[Observation]]:
         """Every run that has a record, newest first: a few lists, however many runs there are. Records past
@@ -102,12 +163,15 @@ class Verbs:
         every = [*readable(bodies)]
         yield from self.prune(every)
         # After the records: what a record knows to have been created is in these lists, or is gone.
-        jobs = yield from _by_uid({resource_of(s.job) for s in every if s.job is not None})
+        jobs = yield from _by_uid({resource_of(s.job) for s in every})
         pods: dict[tuple[str, ...], list[Json]] = {}
         for pod in (yield from talk.list_all(PODS, labels=marks.selector())):
             pods.setdefault(_attempt_of(pod), []).append(pod)
         now = yield from talk.server_time()
-        looked = [seen(_found(stored, jobs, pods, now), memory=_kept(stored)) for stored in every]
+        looked = [
+            seen(_found(one, jobs, pods, now), memory=_kept(one), report=reports.from_dict(one.report))
+            for one in every
+        ]
         return sorted(looked, key=lambda s: (s.created or 0, s.run), reverse=True)
 
     def events(self, run: str) -> Talk[list[Event]]:
@@ -136,16 +200,9 @@ class Verbs:
         of_it = marks.selector(record.run, attempt, record.generation)
         pods = yield from talk.list_all(PODS, labels=of_it)
         layout = Layout.from_dict(stored.layout)
-        engine = ENGINES[layout.engine]
-        ranks = {member.name: member.rank for member in layout.members}
-        seats = {}
-        for pod in pods:
-            member = engine.member_of(pod)
-            if member is not None:
-                seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
         known = [MemberSeen(m.group, m.index, m.rank, "unknown") for m in layout.members]
         refuse_strangers(selection, known)
-        return tries(pods, seats)
+        return readable_tries(layout, pods)
 
     # Owning and ending.
 
@@ -176,7 +233,7 @@ class Verbs:
         if stored is None or stored.record.owner.id != owner.id:
             return
         found = yield from look(stored)
-        yield from ending.enforce(found, seen(found, memory=self._remember(found)))
+        yield from ending.enforce(found, seen(found, memory=self._past(found).memory))
 
     # Housekeeping.
 
@@ -194,6 +251,29 @@ class Verbs:
                 yield from records.forget(stored)
             except (Forbidden, Missing):
                 return  # whoever may not delete leaves it to others
+
+
+def readable_tries(layout: Layout, pods: Iterable[Json]) -> list[Try]:
+    """Every try of these pods whose log a node may still have."""
+    engine = ENGINES[layout.engine]
+    ranks = {member.name: member.rank for member in layout.members}
+    seats = {}
+    for pod in pods:
+        member = engine.member_of(pod)
+        if member is not None:
+            seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
+    return tries([*pods], seats)
+
+
+def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Talk[None]:
+    """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
+    if not found.pods:
+        return
+    readable = readable_tries(Layout.from_dict(found.stored.layout), found.pods)
+    yield talk.Reading(
+        lambda api: attend(api, None, witness, readable, over=over, asked=asked),
+        lambda api: aattend(api, None, witness, readable, over=over, asked=asked),
+    )
 
 
 def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:

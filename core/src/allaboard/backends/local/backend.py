@@ -26,8 +26,9 @@ from allaboard.backends.local.pool import Need, default_path, shrink
 from allaboard.backends.local.procs import spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
+from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
-from allaboard.errors import AllaboardError, BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
+from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import FollowPolicy
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
@@ -369,24 +370,9 @@ class LocalBackend:
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
-        """The newest and the best checkpoint that are really there, by listing; what was reported when the
-        store is silent.
-        """
         plan = read_json(attempt.plan)
         saving = Layout.from_dict(plan["layout"]).saving if plan else None
-        if saving is None:
-            return progress
-        from allaboard.checkpoints import best, latest
-        from allaboard.storage import open_store
-
-        with suppress(AllaboardError):
-            store = open_store(saving.uri, environ=self.environ)
-            newest = latest(store)
-            top = best(store, saving.metric, saving.mode) if saving.metric else None
-            return replace(
-                progress, checkpoint=newest.uri if newest else None, best_checkpoint=top.uri if top else None
-            )
-        return progress
+        return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""
