@@ -21,7 +21,7 @@ from allaboard.job import TrainingJob
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.pods import sample_pod
-from allaboard.rendering import Rendered, render
+from allaboard.rendering import CODE_LIMIT, Rendered, render
 from allaboard.testing import a_job
 from tests.cluster.api import ApiError, Object
 from tests.cluster.plane import Cluster
@@ -198,6 +198,30 @@ def test_later_attempts_and_generations_have_names_that_fit(
             "spec": {"clusterIP": "None", "ports": [{"port": 23456}]},
         }
     )
+
+
+@pytest.mark.needs("training-operator")
+def test_an_operator_that_makes_the_gang_itself_takes_what_it_is_told(
+    namespace: str, accepted: Callable[[Object], Object]
+) -> None:
+    facts = replace(ASSUMED, namespace=namespace, operator_gang="coscheduling")
+    found = made({"gang": {"timeout": "5m", "priority": "high"}}, facts)
+    assert "schedulingPolicy" in found.job["spec"]["runPolicy"]
+    for manifest in found.manifests:
+        assert_within(manifest, accepted(manifest))
+
+
+@pytest.mark.parametrize("content", [b"x", b"\xff"], ids=["text", "binary"])
+def test_as_much_code_as_is_allowed_fits(
+    namespace: str, accepted: Callable[[Object], Object], content: bytes
+) -> None:
+    job = checked(a_job(image="x", code=["large"]))
+    layout = lay_out(job, engine_of(job), run_name(job.name, "k"))
+    code = {"large": content * CODE_LIMIT}
+    found = render(
+        job, layout, replace(ASSUMED, namespace=namespace), launch="u", spec_hash="v1:x", code=code
+    )
+    accepted(found.extras[0])
 
 
 @pytest.mark.needs("training-operator")

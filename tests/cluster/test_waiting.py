@@ -5,8 +5,11 @@ default scheduler's trap with two gangs that started in part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from allaboard import marks
 from allaboard.backends.kubernetes.reading import of_object
 from allaboard.checking import checked
 from allaboard.engines import engine_of
-from allaboard.facts import ASSUMED
+from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.observation import Observation, State
@@ -23,6 +26,7 @@ from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import from_rfc3339
 from tests.cluster.api import Object, until
+from tests.cluster.components.coscheduling import SCHEDULER
 from tests.cluster.jobs import a_node
 from tests.cluster.plane import ControlPlane
 
@@ -31,22 +35,32 @@ MARK = "tests.allaboard.io/node"
 
 @pytest.fixture
 def small_node(plane: ControlPlane, namespace: str) -> Iterator[Object]:
-    """A node of four cores for this test alone, on which no kubelet starts anything; what of `pod` sends
-    members there.
-    """
+    """What of `pod` sends members to a node of four cores for this test alone."""
+    yield a_small_node(plane, namespace)
+    plane.api.delete("v1", "Node", namespace)
+
+
+def a_small_node(plane: ControlPlane, namespace: str) -> Object:
+    """Makes a node on which no kubelet starts anything, and says how to get there."""
     node = a_node(namespace, {"cpu": "4", "memory": "4Gi", "pods": "20"}, {MARK: namespace})
     taint = {"key": MARK, "value": namespace, "effect": "NoSchedule"}
     plane.api.create({**node, "spec": {"taints": [taint]}})
     plane.api.patch(node, {"status": node["status"]}, sub="status")
-    yield {
+    return {
         "nodeSelector": {MARK: namespace},
         "tolerations": [{"key": MARK, "operator": "Equal", "value": namespace, "effect": "NoSchedule"}],
     }
-    plane.api.delete("v1", "Node", namespace)
 
 
 def submit(
-    plane: ControlPlane, namespace: str, where: Object, gang: str, members: int, key: str = "k"
+    plane: ControlPlane,
+    namespace: str,
+    where: Object,
+    gang: str,
+    members: int,
+    key: str = "k",
+    facts: ClusterFacts = ASSUMED,
+    **more: Any,
 ) -> Object:
     """Makes the objects of a job whose members need a core each."""
     fields = {
@@ -54,11 +68,12 @@ def submit(
         "resources": {"cpu": 1},
         "gang": {"scheduler": gang},
         "pod": {"spec": where},
+        **more,
     }
     job = checked(a_job(image="lab/train:1", **fields))
     layout = lay_out(job, engine_of(job), run_name(job.name, key))
-    facts = replace(ASSUMED, namespace=namespace)
-    found = render(job, layout, facts, launch=marks.launch_uid(key, 1, 1), spec_hash="v1:x")
+    at = replace(facts, namespace=namespace)
+    found = render(job, layout, at, launch=marks.launch_uid(key, 1, 1), spec_hash="v1:x")
     for manifest in found.manifests:
         made = plane.api.create(manifest)
     return made
@@ -140,6 +155,44 @@ def test_a_gang_that_fits_waits_for_nothing(
 
     until("all four to have a place", placed)
     assert state_of(look(plane, job)) is State.STARTING
+
+
+@pytest.mark.timeout(120)
+def test_an_operator_that_makes_the_gang_itself(
+    new_plane_in: Callable[..., AbstractContextManager[ControlPlane]], tmp_path: Path
+) -> None:
+    """Started with --gang-scheduler-name it needs nothing of ours but how many start together."""
+    flags = {"training-operator": [f"--gang-scheduler-name={SCHEDULER}"]}
+    with new_plane_in(tmp_path, "training-operator", "coscheduling", flags=flags) as plane:
+        plane.make_namespace("gang", {})
+        facts = replace(ASSUMED, operator_gang="coscheduling")
+        elastic = {"min": 3, "max": 6}
+        job = submit(
+            plane,
+            "gang",
+            a_small_node(plane, "gang"),
+            "auto",
+            6,
+            facts=facts,
+            elastic=elastic,
+            command=["torchrun", "x.py"],
+        )
+        name = job["metadata"]["name"]
+        group = until(
+            "its PodGroup", lambda: plane.api.get("scheduling.x-k8s.io/v1alpha1", "PodGroup", name, "gang")
+        )
+        assert group["spec"]["minMember"] == 3
+
+        def four() -> bool:
+            pods = plane.api.list("v1", "Pod", "gang")
+            assert {p["spec"]["schedulerName"] for p in pods} <= {SCHEDULER}
+            return sum("nodeName" in p["spec"] for p in pods) == 4
+
+        until("four of six to have a place", four)
+        assert look(plane, job).waiting is None
+        large = submit(plane, "gang", {}, "auto", 5, "large", facts=facts)
+        sentence = r"coscheduling finds no 5 places together: the cluster lacks \d cpu"
+        assert state_of(settled(plane, large, sentence)) is State.QUEUED
 
 
 @pytest.mark.needs("kube-scheduler", "training-operator")

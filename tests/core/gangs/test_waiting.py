@@ -17,6 +17,10 @@ NO_GPU = (
     "3 No preemption victims found for incoming pod."
 )
 FEW = "pre-filter pod x cannot find enough sibling pods, current pods number: 2, minMember of group: 3"
+GAP = (
+    "0/4 nodes are available: resource gap: map[cpu:{{500 -3} {<nil>} 500m DecimalSI} "
+    "memory:{{1073741824 0} {<nil>} 1Gi BinarySI} nvidia.com/gpu:{{2 0} {<nil>}  DecimalSI}]. preemption: x"
+)
 AWAY = "no scheduler has looked at 3 members for 90 s; they name {!r}: is it running?"
 REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
 GROUP = [{"kind": "PodGroup"}]
@@ -89,8 +93,9 @@ SENTENCES: dict[str, tuple[str, Look, str | None]] = {
     ),
     "coscheduling: minResources": (
         "coscheduling",
-        look(*(waits(n, "0/4 nodes are available: 4 resource gap: map[nvidia.com/gpu:2].") for n in ALL)),
-        "coscheduling finds no 3 places together: the cluster lacks map[nvidia.com/gpu:2]",
+        look(*(waits(n, GAP) for n in ALL)),
+        "coscheduling finds no 3 places together: "
+        "the cluster lacks 0.5 cpu, 1.0 GiB memory, 2 nvidia.com/gpu",
     ),
     "coscheduling: no PodGroup": (
         "coscheduling",

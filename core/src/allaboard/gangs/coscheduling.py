@@ -15,6 +15,7 @@ from typing import Any
 
 from allaboard.gangs import places
 from allaboard.gangs.base import GangPlan, Look
+from allaboard.units import show_bytes
 
 NAME = "coscheduling"
 TITLE = "coscheduling"
@@ -26,6 +27,8 @@ REFUSES: Mapping[str, str] = {}
 LABEL = "scheduling.x-k8s.io/pod-group"
 _SIBLINGS = re.compile(r"current pods number: (\d+), minMember of group: (\d+)")
 _GAP = re.compile(r"resource gap: (.*)")
+_BYTES = frozenset({"memory", "ephemeral-storage"})
+_QUANTITY = re.compile(r"([\w./-]+):\{\{(\d+) (-?\d+)\}")
 
 
 def marks(plan: GangPlan) -> Mapping[str, Any]:
@@ -63,6 +66,13 @@ def read(look: Look) -> str | None:
     if few := _SIBLINGS.search(said):
         return f"coscheduling waits until {few[2]} members exist; so far {few[1]}"
     if gap := _GAP.search(said):
-        said = f"the cluster lacks {gap[1]}"
+        said = f"the cluster lacks {_quantities(gap[1])}"
     half = f"; {len(at.held)} hold places already" if at.held else ""
     return f"coscheduling finds no {look.needed} places together: {said}{half}"
+
+
+def _quantities(printed: str) -> str:
+    """``map[cpu:{{5 0} {<nil>}  DecimalSI}]``, a Go map as it prints itself -> ``5 cpu``."""
+    found = [(name, int(value) * 10.0 ** int(scale)) for name, value, scale in _QUANTITY.findall(printed)]
+    words = [f"{show_bytes(n) if name in _BYTES else f'{n:g}'} {name}" for name, n in found]
+    return ", ".join(words) or printed
