@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import ssl
 import subprocess
 import tempfile
@@ -216,6 +217,15 @@ def kubelet(nodes: Nodes) -> Iterator[ProcessKubelet]:
     yield nodes.kubelet
     nodes.kubelet.mend()
     nodes.kubelet.mend_pulls()
+
+
+@pytest.fixture
+def other(nodes: Nodes, namespace: str) -> Iterator[Nodes]:
+    """Names for nodes of one test's own; whatever is left of them goes."""
+    made = Nodes(nodes.plane, f"other-{secrets.token_hex(3)}")
+    yield made
+    Pods(made, namespace).delete_all()
+    made.plane.api.delete("v1", "Node", made.name(0))
 
 
 @pytest.fixture
@@ -514,6 +524,18 @@ def test_no_path_of_the_host_by_a_volume(pods: Pods) -> None:
         "the event", lambda: [e for e in pods.events("sneaks") if e["reason"] == "FailedMount"]
     )[0]
     assert "hostPath" in event["message"]
+
+
+def test_more_than_an_empty_dir_may_hold(pods: Pods) -> None:
+    pods.create(
+        "fills",
+        "head -c 3000000 /dev/zero > /v/file; sleep 1000",
+        container={"volumeMounts": [{"name": "scratch", "mountPath": "/v"}]},
+        volumes=[{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}],
+    )
+    status = pods.until_phase("fills", "Failed")
+    assert status["reason"] == "Evicted"
+    assert status["message"] == 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
 
 
 def test_a_claim_is_a_folder_that_outlives_its_pods(pods: Pods) -> None:
@@ -964,14 +986,12 @@ def test_a_lost_node_is_told_by_the_node_controller_and_found_again(
 
 
 @pytest.mark.parametrize("how", ["ended", "killed"])
-def test_nothing_outlives_a_kubelet(nodes: Nodes, namespace: str, how: str) -> None:
+def test_nothing_outlives_a_kubelet(other: Nodes, namespace: str, how: str) -> None:
     before = traces()
-    other = Nodes(nodes.plane, f"short-{secrets.token_hex(3)}")
-    with ProcessKubelet(nodes.plane.kubeconfig, [other.spec(0)]) as kubelet:
-        pods = Pods(other, namespace)
-        pods.create(
-            "runs", "sleep 1000 & sleep 1000; :", volumes=[{"name": "m", "emptyDir": {"medium": "Memory"}}]
-        )
+    pods = Pods(other, namespace)
+    with ProcessKubelet(other.plane.kubeconfig, [other.spec(0)]) as kubelet:
+        memory = {"name": "m", "emptyDir": {"medium": "Memory"}}
+        pods.create("runs", "sleep 1000 & sleep 1000; :", volumes=[memory])
         pods.until_phase("runs", "Running")
         until("both processes", lambda: len(kubelet.pids(namespace, "runs")["main"]) >= 3)
         pids = kubelet.pids(namespace, "runs")["main"]
@@ -983,8 +1003,6 @@ def test_nothing_outlives_a_kubelet(nodes: Nodes, namespace: str, how: str) -> N
     until("the processes to be gone", lambda: not any(psutil.pid_exists(pid) for pid in pids), 5)
     sweep()
     until("its traces to be gone", lambda: traces() == before, 5)
-    nodes.plane.api.delete("v1", "Node", other.name(0))
-    pods.delete("runs", grace=0)
 
 
 def traces() -> tuple[set[str], set[str], set[str]]:
@@ -1001,19 +1019,90 @@ def traces() -> tuple[set[str], set[str], set[str]]:
     return {name for name in names if name.startswith("aab")}, mounts, groups | folders
 
 
-def test_a_kubelet_that_comes_back_takes_its_pods_over(nodes: Nodes, namespace: str) -> None:
-    other = Nodes(nodes.plane, f"back-{secrets.token_hex(3)}")
+def test_a_kubelet_that_comes_back_takes_its_pods_over(other: Nodes, namespace: str) -> None:
     pods = Pods(other, namespace)
-    with ProcessKubelet(nodes.plane.kubeconfig, [other.spec(0)]) as kubelet:
+    with ProcessKubelet(other.plane.kubeconfig, [other.spec(0)]) as kubelet:
         pods.create("once")
         pods.create("always", restartPolicy="Always")
         pods.until_phase("once", "Running")
         pods.until_phase("always", "Running")
         kubelet.kill()
-    with ProcessKubelet(nodes.plane.kubeconfig, [other.spec(0)]):
+    with ProcessKubelet(other.plane.kubeconfig, [other.spec(0)]):
         pods.until_phase("once", "Failed")
         assert pods.container("once")["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
         pods.until("a restart", lambda: pods.container("always")["restartCount"] == 1)
         pods.until("it to run", lambda: pods.container("always")["state"].get("running"))
-        pods.delete_all()
-    nodes.plane.api.delete("v1", "Node", other.name(0))
+        assert pods.status("always")["podIPs"] == [{"ip": pods.status("always")["podIP"]}]
+
+
+def test_an_api_server_that_goes_away_and_comes_back(
+    tmp_path: Path, new_plane_in: Callable[..., Any]
+) -> None:
+    if reason := obstacle():
+        pytest.skip(reason)
+    with new_plane_in(tmp_path) as plane:
+        nodes = Nodes(plane, "steady")
+        with ProcessKubelet(plane.kubeconfig, [nodes.spec(0)]):
+            plane.make_namespace("steady")
+            pods = Pods(nodes, "steady")
+            pods.create("long", "sleep 6; exit 5")
+            pods.create("before")
+            pods.until_phase("before", "Running")
+            plane.halt("kube-apiserver", signal.SIGKILL)
+            time.sleep(5)  # meanwhile the first pod ends
+            plane.launch("kube-apiserver")
+            pods.until_phase("long", "Failed", timeout=30)
+            assert pods.container("long")["state"]["terminated"]["exitCode"] == 5
+            assert pods.status("before")["phase"] == "Running"
+            plane.compact_etcd()
+            plane.restart("kube-apiserver")  # whoever watched must list again now
+            pods.create("after")
+            pods.until_phase("after", "Running", timeout=30)
+            pods.delete("before")
+            pods.until("it to be gone", lambda: pods.get("before") is None, 30)
+
+
+# --- the real thing ----------------------------------------------------------------------------------------
+
+
+TRAINING = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+mine = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(mine)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), "found", int(mine.item()), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.needs("training-operator")
+@pytest.mark.timeout(300)
+def test_a_pytorchjob_trains(pods: Pods, nodes: Nodes) -> None:
+    """One master and four workers of the real Training Operator, an all-reduce by names of services."""
+    template = {
+        "spec": {
+            "nodeSelector": {OWN: nodes.mark},
+            "tolerations": [{"key": OWN, "operator": "Exists"}],
+            "containers": [
+                {"name": "pytorch", "image": "harness/train", "command": ["python", "-c", TRAINING]}
+            ],
+        }
+    }
+    group = {"restartPolicy": "Never", "template": template}
+    specs = {"Master": {"replicas": 1, **group}, "Worker": {"replicas": 4, **group}}
+    pods.make("PyTorchJob", "train", "kubeflow.org/v1", spec={"pytorchReplicaSpecs": specs})
+
+    def conditions() -> set[str]:
+        found = nodes.plane.api.get("kubeflow.org/v1", "PyTorchJob", "train", pods.namespace) or {}
+        return {
+            c["type"] for c in (found.get("status") or {}).get("conditions") or [] if c["status"] == "True"
+        }
+
+    pods.until("its end", lambda: {"Succeeded", "Failed"} & conditions(), 240)
+    assert "Succeeded" in conditions()
+    members = ["train-master-0", *(f"train-worker-{n}" for n in range(4))]
+    assert [pods.log(name) for name in members] == [f"rank {n} of 5 found 15\n" for n in range(5)]
+    assert {
+        pods.container(name, "init-pytorch")["state"].get("terminated", {}).get("exitCode", 0)
+        for name in members[1:]
+    } == {0}

@@ -11,8 +11,9 @@ import base64
 import json
 import random
 import ssl
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class Api:
     """One API server, as one user."""
 
     def __init__(self, kubeconfig: str | Path) -> None:
-        self.server, self._headers, self._tls = _read_kubeconfig(Path(kubeconfig))
+        self.server, self._headers, self._tls, self.authority = _read_kubeconfig(Path(kubeconfig))
+        """``authority``: the certificate of the cluster's, as PEM, if the kubeconfig has it."""
         parts = urlsplit(self.server)
         self.host = parts.hostname or "127.0.0.1"
         self.port = parts.port or 443
@@ -73,6 +75,20 @@ class Api:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
+
+    async def insist(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Ask until the server answers; one that says the object is gone or another's has answered."""
+        while True:
+            try:
+                await ask()
+                return
+            except ConnectionError:
+                await asyncio.sleep(0.5)
+            except ApiError as error:
+                if error.status in (404, 409):
+                    return
+                print(f"{self.server}: {error}", file=sys.stderr, flush=True)
+                await asyncio.sleep(1)
 
     async def request(
         self,
@@ -110,10 +126,14 @@ class Api:
     async def follow(self, path: str, **query: Any) -> AsyncIterator[tuple[str, Object]]:
         """List, then watch, for ever: ``("RESET", {"items": [...]})`` after each list, then the watch's events.
 
-        Lists again when the server forgot our version (410) and whenever the stream tells nothing sensible.
+        Never gives up. Lists again when the server forgot our version (410) and whenever the stream tells nothing sensible.
         """
         while True:
-            items, version = await self.list(path, **query)
+            try:
+                items, version = await self.list(path, **query)
+            except (ApiError, ConnectionError):  # an API server that is not itself yet, or away
+                await asyncio.sleep(0.5)
+                continue
             yield "RESET", {"items": items}
             with suppress(_Relist):
                 while True:
@@ -261,8 +281,8 @@ def _with(path: str, query: Mapping[str, Any]) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def _read_kubeconfig(path: Path) -> tuple[str, dict[str, str], ssl.SSLContext | None]:
-    """Server, headers and TLS of the current context. Knows tokens and client certificates, no exec plugins."""
+def _read_kubeconfig(path: Path) -> tuple[str, dict[str, str], ssl.SSLContext | None, str]:
+    """Server, headers, TLS and authority of the current context. Knows tokens and client certificates, no exec plugins."""
     config = yaml.safe_load(path.read_text())
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
@@ -272,7 +292,7 @@ def _read_kubeconfig(path: Path) -> tuple[str, dict[str, str], ssl.SSLContext | 
     if token:
         headers["Authorization"] = f"Bearer {token.strip()}"
     if cluster["server"].startswith("http://"):
-        return cluster["server"], headers, None
+        return cluster["server"], headers, None, ""
     tls = ssl.create_default_context()
     if cluster.get("insecure-skip-tls-verify"):
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
@@ -285,7 +305,7 @@ def _read_kubeconfig(path: Path) -> tuple[str, dict[str, str], ssl.SSLContext | 
             file.write(certificate + b"\n" + key)
             file.flush()
             tls.load_cert_chain(file.name)
-    return cluster["server"], headers, tls
+    return cluster["server"], headers, tls, (authority or b"").decode()
 
 
 def _named(entries: list[Object], name: str) -> Object:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.cluster.kubelet.api import MERGE, ApiError
 from tests.cluster.kubelet.network import Flaw
 from tests.cluster.kubelet.node import Node, NodeSpec
-from tests.cluster.kubelet.pod import Pod, Stop
+from tests.cluster.kubelet.pod import Pod
 
 if TYPE_CHECKING:
     from tests.cluster.kubelet.kubelet import Kubelet
@@ -106,26 +106,24 @@ class Control:
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 64Mi. "
             f"Container {pod.spec['containers'][0]['name']} was using 1Gi, request is 0, has larger consumption of memory. "
         )
-        pod.event("Warning", "Evicted", message)
         target = {
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "TerminationByKubelet",
             "message": message,
         }
-        told = {"phase": "Failed", "reason": "Evicted", "message": message, "conditions": (target,)}
-        pod.stop(Stop(grace, told))
+        pod.evict(message, grace, (target,))
 
     async def kill(
         self, namespace: str, name: str, container: str | None = None, signal: int = 9, reason: str = ""
     ) -> None:
-        """A signal to the first process of a container; with SIGKILL all its processes die. ``reason``: what the status
-        will say (OOMKilled).
+        """A signal to the first process of a container (None: of each); with SIGKILL all its processes die.
+        ``reason``: what the status will say (OOMKilled).
         """
-        pod = self._pod(namespace, name)
-        run = pod.runs[container or pod.spec["containers"][0]["name"]]
-        run.killed_as = reason
-        run.send(signal)
+        for run in self._pod(namespace, name).live_runs():
+            if container in (None, run.spec["name"]):
+                run.killed_as = reason
+                run.send(signal)
 
     async def freeze(self, namespace: str, name: str, frozen: bool = True) -> None:
         """Stop all processes of a pod where they are, or let them go on. Nobody is told."""

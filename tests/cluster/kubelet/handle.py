@@ -171,7 +171,9 @@ class ProcessKubelet:
     def kill_container(
         self, namespace: str, name: str, container: str | None = None, signal: int = 9, reason: str = ""
     ) -> None:
-        """A signal to its first process; SIGKILL takes the whole tree. ``reason``: what the status says of it."""
+        """A signal to its first process (of every container when none is named); SIGKILL takes the whole tree.
+        ``reason``: what the status says of it.
+        """
         self._ask("kill", namespace=namespace, name=name, container=container, signal=signal, reason=reason)
 
     def kill_for_memory(self, namespace: str, name: str, container: str | None = None) -> None:

@@ -288,8 +288,13 @@ class Node:
         self.lost = ""
         self.kubelet.events.silent.discard(self.name)
         self._reachable.set()
-        await self._renew()
-        await self.tell_status()
+        try:
+            await self._renew()
+            await self.tell_status()
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            await self.register()
 
     def _labels(self) -> dict[str, str]:
         machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)

@@ -11,7 +11,6 @@ import asyncio
 import base64
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,9 +29,9 @@ from tests.cluster.kubelet.environment import (
 )
 from tests.cluster.kubelet.logs import Log
 from tests.cluster.kubelet.processes import Spawned, SpawnFailed
+from tests.cluster.kubelet.quantity import quantity
 from tests.cluster.kubelet.run import Program, Run, identity, not_started
 from tests.cluster.kubelet.status import (
-    OURS,
     Container,
     Sandbox,
     should_restart,
@@ -40,7 +39,7 @@ from tests.cluster.kubelet.status import (
     status_of,
     waiting,
 )
-from tests.cluster.kubelet.volumes import Mounted, VolumeError, Volumes
+from tests.cluster.kubelet.volumes import Mounted, VolumeError, Volumes, used
 
 if TYPE_CHECKING:
     from tests.cluster.kubelet.node import Node
@@ -160,7 +159,7 @@ class Pod:
     async def live(self) -> None:
         """All of it. Ends when the pod's object is gone and nothing of it is left here."""
         publishing = asyncio.create_task(self._publish())
-        refreshing = asyncio.create_task(self._refresh())
+        looking_after = asyncio.create_task(self._look_after())
         try:
             work = asyncio.create_task(self._work())
             await asyncio.wait({work, self._stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -185,10 +184,12 @@ class Pod:
             if not self._gone:
                 await self.node.reachable()
                 await self._send_status()
-                await self.kubelet.api.delete(self._path(), uid=self.uid, grace=0)
+                await self.kubelet.api.insist(
+                    lambda: self.kubelet.api.delete(self._path(), uid=self.uid, grace=0)
+                )
         finally:
             publishing.cancel()
-            refreshing.cancel()
+            looking_after.cancel()
             for run in self.runs.values():
                 run.send(signal.SIGKILL)
             await self._tear_down()
@@ -296,20 +297,32 @@ class Pod:
             self._sandbox_process.close()
             self._sandbox_process = None
 
-    async def _refresh(self) -> None:
-        """Keep the files of ConfigMaps, Secrets and the like as their sources are."""
-        while True:
+    async def _look_after(self) -> None:
+        """While it runs: the files of ConfigMaps and the like are as their sources, empty folders within limits."""
+        volumes = self.spec.get("volumes") or []
+        written = any(kind in volume for volume in volumes for kind in WRITTEN if kind != "projected")
+        limits = [
+            (volume["name"], volume["emptyDir"]["sizeLimit"])
+            for volume in volumes
+            if (volume.get("emptyDir") or {}).get("sizeLimit")
+            and volume["emptyDir"].get("medium") != "Memory"
+        ]
+        while written or limits:
             await asyncio.sleep(self.kubelet.settings.refresh)
-            if (
-                self.sandbox.pod_ip
-                and not self.stopping
-                and any(
-                    kind in volume
-                    for volume in self.spec.get("volumes") or []
-                    for kind in ("configMap", "secret", "downwardAPI")
-                )
-            ):
+            if not self.sandbox.pod_ip or self.stopping:
+                continue
+            if written:
                 await self._volumes.refresh(self.manifest, self._facts())
+            for name, limit in limits:
+                if await asyncio.to_thread(used, self.mounted.sources[name]) > quantity(limit):
+                    self.evict(f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}". ', 0)
+                    return
+
+    def evict(self, message: str, grace: float, conditions: tuple[Object, ...] = ()) -> None:
+        """By the kubelet itself: phase Failed, reason Evicted; the object stays."""
+        self.event("Warning", "Evicted", message)
+        told = {"phase": "Failed", "reason": "Evicted", "message": message, "conditions": conditions}
+        self.stop(Stop(grace, told))
 
     # --- containers -----------------------------------------------------------------------------------------
 
@@ -392,6 +405,11 @@ class Pod:
             self._set(name, state={"terminated": ended}, ready=is_done, started=False)
 
         run.over.add_done_callback(at_end)
+        if hook := ((spec.get("lifecycle") or {}).get("postStart") or {}).get("exec"):
+            code, _ = await run.execute_quietly(self.kubelet.spawner, hook["command"], 600)
+            if code != 0:
+                self.event("Warning", "FailedPostStartHook", "PostStartHook failed", spec)
+                await self._kill(name, 2, "FailedPostStartHook")
         return run
 
     async def _program(self, spec: Object, image: images.Image) -> Program:
@@ -427,6 +445,8 @@ class Pod:
             if error.status == 404:
                 return None
             raise ConfigError(error.message) from error
+        except ConnectionError as error:
+            raise ConfigError(str(error)) from error
 
     async def _pulled(self, spec: Object) -> images.Image:
         """The image, once it is there; the back-off and its words are the kubelet's."""
@@ -508,9 +528,7 @@ class Pod:
     def restart(self, name: str, why: str) -> None:
         """A liveness or startup probe gave up on it."""
         grace = float(self.spec.get("terminationGracePeriodSeconds") or 30)
-        run = self.runs[name]
         self._killing = asyncio.create_task(self._kill(name, grace, why))
-        del run
 
     # --- what it knows --------------------------------------------------------------------------------------
 
@@ -565,24 +583,23 @@ class Pod:
             await self._send_status()
 
     async def _send_status(self) -> None:
+        """Nothing when nothing has changed. Insists."""
         status = status_of(
             self.manifest, list(self.containers.values()), self.sandbox, time.time(), stopping=self.stopping
         )
         if status == self._sent or self._gone:
             return
         body = {"metadata": {"uid": self.uid}, "status": _as_patch(status)}
-        try:
-            answer = await self.kubelet.api.patch(f"{self._path()}/status", body)
-        except ConnectionError:
-            return  # the next change will tell
-        except ApiError as error:
-            if error.status not in (404, 409):  # the pod is gone
-                print(f"status of {self.where}: {error}", file=sys.stderr, flush=True)
-            return
+        answers: list[Object] = []
+
+        async def patch() -> None:
+            answers.append(await self.kubelet.api.patch(f"{self._path()}/status", body))
+
+        await self.kubelet.api.insist(patch)
         self._sent = status
         # Conditions that others have set meanwhile, and the times of ours.
-        if not self.manifest["metadata"].get("deletionTimestamp"):
-            self.manifest = {**self.manifest, "status": answer["status"]}
+        if answers and not self.manifest["metadata"].get("deletionTimestamp"):
+            self.manifest = {**self.manifest, "status": answers[0]["status"]}
 
     def _path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"

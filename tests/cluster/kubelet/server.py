@@ -1,6 +1,6 @@
 """The kubelet's HTTPS API, as far as the API server passes requests on to it: logs, exec, pods, health.
 
-It listens on the nodes' addresses, which exist on this machine alone, and asks for no credentials.
+It listens on the nodes' addresses, which exist on this machine alone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Server:
 
     async def start(self) -> int:
         """Make the certificate; the port."""
-        self._tls = await asyncio.to_thread(_tls)
+        self._tls = await asyncio.to_thread(_tls, self._kubelet.api.authority)
         self._port = 10250
         return self._port
 
@@ -241,8 +241,10 @@ def _wanted(request: Request) -> Wanted:
     )
 
 
-def _tls() -> ssl.SSLContext:
-    """With a certificate of our own making, which the API server does not check."""
+def _tls(authority: str) -> ssl.SSLContext:
+    """With a certificate of our own making, which the API server does not check. Clients must have one of the
+    cluster's authority: exec is not for everybody who can reach the port, pods among them.
+    """
     pair = pki.sign(pki.authority("kubelet"), "kubelet", hosts=["kubelet"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile() as file:
@@ -250,4 +252,7 @@ def _tls() -> ssl.SSLContext:
         file.flush()
         context.load_cert_chain(file.name)
     context.set_alpn_protocols(["http/1.1"])
+    if authority:
+        context.load_verify_locations(cadata=authority)
+        context.verify_mode = ssl.CERT_REQUIRED
     return context

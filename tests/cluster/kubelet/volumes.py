@@ -166,6 +166,8 @@ class Volumes:
             answer = await self._api.create(path, body)
         except ApiError as error:
             raise VolumeError(volume, f"failed to fetch token: {error.message}") from error
+        except ConnectionError as error:
+            raise VolumeError(volume, f"failed to fetch token: {error}") from error
         token: str = answer["status"]["token"]
         return token
 
@@ -176,6 +178,17 @@ class Volumes:
             if error.status == 404:
                 return None
             raise VolumeError(volume, error.message) from error
+        except ConnectionError as error:
+            raise VolumeError(volume, str(error)) from error
+
+
+def used(folder: Path) -> int:
+    """Bytes of the files below it."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.lstat().st_blocks * 512
+    return total
 
 
 def contents(found: Object) -> dict[str, bytes]:
