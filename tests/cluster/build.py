@@ -161,6 +161,9 @@ def _make(build: Build, tell: Tell) -> None:
         f"{build.name} {build.version}: building, some {build.minutes:g} minutes from a cold cache on 2 cores"
     )
     started = time.monotonic()
+    for left in cache().glob(f"{build.name}-unfinished-*"):
+        # By one that was killed: whoever builds now holds the lock.
+        shutil.rmtree(left, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f"{build.name}-unfinished-", dir=cache()))
     try:
         for binary, package in build.packages:

@@ -44,9 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
-def _running() -> Cluster | None:
+def _running(folder: Path) -> Cluster | None:
     if FOREIGN:
-        return Cluster(Path(FOREIGN.split(os.pathsep)[0]))
+        return Cluster(Path(FOREIGN.split(os.pathsep)[0]), folder)
     try:
         return ControlPlane.attach(STATE)
     except PlaneError:
@@ -55,7 +55,7 @@ def _running() -> Cluster | None:
 
 @pytest.fixture(scope="session")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if running := _running():
+    if running := _running(tmp_path_factory.mktemp("kubeconfigs")):
         yield running
         running.close()
         return

@@ -19,6 +19,7 @@ import http.client
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -26,7 +27,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.cluster.api import Api, ApiError, Object, kubeconfig, until
 from tests.cluster.build import Tell, Unavailable, why_not
 from tests.cluster.components import Component
 from tests.cluster.keeper import Keeper
+from tests.cluster.manifests import only
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = "10.96.0.0/16"
@@ -60,12 +62,11 @@ class PlaneError(Exception):
 
 
 class Cluster:
-    """Any cluster, by its kubeconfig: what tests need of one, whoever runs it."""
+    """Any cluster, by its kubeconfig: what tests need of one, whoever runs it. Files lie in the folder."""
 
-    kubeconfig: Path
-
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self.kubeconfig = kubeconfig
+        self._folder = folder
         self._api: Api | None = None
 
     @property
@@ -83,9 +84,11 @@ class Cluster:
     def lacks(self, facility: str) -> str | None:
         """Why what this component does (a name of tests/cluster/components) is not here; None when it is."""
         component = components.known()[facility]
-        if component.serves is None or self.api.serves(*component.serves):
-            return None
+        if component.serves is None:
+            return f"{facility} is there on control planes of ours alone"
         version, kind = component.serves
+        if self.api.serves(version, kind):
+            return None
         return f"this cluster serves no {kind} of {version} ({facility})"
 
     def make_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
@@ -125,12 +128,8 @@ class Cluster:
             },
         ])  # fmt: skip
 
-    def kubeconfig_for_account(
-        self, namespace: str, name: str, *, seconds: int = 3600, folder: Path | None = None
-    ) -> Path:
-        """A kubeconfig of this ServiceAccount, which is made if need be, with a token of this life (600 s at
-        least).
-        """
+    def kubeconfig_for_account(self, namespace: str, name: str, *, seconds: int = 3600) -> Path:
+        """For this ServiceAccount, made if need be, with a token of this life (600 s at least)."""
         account = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -144,7 +143,7 @@ class Cluster:
         }
         answer = self.api.request("POST", f"{self.api.path(account)}/token", asked)
         text = self._kubeconfig_with({"token": answer["status"]["token"]}, namespace)
-        return write(folder or self.kubeconfig.parent / "kubeconfigs", f"{namespace}-{name}", text)
+        return write(self._folder / "kubeconfigs", f"{namespace}-{name}.account", text)
 
     def _kubeconfig_with(self, user: Object, namespace: str) -> str:
         """Ours, but for another user."""
@@ -182,8 +181,7 @@ class ControlPlane(Cluster):
         detached: bool = False,
         tell: Tell = lambda line: None,
     ) -> None:
-        self._folder = folder.resolve()
-        super().__init__(self._folder / "kubeconfig")
+        super().__init__(folder.resolve() / "kubeconfig", folder.resolve())
         self.parts = components.chosen(parts)
         self.listen = "0.0.0.0" if _has_pod_networks() else "127.0.0.1"
         """Where the API server and the store listen:
@@ -260,19 +258,14 @@ class ControlPlane(Cluster):
         return self._folder / "logs" / f"{component}.log"
 
     def kubeconfig_of(self, name: str, groups: Sequence[str] = (), namespace: str = "default") -> Path:
-        """A kubeconfig for a user of this name and these groups, by a client certificate.
-
-        It may do what RBAC grants.
-        """
-        path = self._folder / "kubeconfigs" / name.replace(":", "-").replace("/", "-")
-        if not path.exists():
-            pair = pki.sign(pki.Pair.read(self.pki, "ca"), name, organizations=groups)
-            data = {
-                "client-certificate-data": base64.b64encode(pair.certificate).decode(),
-                "client-key-data": base64.b64encode(pair.key).decode(),
-            }
-            write(path.parent, path.name, self._kubeconfig_with(data, namespace))
-        return path
+        """For a user of this name and these groups, by a client certificate; what it may do, RBAC says."""
+        pair = pki.sign(pki.Pair.read(self.pki, "ca"), name, organizations=groups)
+        data = {
+            "client-certificate-data": base64.b64encode(pair.certificate).decode(),
+            "client-key-data": base64.b64encode(pair.key).decode(),
+        }
+        file = re.sub(r"[^a-zA-Z0-9.-]", "-", f"{namespace}-{name}")
+        return write(self._folder / "kubeconfigs", file, self._kubeconfig_with(data, namespace))
 
     def kubeconfig_of_operator(self, namespace: str, account: str) -> Path:
         """For a component that acts as this ServiceAccount: it may do what its manifests grant."""
@@ -431,14 +424,25 @@ class ControlPlane(Cluster):
     def _bring_up(self, component: Component) -> None:
         began = time.monotonic()
         try:
-            if objects := list(component.objects(self)):
-                self.api.apply(objects)
+            objects = list(component.objects(self))
+            self.api.apply(objects)
+            # An operator that does not find its kinds gives up.
+            self._until(component, "its kinds to be served", lambda: self._serves_all(objects))
             self.launch(component.name)
             component.settle(self)
         finally:
             # In a thread of its own, whose connection nobody else would close.
             self.api.close()
         self._tell(f"{component.title}: ready after {time.monotonic() - began:.1f} s")
+
+    def _serves_all(self, objects: Iterable[Object]) -> bool:
+        """Whether the kinds that these define can be used."""
+        return all(
+            self.api.serves(f"{crd['spec']['group']}/{version['name']}", crd["spec"]["names"]["kind"])
+            for crd in only(objects, "CustomResourceDefinition")
+            for version in crd["spec"]["versions"]
+            if version["served"]
+        )
 
     def _until(self, component: Component, what: str, look: Callable[[], bool]) -> None:
         """Waits; PlaneError with the end of the log when the component ended, or the time is up."""

@@ -12,7 +12,8 @@ import pytest
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.components import s3
 from tests.cluster.components.coscheduling import SCHEDULER
-from tests.cluster.jobs import a_container, a_pytorchjob
+from tests.cluster.components.kwok import fake_node
+from tests.cluster.jobs import a_container, a_pod, a_pytorchjob
 from tests.cluster.plane import Cluster, ControlPlane
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
@@ -113,6 +114,23 @@ def test_an_mpijob_becomes_workers_and_a_launcher(cluster: Cluster, namespace: s
     made = names(pods(cluster, namespace, 3))
     assert {"train-worker-0", "train-worker-1"} <= set(made)
     assert any(name.startswith("train-launcher") for name in made)
+
+
+@pytest.mark.needs("kwok")
+def test_pods_of_a_fake_node_pretend_to_run(plane: ControlPlane, namespace: str) -> None:
+    # Nobody else's pods shall come there.
+    plane.api.create({**fake_node(namespace, nvidia_com_gpu="8"), "spec": {"unschedulable": True}})
+    plane.api.create(a_pod(namespace, "pod", nodeName=namespace))
+
+    def phase() -> str:
+        return str((plane.api.get("v1", "Pod", "pod", namespace) or {})["status"].get("phase"))
+
+    until("the pod to run", lambda: phase() == "Running")
+    plane.api.patch(a_pod(namespace, "pod"), {"status": {"phase": "Succeeded"}}, sub="status")
+    assert phase() == "Succeeded"
+    plane.api.delete("v1", "Pod", "pod", namespace)
+    until("the pod to be gone", lambda: plane.api.get("v1", "Pod", "pod", namespace) is None)
+    plane.api.delete("v1", "Node", namespace)
 
 
 @pytest.mark.needs("s3")

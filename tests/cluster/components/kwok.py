@@ -1,16 +1,28 @@
 """kwok: nodes and pods that only pretend to run, for tests of scale. It leaves real nodes alone.
 
-``fake_node`` is such a node; pods that are bound to it run at once, and end when a stage or a test says so.
+``fake_node`` is such a node; pods that are bound to it run at once, and end when a test says so.
 """
 
 from __future__ import annotations
+
+import json
 
 from tests.cluster.api import Object
 from tests.cluster.build import Build
 from tests.cluster.components import Component
 from tests.cluster.plane import ControlPlane
 
-KWOK = Build("kwok", "sigs.k8s.io/kwok", (("kwok", "sigs.k8s.io/kwok/cmd/kwok"),), minutes=1.1)
+STAGES = tuple(
+    f"kustomize/stage/{name}.yaml"
+    for name in (
+        "node/fast/node-initialize",
+        "node/heartbeat-with-lease/node-heartbeat-with-lease",
+        # Pods run as soon as they are bound, and do not end by themselves: a test says when, in their status.
+        "pod/fast/pod-ready",
+        "pod/fast/pod-delete",
+    )
+)
+KWOK = Build("kwok", "sigs.k8s.io/kwok", (("kwok", "sigs.k8s.io/kwok/cmd/kwok"),), files=STAGES, minutes=1.1)
 MARK = "kwok.x-k8s.io/node"
 
 
@@ -30,10 +42,16 @@ def fake_node(name: str, cpu: str = "32", memory: str = "256Gi", pods: str = "11
     }
 
 
+def prepare(plane: ControlPlane) -> None:
+    stages = "\n---\n".join(json.dumps(stage) for stage in KWOK.objects(*STAGES))
+    (plane.folder("kwok") / "stages.yaml").write_text(stages)
+
+
 def command(plane: ControlPlane) -> list[str]:
     return [
         KWOK.binary("kwok"),
         f"--kubeconfig={plane.kubeconfig}",
+        f"--config={plane.folder('kwok') / 'stages.yaml'}",
         f"--manage-nodes-with-annotation-selector={MARK}=fake",
         f"--server-address=127.0.0.1:{plane.port('kwok')}",
         "--node-lease-duration-seconds=40",
@@ -48,5 +66,6 @@ COMPONENTS = (
         command,
         ready=lambda plane: plane.healthy("kwok", "/readyz", tls=False),
         needs=("kube-apiserver",),
+        prepare=prepare,
     ),
 )

@@ -5,12 +5,15 @@ Its definition has the name of the Training Operator's MPIJob v1, and takes its 
 
 from __future__ import annotations
 
-from tests.cluster.api import Object
+from functools import partial
+
+from tests.cluster.api import Object, until
 from tests.cluster.build import Build
 from tests.cluster.components import Component
 from tests.cluster.manifests import namespace, only, placed
 from tests.cluster.plane import ControlPlane
 
+MPIJOBS = "mpijobs.kubeflow.org"
 NAMESPACE = "mpi-operator"
 HEALTH = 8080
 """Its port for health checks, fixed at compile time: one MPI Operator at a time on a machine."""
@@ -28,12 +31,25 @@ MPI_OPERATOR = Build(
 
 
 def objects(plane: ControlPlane) -> list[Object]:
+    _take_over(plane)
     published = MPI_OPERATOR.objects(*MPI_OPERATOR.files)
     return [
         *only(published, "CustomResourceDefinition"),
         namespace(NAMESPACE),
         *placed(only(published, "ServiceAccount", "ClusterRole", "ClusterRoleBinding"), NAMESPACE),
     ]
+
+
+def _take_over(plane: ControlPlane) -> None:
+    """On a plane that ran without it, MPIJob is the Training Operator's, which must let go of it first."""
+    definition = plane.api.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", MPIJOBS)
+    if definition is None or any(each["name"] == "v2beta1" for each in definition["spec"]["versions"]):
+        return
+    if plane.runs("training-operator"):
+        plane.restart("training-operator")
+    plane.api.delete("apiextensions.k8s.io/v1", "CustomResourceDefinition", MPIJOBS)
+    look = partial(plane.api.get, "apiextensions.k8s.io/v1", "CustomResourceDefinition", MPIJOBS)
+    until("the definition of MPIJob v1 to be gone", lambda: look() is None)
 
 
 def command(plane: ControlPlane) -> list[str]:
