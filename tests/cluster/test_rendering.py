@@ -6,14 +6,24 @@ The pods are asked about too, because the API server takes job objects whose pod
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from allaboard import marks
+from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.resources import Resource
 from allaboard.checking import checked
+from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.identity import spec_hash, spec_of
@@ -22,6 +32,7 @@ from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.pods import sample_pod
 from allaboard.rendering import CODE_LIMIT, Rendered, render
+from allaboard.running import me, read_job
 from allaboard.testing import a_job
 from tests.cluster.api import ApiError, Object
 from tests.cluster.plane import Cluster
@@ -231,3 +242,32 @@ def test_strictness_is_real(namespace: str, accepted: Callable[[Object], Object]
     found.job["spec"]["runPolicy"]["backofLimit"] = 3
     with pytest.raises(ApiError, match="unknown field"):
         accepted(found.job)
+
+
+@pytest.mark.needs("training-operator", "coscheduling")
+def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """The command line prints, the backend launches, and both are the same to the byte."""
+    for path, content in CODE.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    file = tmp_path / "job.yaml"
+    policy = {"suspend": True}
+    file.write_text(yaml.safe_dump({**WHOLE, "gang": {"timeout": "5m"}, "pod": {}, "policy": policy}))
+    where = ["--kubeconfig", str(cluster.kubeconfig), "-n", namespace]
+    words = [sys.executable, "-m", "allaboard", "render", str(file), "--key", "k", *where]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    with Access(str(cluster.kubeconfig), None, namespace).api() as api:
+        sent: list[Object] = []
+        create = api.create
+
+        def noted(resource: Resource, body: Object, *given: Any, **options: Any) -> Object:
+            sent.append(json.loads(json.dumps(body)))
+            return create(resource, body, *given, **options)
+
+        api.create = noted  # type: ignore[method-assign,assignment]
+        backend = KubernetesBackend(api)
+        backend.launch(Plan(read_job(file), "k"), me("detached"))
+    beside = ("SelfSubjectAccessReview", "Lease")  # what a launch asks and keeps for itself
+    own = [b for b in sent if b["kind"] not in beside and "record" not in b.get("data", {})]
+    assert [m["kind"] for m in own] == ["ConfigMap", "PodGroup", "PyTorchJob"]
+    assert to_yaml(own) == printed

@@ -1,5 +1,6 @@
 """``allaboard render``: the objects that a launch would send to a cluster, byte for byte, and nothing else on
-stdout. Nothing is sent, and without a backend option no cluster is asked."""
+stdout. Nothing is sent. A cluster that is named is asked what it serves, as a launch would; without one that
+is assumed."""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from allaboard.cli.place import json_option, store_option
+from allaboard.cli.place import cluster_options, json_option, store_option
 from allaboard.cli.saying import say, show
 
 if TYPE_CHECKING:
+    from allaboard.facts import ClusterFacts
+    from allaboard.gangs.base import GangPlan
     from allaboard.job import TrainingJob
 
 EPILOG = """\b
 Examples:
   allaboard render job.yaml
-  allaboard render job.yaml --gang coscheduling --namespace research
+  allaboard render job.yaml --backend kubernetes --context gpu-lab
+  allaboard render job.yaml --gang coscheduling -n research
   allaboard render job.yaml --key nightly | kubectl diff -f -
 
 The objects are those of the first attempt of the run that this key names. Beside them a launch keeps a
@@ -32,13 +36,20 @@ record of the run, the ConfigMap allaboard-RUN, which says who owns it and chang
     "--key", default="render", metavar="K", help="The identity of the run; the key `render` without."
 )
 @click.option("--gang", metavar="G", help="As if the job said gang.scheduler: G.")
-@click.option(
-    "--namespace", "-n", metavar="N", help="The namespace; ALLABOARD_NAMESPACE, or default, without."
-)
+@click.option("--backend", type=click.Choice(["kubernetes"]), help="Ask the cluster what it has.")
+@cluster_options
 @store_option
 @json_option
 def render(
-    job: str, key: str, gang: str | None, namespace: str | None, store: str | None, as_json: bool
+    job: str,
+    key: str,
+    gang: str | None,
+    backend: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> int:
     """Print the objects that a launch of this job (YAML or JSON) would send to a cluster."""
     from allaboard.backends.base import Plan
@@ -47,10 +58,14 @@ def render(
     from allaboard.cli.place import site
     from allaboard.facts import of_place
 
-    facts = of_place(os.environ, namespace)
     read = _read(job)
     if gang is not None:
         read = checked(read.with_(gang={**read.get("gang", {}), "scheduler": gang}))
+    named = backend or os.environ.get("ALLABOARD_BACKEND") == "kubernetes" or kubeconfig or context
+    if named:
+        server, facts = _asked(kubeconfig, context, namespace)
+    else:
+        server, facts = "", of_place(os.environ, namespace)
     made = ready(Plan(read, key), 1, 1, site(store), facts, os.environ)
     if as_json:
         show({"apiVersion": "v1", "kind": "List", "items": made.manifests})
@@ -58,8 +73,30 @@ def render(
         click.echo(to_yaml(made.manifests), nl=False)
     for note in made.notes:
         say(note, to_stderr=True)
-    say(f"no cluster was asked; assumed: {_assumed(facts.namespace, made.gang.gang)}", to_stderr=True)
+    say(_basis(server, facts.namespace, made.gang), to_stderr=True)
     return 0
+
+
+def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -> tuple[str, ClusterFacts]:
+    """(the cluster, what a launch would know of it)"""
+    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.survey import known
+    from allaboard.backends.kubernetes.talk import drive
+    from allaboard.backends.kubernetes.wire import Patience
+    from allaboard.facts import of_place
+
+    with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
+        return api.server, drive(known(of_place(os.environ, api.namespace)), api)
+
+
+def _basis(server: str, namespace: str, gang: GangPlan) -> str:
+    """On what knowledge the objects rest, in one line."""
+    how = "no gang scheduler" if gang.how == "none" else f"gangs by {gang.gang}"
+    how += ", which the operator serves itself" if gang.how == "natively" else ""
+    if server:
+        return f"for namespace {namespace} of {server}: {how}"
+    more = " (--gang names one)" if gang.how == "none" else ""
+    return f"no cluster was asked; assumed: the Training Operator v1.9, namespace {namespace}, {how}{more}"
 
 
 def _read(path: str) -> TrainingJob:
@@ -73,11 +110,6 @@ def _read(path: str) -> TrainingJob:
     file = Path(path).expanduser()
     fields = checked(parse(read_text(file), path)).as_mapping()
     return TrainingJob(folder=str(file.resolve().parent), **fields)
-
-
-def _assumed(namespace: str, gang: str) -> str:
-    together = "no gang scheduler (--gang names one)" if gang == "none" else f"{gang} at work"
-    return f"the Training Operator v1.9 with no gang scheduler of its own, {together}, namespace {namespace}"
 
 
 def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:
