@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 import psutil
 import pytest
+import requests
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
@@ -140,17 +141,30 @@ class Pods:
         found = self._api.list("v1", "Event", self.namespace, fieldSelector=f"involvedObject.name={name}")
         return [e for e in found if e.get("source", {}).get("component") == "kubelet"]
 
-    def reasons(self, name: str) -> set[str]:
-        return {event["reason"] for event in self.events(name)}
+    def until_events(self, name: str, *reasons: str) -> None:
+        """They are written beside the status, perhaps after it."""
+        wanted = set(reasons)
+        self.until(f"events {reasons}", lambda: wanted <= {e["reason"] for e in self.events(name)})
 
     def watch_end(self, name: str) -> Object:
-        """Delete it; the last that was seen of its object."""
-        last = self.get(name)
-        self.delete(name)
-        while (found := self.get(name)) is not None:
-            last = found
-        assert last is not None
-        return last
+        """Delete it; the last state of its object, which only the watch's last event is sure to tell."""
+        plane = self._nodes.plane
+        query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": 30}
+        answer = requests.get(
+            f"{plane.server}/api/v1/namespaces/{self.namespace}/pods",
+            params=query,
+            headers={"Authorization": f"Bearer {plane.token}"},
+            verify=str(plane.pki / "ca.crt"),
+            stream=True,
+            timeout=40,
+        )
+        with answer:
+            self.delete(name)
+            for line in answer.iter_lines():
+                event = json.loads(line)
+                if event["type"] == "DELETED":
+                    return dict(event["object"])
+        raise TimeoutError(f"pod {name} was not deleted")
 
     def follow(self, name: str) -> Callable[[], str]:
         """Follow its log from now on; the text, once the log is over."""
@@ -176,6 +190,7 @@ class Pods:
             subprotocols=[Subprotocol("v5.channel.k8s.io")],
             additional_headers={"Authorization": f"Bearer {plane.token}"},
             proxy=None,
+            open_timeout=30,
         ) as channel:
             if given:
                 channel.send(b"\0" + given)
@@ -265,7 +280,7 @@ def test_a_pod_runs_and_ends(pods: Pods) -> None:
     assert pods.container("works")["containerID"].startswith("containerd://")
     assert sorted(pods.log("works").split()) == ["err", "out"]
     assert pods.condition("works", "Ready")["reason"] == "PodCompleted"
-    assert {"Pulling", "Pulled", "Created", "Started"} <= pods.reasons("works") | {"Pulling"}
+    pods.until_events("works", "Pulled", "Created", "Started")
 
 
 @pytest.mark.parametrize(
@@ -436,7 +451,7 @@ def test_a_missing_config_map_is_waited_for(pods: Pods) -> None:
     pods.create("patient", "echo $COLOUR", container={"envFrom": [{"configMapRef": {"name": "late"}}]})
     waiting = pods.until_waiting("patient", "CreateContainerConfigError")
     assert waiting["message"] == 'configmap "late" not found'
-    assert "Failed" in pods.reasons("patient")
+    pods.until_events("patient", "Failed")
     pods.make("ConfigMap", "late", data={"COLOUR": "green"})
     pods.until_phase("patient", "Succeeded")
     assert pods.log("patient") == "green\n"
@@ -623,7 +638,7 @@ def test_a_container_that_fails_again_and_again(pods: Pods) -> None:
     assert container["lastState"]["terminated"]["exitCode"] == 3
     assert "restarting failed container=main" in container["state"]["waiting"]["message"]
     assert pods.status("crashes")["phase"] == "Running"
-    assert "BackOff" in pods.reasons("crashes")
+    pods.until_events("crashes", "BackOff")
     assert pods.log("crashes", previous="true").startswith("run ")
 
 
@@ -672,7 +687,7 @@ def test_a_pod_is_asked_to_end_before_it_is_deleted(pods: Pods) -> None:
     watched = pods.watch_end("polite")
     assert watched["status"]["phase"] == "Succeeded"
     assert watched["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
-    assert "Killing" in pods.reasons("polite")
+    pods.until_events("polite", "Killing")
 
 
 def test_one_that_does_not_listen_is_killed_after_its_grace(pods: Pods) -> None:
@@ -774,7 +789,7 @@ def test_a_container_is_ready_when_its_probe_says_so(pods: Pods) -> None:
     assert not pods.container("slow")["ready"]
     assert pods.condition("slow", "Ready")["reason"] == "ContainersNotReady"
     pods.until("it to be ready", lambda: pods.container("slow")["ready"])
-    assert "Unhealthy" in pods.reasons("slow")
+    pods.until_events("slow", "Unhealthy")
 
 
 def test_a_container_that_is_not_alive_is_restarted(pods: Pods) -> None:
@@ -786,7 +801,7 @@ def test_a_container_that_is_not_alive_is_restarted(pods: Pods) -> None:
         container={"livenessProbe": probe},
     )
     pods.until("a restart", lambda: pods.container("ill").get("restartCount", 0) >= 1)
-    assert {"Unhealthy", "Killing"} <= pods.reasons("ill")
+    pods.until_events("ill", "Unhealthy", "Killing")
 
 
 @pytest.mark.parametrize(
@@ -814,7 +829,7 @@ def test_an_image_that_cannot_be_pulled(pods: Pods, kubelet: ProcessKubelet) -> 
     waiting = pods.until_waiting("pulls", "ErrImagePull")
     assert "pull access denied" in waiting["message"]
     pods.until_waiting("pulls", "ImagePullBackOff")
-    assert {"Pulling", "Failed", "BackOff"} <= pods.reasons("pulls")
+    pods.until_events("pulls", "Pulling", "Failed", "BackOff")
     kubelet.mend_pulls()
     pods.until_phase("pulls", "Running")
 
@@ -860,7 +875,7 @@ def test_eviction_by_the_node(pods: Pods, kubelet: ProcessKubelet) -> None:
     target = pods.condition("unwanted", "DisruptionTarget")
     assert (target["status"], target["reason"]) == ("True", "TerminationByKubelet")
     assert pods.container("unwanted")["state"]["terminated"]["exitCode"] == 137
-    assert "Evicted" in pods.reasons("unwanted")
+    pods.until_events("unwanted", "Evicted")
 
 
 def test_draining_a_node(pods: Pods, kubelet: ProcessKubelet, nodes: Nodes) -> None:

@@ -170,10 +170,10 @@ class Pod:
             if self._stop.done():
                 order = self._stop.result()
                 self.stopping = True
-                if order.sandbox:
-                    self.sandbox = replace(self.sandbox, **order.sandbox)
                 self.changed()
                 await self._kill_all(order.grace)
+                # Not before: a pod is not over while a container may still run.
+                self.sandbox = replace(self.sandbox, **order.sandbox)
             else:
                 self.stopping = True
                 await self._kill_all(float(self.spec.get("terminationGracePeriodSeconds") or 30))

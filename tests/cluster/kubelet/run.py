@@ -171,7 +171,7 @@ class Run:
         await asyncio.gather(*self._readers)
         self.log.end()
         reason = self.killed_as or _reason(ended, self.cgroup.oom_kills())
-        self.cgroup.remove()
+        await asyncio.to_thread(self.cgroup.remove)
         found: Object = {
             "exitCode": ended.code,
             "reason": reason,
