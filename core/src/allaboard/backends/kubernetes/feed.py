@@ -12,8 +12,9 @@ himself.
   all is listed anew, and what differs from before wakes. So what happened in the gap is noticed, with one
   exception: an object that was deleted and made again in it, looking the same. That is found by the look that
   a follower takes now and then anyway.
-- Watching is forbidden: lists now and then. Listing is forbidden, or the server does not answer: the feed is
-  not `live`, and followers look for themselves, every `POLL` seconds or so.
+- Watching is forbidden, or brings nothing (a proxy that holds streams back): lists now and then.
+- Listing is forbidden, or the server does not answer: the feed is not `live`, and followers look for
+  themselves, more seldom when none answers.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from typing import Any, Protocol
 
 from allaboard.backends.kubernetes.errors import Forbidden, Gone
 from allaboard.backends.kubernetes.wire import Json, version_of
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, BackendUnreachable
 
 POLL = 12.0
-"""Seconds between looks where no watch tells when to look; drawn between three quarters and all of a fourth
-more."""
+"""Seconds, give or take a fourth, between looks where no watch tells when to look."""
+UNANSWERED = 5
+"""How many times more seldom one looks at a server that does not answer."""
 AGAIN = 600.0
-"""Seconds after which a watch that was forbidden is tried again."""
+"""Seconds after which a watch that was forbidden, or brought nothing, is tried again."""
+FRUITLESS = 9
+"""Watches in a row that fail without a sign of life, a silent one counting as `SILENT`: while lists are
+answered, so many say that watches do not come through."""
+SILENT = 3
 FIRST_REST, LONGEST_REST = 0.5, 30.0
 SHORT = 1.0
 """A watch that ends sooner, without an event, is not opened again at once."""
@@ -59,7 +65,6 @@ class Follower(Protocol):
     """Somebody who waits for a run."""
 
     run: str
-    present: bool
 
     def wake(self) -> None: ...
 
@@ -71,10 +76,12 @@ class Feed:
         self.trouble: AllaboardError | None = None
         self._chance = chance
         self._followers: dict[str, list[Follower]] = {}
-        self._known: dict[int, Any] = {}
+        self._known: dict[int, str | int | None] = {}
+        self._present: set[str] = set()  # followed runs that have a row
         self._version: str | None = None
         self._listed = False
         self._failures = 0
+        self._fruitless = 0
         self._rest = 0.0
         self._poll_until = 0.0
         self._progress = False
@@ -91,6 +98,7 @@ class Feed:
             others.remove(follower)
         if not others:
             self._followers.pop(follower.run, None)
+            self._present.discard(follower.run)
 
     @property
     def followed(self) -> bool:
@@ -109,6 +117,9 @@ class Feed:
             return Rest(rest)
         if self._version is None:
             return List()
+        if self._fruitless >= FRUITLESS:
+            # A list just came: the server is well, its watches are not.
+            self._fruitless, self._poll_until = 0, now + AGAIN
         if now < self._poll_until:
             self._version = None
             return Rest(self.poll())
@@ -116,8 +127,9 @@ class Feed:
         return Watch(self._version)
 
     def poll(self) -> float:
-        """Seconds until the next look of somebody who is not woken."""
-        return POLL * (0.75 + self._chance() / 2)
+        """Seconds until the next look of somebody whom no row will wake."""
+        often = UNANSWERED if isinstance(self.trouble, BackendUnreachable) else 1
+        return POLL * often * (0.75 + self._chance() / 2)
 
     # --- what came
 
@@ -132,14 +144,11 @@ class Feed:
             self._known[key] = looks
             runs = [run for run in _runs(name) if run in self._followers]
             present.update(runs)
-            if self._listed and (looks is None or before.get(key, self) != looks):
+            if self._listed and (looks is None or before.get(key) != looks):
                 changed.update(runs)
-        for run, followers in self._followers.items():
-            is_there = run in present
-            for follower in followers:
-                if run in changed or (follower.present and not is_there):
-                    follower.wake()
-                follower.present = is_there
+        for run in changed | (self._present - present):
+            self._wake(run)
+        self._present = present
         self._version, self._listed = version, True
         self._well()
 
@@ -155,35 +164,46 @@ class Feed:
             key, looks = hash(name), _looks(row)
             if kind == "DELETED":
                 self._known.pop(key, None)
-            elif looks is not None and self._known.get(key, self) == looks:
+            elif looks is not None and self._known.get(key) == looks:
                 continue
             else:
                 self._known[key] = looks
             for run in _runs(name):
-                for follower in self._followers.get(run, ()):
-                    follower.present = follower.present or kind != "DELETED"
-                    follower.wake()
+                if run in self._followers:
+                    self._present.add(run)
+                    self._wake(run)
 
     def ended(self, error: AllaboardError | None, now: float) -> None:
         """The watch or the list ended; None: the server ended the watch in time."""
-        watching = self._version is not None
+        watching, progress = self._version is not None, self._progress
+        self._progress = False
         if error is None:
-            if not self._progress and now - self._opened < SHORT:
+            self._fruitless = 0
+            if not progress and now - self._opened < SHORT:
                 self._rest = self._pause()
             return
         self.trouble = error
         if isinstance(error, Gone):
-            self._version = None
             # Once is a matter of time; a server that says so every time must not be asked without a rest.
-            self._rest = self._pause() if not self._progress and self._failures else 0.0
+            self._rest = self._pause() if self._failures and not progress else 0.0
+            self._version = None
             self._failures += 1
         elif isinstance(error, Forbidden) and watching:
             self._poll_until = now + AGAIN
         else:
             # A stream that did its work until it was cut is taken up soon; others may be cut with us.
-            self._failures = 1 if self._progress else self._failures + 1
+            self._failures = 1 if progress else self._failures + 1
+            if not watching or progress:
+                self._fruitless = 0
+            else:
+                self._fruitless += SILENT if now - self._opened > LONGEST_REST else 1
+                if self._fruitless % SILENT == 0:
+                    self._version = None
             self._rest = self._pause()
-        self._progress = False
+
+    def _wake(self, run: str) -> None:
+        for follower in self._followers.get(run, ()):
+            follower.wake()
 
     def _well(self) -> None:
         self._failures, self.trouble = 0, None

@@ -29,6 +29,7 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 
 READY_SECONDS = 10.0
 """How long a new follower waits for the first list; without it he looks for himself for a while."""
+_TICK = 0.001  # a timer may ring that much early
 PATIENCE = Patience(budget=10.0)
 """A feed rests between its own tries."""
 
@@ -59,11 +60,10 @@ def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "present", "_feeds", "_gate", "_allowance")
+    __slots__ = ("run", "_feeds", "_gate", "_allowance")
 
     def __init__(self, run: str, feeds: tuple[_Thread, ...]) -> None:
         self.run = run
-        self.present = False
         self._feeds = feeds
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
@@ -78,11 +78,14 @@ class Changes:
         """True when something may have changed: a row did, or no row tells at present and it is time to look.
         False after ``seconds``.
         """
-        deadline = time.monotonic() + seconds
-        blind = _blind(self._feeds)
-        patience = seconds if blind is None else min(seconds, blind)
-        if not self._gate.acquire(timeout=max(0.0, patience)):
-            return patience < seconds
+        now = time.monotonic()
+        deadline = now + seconds
+        while not self._gate.acquire(timeout=max(0.0, min(_poll(self._feeds), deadline - now))):
+            now = time.monotonic()
+            if now >= deadline:
+                return False
+            if _blind(self._feeds):
+                return True
         now = time.monotonic()
         time.sleep(max(0.0, min(self._allowance.wait(now), deadline - now)))
         # What came while it was held back is seen by the same look.
@@ -242,14 +245,14 @@ class _Thread:
 class AsyncChanges:
     """A follower in a loop. 10,000 of them wait at once, so it is small."""
 
-    __slots__ = ("run", "present", "_feeds", "_woken", "_waiter", "_allowance")
+    __slots__ = ("run", "_feeds", "_woken", "_waiter", "_timer", "_allowance")
 
     def __init__(self, run: str, feeds: tuple[_Task, ...]) -> None:
         self.run = run
-        self.present = False
         self._feeds = feeds
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle
         self._allowance = Allowance()
 
     def wake(self) -> None:
@@ -261,35 +264,40 @@ class AsyncChanges:
         """As `Changes.wait`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        blind = _blind(self._feeds)
-        patience = seconds if blind is None else min(seconds, blind)
-        if not self._woken and not await self._sleep(loop, patience):
-            return patience < seconds
+        if not self._woken:
+            self._waiter = loop.create_future()
+            self._look_again(loop, deadline)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                self._timer.cancel()
         now = loop.time()
+        if not self._woken:
+            return now < deadline - _TICK
         pause = min(self._allowance.wait(now), deadline - now)
         if pause > 0:
             await asyncio.sleep(pause)
         self._woken = False
         return True
 
-    async def _sleep(self, loop: asyncio.AbstractEventLoop, seconds: float) -> bool:
-        waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, _time_is_up, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
-        return self._woken
+    def _look_again(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        """Now and then: whether rows can still be relied upon. Without waking who waits, who is many."""
+        left = deadline - loop.time()
+        delay = min(left, _poll(self._feeds))
+        self._timer = loop.call_later(max(0.0, delay), self._is_it_time, loop, deadline)
+
+    def _is_it_time(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        if _blind(self._feeds) or loop.time() >= deadline - _TICK:
+            self._waiter.set_result(None)
+        else:
+            self._look_again(loop, deadline)
 
     @property
     def trouble(self) -> AllaboardError | None:
         return next((feed.feed.trouble for feed in self._feeds if feed.feed.trouble), None)
-
-
-def _time_is_up(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class AsyncHub:
@@ -444,9 +452,14 @@ def async_hub_of(api: AsyncApi) -> AsyncHub:
         return _async_hubs[key][1]
 
 
-def _blind(feeds: tuple[Any, ...]) -> float | None:
-    """Seconds until a look, when rows cannot be relied upon."""
-    return next((feed.feed.poll() for feed in feeds if not feed.feed.live), None)
+def _blind(feeds: tuple[Any, ...]) -> bool:
+    """Whether a change might not be told by a row."""
+    return not all(feed.feed.live for feed in feeds)
+
+
+def _poll(feeds: tuple[Any, ...]) -> float:
+    """Seconds until it is asked whether one is blind."""
+    return min(feed.feed.poll() for feed in feeds)
 
 
 def _unforeseen(bug: Exception) -> AllaboardError:

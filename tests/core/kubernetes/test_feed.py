@@ -1,0 +1,252 @@
+"""What a feed does next, and whom it wakes. No clock, no server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes.errors import Forbidden, Gone
+from allaboard.backends.kubernetes.feed import AGAIN, POLL, SILENT, Allowance, Feed, List, Rest, Watch
+from allaboard.errors import BackendUnreachable
+
+
+class Someone:
+    """A follower that counts."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def taken(self) -> int:
+        taken, self.woken = self.woken, 0
+        return taken
+
+
+def a_row(name: str, state: str = "Running", **more: Any) -> dict[str, Any]:
+    return {"Name": name, "State": state, "Age": "5s", **more}
+
+
+def an_event(*rows: dict[str, Any], version: str = "101") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": version}, "rows": list(rows)}
+
+
+def a_feed(*runs: str, rows: Any = ()) -> tuple[Feed, list[Someone]]:
+    """One that has listed these rows, with a follower for each run."""
+    feed = Feed(lambda: 0.5)
+    followers = [Someone(run) for run in runs]
+    for follower in followers:
+        feed.join(follower)
+    assert feed.next(0.0) == List()
+    feed.listed(rows, "100")
+    return feed, followers
+
+
+def test_it_lists_then_watches_from_there_and_wakes_nobody_at_first() -> None:
+    feed, (one,) = a_feed("digits-1", rows=[a_row("digits-1")])
+    assert feed.next(0.0) == Watch("100")
+    assert one.woken == 0
+    assert feed.live
+
+
+@pytest.mark.parametrize(
+    ("name", "wakes"),
+    [
+        ("digits-1", True),
+        ("digits-1-2", True),
+        ("digits-1-g2-3", True),
+        ("digits-1-worker-12", True),
+        ("digits-12", False),
+        ("digits", False),
+        ("other-1", False),
+    ],
+)
+def test_a_row_is_of_the_run_that_its_name_begins_with(name: str, wakes: bool) -> None:
+    feed, (one,) = a_feed("digits-1")
+    feed.happened("ADDED", an_event(a_row(name)))
+    assert bool(one.woken) is wakes
+
+
+def test_only_what_looks_otherwise_wakes() -> None:
+    feed, (one, other) = a_feed("a-1", "b-1", rows=[a_row("a-1", "Created"), a_row("b-1", "Created")])
+    feed.happened("MODIFIED", an_event(a_row("a-1", "Created", Age="9m")))
+    assert (one.taken(), other.taken()) == (0, 0)
+    feed.happened("MODIFIED", an_event(a_row("a-1", "Running")))
+    assert (one.taken(), other.taken()) == (1, 0)
+    feed.happened("MODIFIED", an_event(a_row("a-1", "Running")))
+    assert (one.taken(), other.taken()) == (0, 0)
+    feed.happened("DELETED", an_event(a_row("a-1", "Running")))
+    assert (one.taken(), other.taken()) == (1, 0)
+    feed.happened("ADDED", an_event(a_row("a-1", "Running")))
+    assert (one.taken(), other.taken()) == (1, 0)
+
+
+def test_the_cells_of_a_pod() -> None:
+    def pod(**cells: Any) -> dict[str, Any]:
+        return {"Name": "a-1-worker-0", "Ready": "0/1", "Status": "Running", "Restarts": "0", **cells}
+
+    feed, (one,) = a_feed("a-1", rows=[pod()])
+    for changed, wakes in [
+        ({"Ready": "1/1"}, True),
+        ({"Ready": "1/1", "Age": "4m"}, False),
+        ({"Ready": "1/1", "Restarts": "1 (3s ago)"}, True),
+        ({"Ready": "1/1", "Restarts": "1 (9s ago)"}, False),
+        ({"Ready": "0/1", "Status": "Error", "Restarts": "1 (9s ago)"}, True),
+    ]:
+        feed.happened("MODIFIED", an_event(pod(**changed)))
+        assert bool(one.taken()) is wakes, changed
+
+
+def test_a_kind_that_prints_nothing_wakes_with_every_event() -> None:
+    feed, (one,) = a_feed("a-1", rows=[{"Name": "a-1", "Age": "1s"}])
+    for _ in range(3):
+        feed.happened("MODIFIED", an_event({"Name": "a-1", "Age": "1s"}))
+    assert one.woken == 3
+
+
+def test_several_may_follow_one_run_and_leave() -> None:
+    feed, (one, two) = a_feed("a-1", "a-1")
+    feed.happened("ADDED", an_event(a_row("a-1")))
+    assert (one.taken(), two.taken()) == (1, 1)
+    feed.leave(one)
+    feed.happened("MODIFIED", an_event(a_row("a-1", "Failed")))
+    assert (one.taken(), two.taken()) == (0, 1)
+    assert feed.followed
+    feed.leave(two)
+    feed.leave(two)
+    assert not feed.followed
+
+
+def test_a_watch_that_ends_in_time_is_resumed_where_it_was() -> None:
+    feed, _ = a_feed("a-1")
+    feed.next(0.0)
+    feed.happened("BOOKMARK", an_event({"Name": "", "State": ""}, version="140"))
+    feed.ended(None, 50.0)
+    assert feed.next(50.0) == Watch("140")
+
+
+def test_a_watch_that_ends_at_once_is_not_opened_at_once() -> None:
+    feed, _ = a_feed("a-1")
+    feed.next(0.0)
+    feed.ended(None, 0.01)
+    assert isinstance(feed.next(0.01), Rest)
+    assert feed.next(1.0) == Watch("100")
+
+
+def test_too_old_lists_again_and_wakes_whose_rows_differ() -> None:
+    feed, (same, other, left, new) = a_feed(
+        "a-1", "b-1", "c-1", "d-1", rows=[a_row("a-1"), a_row("b-1"), a_row("c-1"), a_row("x-1")]
+    )
+    feed.next(0.0)
+    feed.ended(Gone("too old"), 1.0)
+    assert feed.next(1.0) == List()
+    feed.listed([a_row("a-1"), a_row("b-1", "Failed"), a_row("d-1"), a_row("x-1")], "300")
+    assert [f.taken() for f in (same, other, left, new)] == [0, 1, 1, 1]
+    assert feed.next(1.0) == Watch("300")
+
+
+def test_who_says_too_old_every_time_is_not_asked_without_a_rest() -> None:
+    feed, _ = a_feed("a-1")
+    rests = []
+    for _ in range(4):
+        assert isinstance(feed.next(0.0), Watch)
+        feed.ended(Gone("too old"), 0.0)
+        step = feed.next(0.0)
+        if isinstance(step, Rest):
+            rests.append(step.seconds)
+            step = feed.next(0.0)
+        assert step == List()
+        feed._version = "100"  # listed, without anything that went well after it
+    assert rests == sorted(rests)
+    assert len(rests) == 3
+
+
+def test_cut_streams_are_taken_up_where_they_were_each_time_later() -> None:
+    feed, (one,) = a_feed("a-1")
+    feed.next(0.0)
+    feed.happened("ADDED", an_event(a_row("a-1"), version="120"))
+    feed.ended(BackendUnreachable("cut"), 10.0)
+    first = feed.next(10.0)
+    assert isinstance(first, Rest)
+    assert first.seconds < 0.6
+    assert feed.live
+    rests = []
+    for n in range(12):
+        assert feed.next(10.0) == (Watch("120") if n < SILENT else List())
+        feed.ended(BackendUnreachable("refused"), 10.0)
+        step = feed.next(10.0)
+        assert isinstance(step, Rest)
+        rests.append(step.seconds)
+    assert rests == sorted(rests)
+    assert 20 <= rests[-1] <= 30
+    assert not feed.live, "who follows must look for himself"
+    assert isinstance(feed.trouble, BackendUnreachable)
+    feed.next(10.0)
+    one.taken()
+    feed.listed([a_row("a-1", "Failed")], version="121")
+    assert (one.woken, feed.live, feed.trouble) == (1, True, None)
+
+
+def test_where_watching_is_forbidden_it_lists_now_and_then() -> None:
+    feed, (one,) = a_feed("a-1", rows=[a_row("a-1")])
+    feed.next(0.0)
+    feed.ended(Forbidden("cannot watch"), 0.0)
+    for now in (0.0, 20.0, 40.0):
+        step = feed.next(now)
+        assert isinstance(step, Rest)
+        assert POLL * 0.75 <= step.seconds <= POLL * 1.25
+        assert feed.next(now) == List()
+        feed.listed([a_row("a-1", f"State of {now}")], "100")
+        assert one.taken() == 1
+    assert feed.live
+    assert feed.next(AGAIN + 1) == Watch("100"), "somebody may have allowed it meanwhile"
+
+
+def test_watches_that_bring_nothing_give_way_to_lists() -> None:
+    """As behind a proxy that holds streams back until they end."""
+    feed, (one,) = a_feed("a-1", rows=[a_row("a-1")])
+    steps, now = [], 0.0
+    for _ in range(15):
+        step = feed.next(now)
+        steps.append(type(step))
+        if isinstance(step, Watch):
+            now += 56.0
+            feed.ended(BackendUnreachable("was silent for 56 s"), now)
+        elif isinstance(step, List):
+            feed.listed([a_row("a-1", f"State {len(steps)}")], "100")
+    assert steps == [Watch, Rest, List] * 3 + [Rest, List] * 3
+    assert one.woken == 6
+    assert feed.next(now + AGAIN + 1) == Watch("100")
+
+
+def test_after_a_server_was_away_it_is_watched_again_at_once() -> None:
+    feed, _ = a_feed("a-1", rows=[a_row("a-1")])
+    for _ in range(10):
+        while isinstance(feed.next(0.0), Rest):
+            pass
+        feed.ended(BackendUnreachable("refuses connections"), 0.0)
+    while isinstance(step := feed.next(0.0), Rest):
+        pass
+    assert step == List()
+    feed.listed([a_row("a-1")], "400")
+    assert feed.next(0.0) == Watch("400")
+
+
+def test_where_listing_is_forbidden_nobody_relies_on_it() -> None:
+    feed = Feed(lambda: 0.5)
+    for _ in range(3):
+        while isinstance(feed.next(0.0), Rest):
+            pass
+        feed.ended(Forbidden("cannot list"), 0.0)
+    assert not feed.live
+    assert isinstance(feed.trouble, Forbidden)
+
+
+def test_a_run_is_woken_some_times_at_once_then_once_a_second() -> None:
+    allowance = Allowance()
+    waits = [allowance.wait(100.0) for _ in range(7)]
+    assert waits == [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0]
+    assert allowance.wait(200.0) == 0.0
