@@ -69,7 +69,7 @@ def test_master_and_workers_get_the_operators_variables() -> None:
         "PET_MASTER_ADDR": "digits-1-master-0",
         "PET_MASTER_PORT": "23456",
         "PET_NODE_RANK": "2",
-        "PET_NPROC_PER_NODE": "auto",
+        "PET_NPROC_PER_NODE": "1",
         "PET_NNODES": "3",
     }
 
@@ -84,7 +84,7 @@ def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
     plain = a_layout(workers=None, groups={"worker": 2})
     assert environment(plain, plain.members[0], place("x")) == {
         "PYTHONUNBUFFERED": "1",
-        "PET_NPROC_PER_NODE": "auto",
+        "PET_NPROC_PER_NODE": "1",
         "PET_NNODES": "2",
     }
     elastic = a_layout(workers=3, elastic={"min": 2, "max": 4, "max_restarts": 7})

@@ -111,7 +111,7 @@ def test_selectors() -> None:
 def test_what_the_operator_would_leave_open_is_written_out() -> None:
     found = spec()
     assert found["runPolicy"] == {"backoffLimit": 3, "cleanPodPolicy": "Running", "suspend": False}
-    assert found["nprocPerNode"] == "auto" and "elasticPolicy" not in found
+    assert found["nprocPerNode"] == "1" and "elasticPolicy" not in found
     master, worker = found["pytorchReplicaSpecs"].values()
     assert list(found["pytorchReplicaSpecs"]) == ["Master", "Worker"]
     assert (master["replicas"], worker["replicas"]) == (1, 1)
@@ -167,9 +167,13 @@ def test_elastic() -> None:
     assert (more["rdzvBackend"], more["maxRestarts"]) == ("etcd", 0)
 
 
-@pytest.mark.parametrize(("written", "value"), [(None, "auto"), ("gpu", "gpu"), (4, "4")])
-def test_processes_per_member_is_text(written: object, value: str) -> None:
-    assert spec(processes_per_member=written)["nprocPerNode"] == value
+@pytest.mark.parametrize(
+    ("written", "gpus", "value"),
+    [(None, 0, "1"), (None, 2, "auto"), ("auto", 0, "auto"), ("gpu", 2, "gpu"), (4, 0, "4")],
+)
+def test_processes_per_member(written: object, gpus: int, value: str) -> None:
+    """torchrun takes auto for one process per CPU of the whole node where it finds no GPU."""
+    assert spec(processes_per_member=written, resources={"gpu": gpus})["nprocPerNode"] == value
 
 
 # Gangs.

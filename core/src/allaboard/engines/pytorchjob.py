@@ -61,13 +61,21 @@ def render(
 ) -> dict[str, Any]:
     """The job object. ``templates``: the pod template of each role."""
     spec: dict[str, Any] = {
-        "nprocPerNode": layout.processes_per_member or "auto",
+        "nprocPerNode": _processes(layout),
         "runPolicy": kubeflow.run_policy(layout, gang),
     }
     if layout.elastic is not None:
         spec["elasticPolicy"] = _elastic_policy(layout)
     spec[_SPECS] = kubeflow.replica_specs(layout, templates)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": dict(metadata), "spec": spec}
+
+
+def _processes(layout: Layout) -> str:
+    """Processes per member. Left open it is `auto`, which torchrun takes for one per CPU of the whole node
+    where there is no GPU: a member that asks for none is one process.
+    """
+    gpus = any(group.needs.gpu or group.needs.mig for group in layout.groups)
+    return layout.processes_per_member or ("auto" if gpus else "1")
 
 
 def _elastic_policy(layout: Layout) -> dict[str, Any]:
@@ -126,10 +134,10 @@ def environment(layout: Layout, member: Member, place: Place) -> dict[str, str]:
     elastic gets no rendezvous at all. RANK is a node rank. WORLD_SIZE counts processes when their number per
     member is a number.
     """
-    per_member = layout.processes_per_member
-    env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_member or "auto"}
+    per_member = _processes(layout)
+    env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_member}
     if layout.group("master") is not None:
-        processes = layout.total * (int(per_member) if per_member and per_member.isdecimal() else 1)
+        processes = layout.total * (int(per_member) if per_member.isdecimal() else 1)
         env |= {
             "MASTER_ADDR": place.master,
             "MASTER_PORT": str(place.port),
