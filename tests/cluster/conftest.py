@@ -20,7 +20,8 @@ import pytest
 
 from tests.cluster import components
 from tests.cluster.__main__ import STATE
-from tests.cluster.plane import Cluster, ControlPlane, PlaneError, obstacle
+from tests.cluster.cluster import Cluster
+from tests.cluster.plane import ControlPlane, PlaneError, obstacle
 
 # Read before anything clears the environment of the tests.
 FOREIGN = os.environ.get("KUBECONFIG")

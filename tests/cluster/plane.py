@@ -33,11 +33,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.cluster import components, pki
 from tests.cluster.api import Api, ApiError, Object, kubeconfig, until
 from tests.cluster.build import Tell, Unavailable, why_not
+from tests.cluster.cluster import Cluster, write
 from tests.cluster.components import Component
 from tests.cluster.keeper import Keeper
 from tests.cluster.manifests import only
@@ -47,125 +46,18 @@ SERVICES = "10.96.0.0/16"
 FIRST_SERVICE = "10.96.0.1"
 """The cluster address of the Service ``kubernetes``; in the certificate of the API server."""
 PORTS = range(18_000, 30_000)
-"""Below every system's range for outgoing connections: a port of ours stays free while its component is
-down."""
+"""Below every system's range for outgoing connections: a port stays free while its component is down."""
 READY = 60.0
 """Seconds that a component gets; each needs less than two on an idle machine."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class PlaneError(Exception):
-    """The plane did not come up, or is not there.
-
-    The text says what was waited for and shows the end of the log.
-    """
-
-
-class Cluster:
-    """Any cluster, by its kubeconfig: what tests need of one, whoever runs it. Files lie in the folder."""
-
-    def __init__(self, kubeconfig: Path, folder: Path) -> None:
-        self.kubeconfig = kubeconfig
-        self._folder = folder
-        self._api: Api | None = None
-
-    @property
-    def api(self) -> Api:
-        if self._api is None:
-            self._api = Api.from_kubeconfig(self.kubeconfig)
-        return self._api
-
-    def close(self) -> None:
-        """Closes the connection of ``api``."""
-        if self._api is not None:
-            self._api.close()
-            self._api = None
-
-    def lacks(self, facility: str) -> str | None:
-        """Why what this component does (a name of tests/cluster/components) is not here; None when it is."""
-        component = components.known()[facility]
-        if component.serves is None:
-            return f"{facility} is there on control planes of ours alone"
-        version, kind = component.serves
-        if self.api.serves(version, kind):
-            return None
-        return f"this cluster serves no {kind} of {version} ({facility})"
-
-    def make_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
-        """A new namespace, usable: its default service account is there."""
-        self.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {"name": name, "labels": dict(labels or {})},
-            }
-        )
-        until(
-            f"the default service account of {name}",
-            lambda: self.api.get("v1", "ServiceAccount", "default", name),
-        )
-        return name
-
-    def remove_namespace(self, name: str, *, wait: float | None = None) -> None:
-        self.api.delete("v1", "Namespace", name)
-        if wait is not None:
-            until(f"namespace {name} to be gone", lambda: self.api.get("v1", "Namespace", name) is None, wait)
-
-    def grant(
-        self, namespace: str, subject: Object, rules: Sequence[Object], name: str = "allaboard-test"
-    ) -> None:
-        """A Role with these rules, for this subject (``user(...)``, ``service_account(...)``)."""
-        meta = {"name": name, "namespace": namespace}
-        rbac = "rbac.authorization.k8s.io"
-        self.api.apply([
-            {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": list(rules)},
-            {
-                "apiVersion": f"{rbac}/v1",
-                "kind": "RoleBinding",
-                "metadata": meta,
-                "subjects": [subject],
-                "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
-            },
-        ])  # fmt: skip
-
-    def kubeconfig_for_account(self, namespace: str, name: str, *, seconds: int = 3600) -> Path:
-        """For this ServiceAccount, made if need be, with a token of this life (600 s at least)."""
-        account = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": namespace},
-        }
-        self.api.apply(account)
-        asked = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
-        }
-        answer = self.api.request("POST", f"{self.api.path(account)}/token", asked)
-        text = self._kubeconfig_with({"token": answer["status"]["token"]}, namespace)
-        return write(self._folder / "kubeconfigs", f"{namespace}-{name}.account", text)
-
-    def _kubeconfig_with(self, user: Object, namespace: str) -> str:
-        """Ours, but for another user."""
-        config = yaml.safe_load(self.kubeconfig.read_text())
-        current = next(each for each in config["contexts"] if each["name"] == config["current-context"])
-        cluster = next(each for each in config["clusters"] if each["name"] == current["context"]["cluster"])
-        return kubeconfig(cluster["cluster"], user, namespace=namespace)
-
-
-def user(name: str) -> Object:
-    """The subject of a RoleBinding that is the user of ``plane.kubeconfig_of(name)``."""
-    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
-
-
-def service_account(namespace: str, name: str) -> Object:
-    """The subject of a RoleBinding that is this ServiceAccount."""
-    return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    """The plane did not come up, or is not there. Says what was waited for, and shows the end of a log."""
 
 
 class ControlPlane(Cluster):
-    """A cluster of our own in ``folder``. See the module for its life; a context manager that starts and
-    stops it.
+    """A cluster of our own, in a folder: a context manager that starts and stops it. See the module.
 
     ``parts`` are names of components beyond the base; ``flags`` are arguments added to the command of a
     component. Starting raises Unavailable when a part is not built, and PlaneError when one does not come up:
@@ -184,9 +76,8 @@ class ControlPlane(Cluster):
         super().__init__(folder.resolve() / "kubeconfig", folder.resolve())
         self.parts = components.chosen(parts)
         self.listen = "0.0.0.0" if _has_pod_networks() else "127.0.0.1"
-        """Where the API server and the store listen:
-
-        processes of pods reach this machine by an address of a bridge.
+        """Where the API server and the store listen. To pods with a network of their own, this machine is
+        not 127.0.0.1; both ask everybody for credentials.
         """
         self._flags = {name: list(added) for name, added in (flags or {}).items()}
         self._detached = detached
@@ -198,10 +89,7 @@ class ControlPlane(Cluster):
 
     @classmethod
     def attach(cls, folder: Path, tell: Tell = lambda line: None) -> ControlPlane:
-        """The plane that runs in this folder;
-
-        PlaneError when none does. Leaving it as a context does not stop it.
-        """
+        """The plane that runs in this folder, or PlaneError. As a context it is left running."""
         try:
             told = json.loads((folder / "plane.json").read_text())
         except FileNotFoundError:
@@ -220,10 +108,7 @@ class ControlPlane(Cluster):
 
     @property
     def pki(self) -> Path:
-        """Certificates and keys:
-
-        ca, etcd-ca, kube-apiserver, etcd, kubelet (a server on this machine), local.
-        """
+        """Certificates and keys: ca, etcd-ca, kube-apiserver, etcd; kubelet, local (servers at 127.0.0.1)."""
         return self._folder / "pki"
 
     @property
@@ -362,11 +247,10 @@ class ControlPlane(Cluster):
         self.launch(component, flags)
 
     def compact_etcd(self) -> int:
-        """Forgets all revisions but the newest, as etcd and the API server do from time to time. The
-        revision.
+        """Makes etcd forget all revisions before the present one, which is returned.
 
-        Watches that go on from an older one get 410 once the API server has to ask etcd for it: after its
-        restart.
+        A watch that goes on from an older one is told 410 when the API server has to ask etcd for it: after
+        its restart.
         """
         revision = int(self.ask_etcd("/v3/maintenance/status", {})["header"]["revision"])
         self.ask_etcd("/v3/kv/compaction", {"revision": revision, "physical": True})
@@ -544,18 +428,8 @@ def obstacle(component: Component) -> str | None:
 
 
 def _has_pod_networks() -> bool:
-    """Whether pods of the process kubelet get network namespaces, from which 127.0.0.1 is not this
-    machine."""
+    """Whether pods of the process kubelet get networks of their own here."""
     return os.geteuid() == 0 and shutil.which("ip") is not None
-
-
-def write(folder: Path, name: str, text: str) -> Path:
-    """A file that nobody else may read, complete from the moment when it is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, new = folder / name, folder / f"{name}.new"
-    new.touch(mode=0o600)
-    new.write_text(text)
-    return new.replace(path)
 
 
 def _free_port(taken: Collection[int]) -> int:

@@ -10,11 +10,12 @@ import boto3
 import pytest
 
 from tests.cluster.api import ApiError, Object, until
+from tests.cluster.cluster import Cluster
 from tests.cluster.components import s3
 from tests.cluster.components.coscheduling import SCHEDULER
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.jobs import a_container, a_pod, a_pytorchjob
-from tests.cluster.plane import Cluster, ControlPlane
+from tests.cluster.plane import ControlPlane
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
 
@@ -135,18 +136,20 @@ def test_pods_of_a_fake_node_pretend_to_run(plane: ControlPlane, namespace: str)
 
 @pytest.mark.needs("s3")
 def test_the_store_keeps_objects(plane: ControlPlane, namespace: str) -> None:
-    access, secret = s3.credentials(plane)
+    found = s3.variables(plane)
     client = boto3.client(
         "s3",
-        endpoint_url=f"http://127.0.0.1:{plane.port('s3')}",
-        region_name=s3.REGION,
-        aws_access_key_id=access,
-        aws_secret_access_key=secret,
+        endpoint_url=found["AWS_ENDPOINT_URL"],
+        region_name=found["AWS_REGION"],
+        aws_access_key_id=found["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=found["AWS_SECRET_ACCESS_KEY"],
     )
     client.create_bucket(Bucket=namespace)
-    client.put_object(Bucket=namespace, Key="a/b", Body=b"kept", Metadata={"k": "v"})
-    found = client.get_object(Bucket=namespace, Key="a/b")
-    assert (found["Body"].read(), found["Metadata"]) == (b"kept", {"k": "v"})
+    client.put_object(Bucket=namespace, Key="a/b", Body=b"kept", Metadata={"k": "v"}, IfNoneMatch="*")
+    with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
+        client.put_object(Bucket=namespace, Key="a/b", Body=b"other", IfNoneMatch="*")
+    kept = client.get_object(Bucket=namespace, Key="a/b")
+    assert (kept["Body"].read(), kept["Metadata"]) == (b"kept", {"k": "v"})
     client.delete_object(Bucket=namespace, Key="a/b")
     client.delete_bucket(Bucket=namespace)
     client.close()

@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from tests.cluster.api import Api, ApiError, Object, until
+from tests.cluster.cluster import Cluster, service_account, user
 from tests.cluster.jobs import a_configmap, a_pytorchjob
-from tests.cluster.plane import Cluster, ControlPlane, PlaneError, service_account, user
+from tests.cluster.plane import ControlPlane, PlaneError
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 
 from tests.cluster.build import Build
+from tests.cluster.cluster import write
 from tests.cluster.components import Component
-from tests.cluster.plane import ControlPlane, write
+from tests.cluster.plane import ControlPlane
 
 VERSITYGW = Build(
     "versitygw",
@@ -24,15 +25,20 @@ def prepare(plane: ControlPlane) -> None:
         (plane.folder("s3") / name).mkdir(exist_ok=True)
 
 
-def credentials(plane: ControlPlane) -> tuple[str, str]:
-    """(access key, secret key)"""
+def variables(plane: ControlPlane, host: str = "127.0.0.1") -> dict[str, str]:
+    """What clients need to find this store and be let in. Pods know this machine as ``host.internal``."""
     access, secret = (plane.folder("s3") / "credentials").read_text().split()
-    return access, secret
+    return {
+        "AWS_ENDPOINT_URL": f"http://{host}:{plane.port('s3')}",
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": access,
+        "AWS_SECRET_ACCESS_KEY": secret,
+    }
 
 
 def environ(plane: ControlPlane) -> dict[str, str]:
-    access, secret = credentials(plane)
-    return {"ROOT_ACCESS_KEY": access, "ROOT_SECRET_KEY": secret}
+    own = variables(plane)
+    return {"ROOT_ACCESS_KEY": own["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": own["AWS_SECRET_ACCESS_KEY"]}
 
 
 def command(plane: ControlPlane) -> list[str]:
