@@ -143,7 +143,7 @@ class Plugin:
         )
 
     def credentials(self) -> Renewed:
-        source = json.dumps([self.command, self.args, dict(self.env), self.cluster], sort_keys=True)
+        source = json.dumps([self._name, self.args, dict(self.env), self.cluster], sort_keys=True)
         return shared(Renewed(self.run, f"exec {source}"))
 
     def run(self) -> Secret:
@@ -180,10 +180,13 @@ class Plugin:
             )
         return self._secret(done.stdout)
 
+    @property
+    def _name(self) -> str:
+        """As kubectl: a path is relative to the kubeconfig, a bare name is looked for."""
+        return str(self.folder / self.command) if os.sep in self.command else self.command
+
     def _program(self) -> str:
-        # As kubectl: a path is relative to the kubeconfig, a bare name is looked for.
-        name = str(self.folder / self.command) if os.sep in self.command else self.command
-        found = shutil.which(name, path={**os.environ, **self.env}.get("PATH"))
+        found = shutil.which(self._name, path={**os.environ, **self.env}.get("PATH"))
         if found is None:
             raise SiteError(
                 f"the kubeconfig asks for the credential plugin {self.command!r}, which is not here; "

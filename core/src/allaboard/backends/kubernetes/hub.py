@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from allaboard import marks
 from allaboard.backends.kubernetes.feed import Allowance, Feed, List, Rest, Watch
@@ -62,7 +61,7 @@ class Changes:
 
     __slots__ = ("run", "_feeds", "_gate", "_allowance")
 
-    def __init__(self, run: str, feeds: tuple[_Thread, ...]) -> None:
+    def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
         self._feeds = feeds
         self._gate = threading.Lock()  # open when there is something to look at
@@ -95,7 +94,7 @@ class Changes:
     @property
     def trouble(self) -> AllaboardError | None:
         """Why rows do not tell, when they do not."""
-        return next((feed.feed.trouble for feed in self._feeds if feed.feed.trouble), None)
+        return next((feed.trouble for feed in self._feeds if feed.trouble), None)
 
 
 class Hub:
@@ -130,7 +129,7 @@ class Hub:
     def _follow(self, run: str, watched: tuple[Watched, ...]) -> Iterator[Changes]:
         with self._lock:
             feeds = tuple(self._feeds.setdefault(one, _Thread(self._api, one)) for one in watched)
-            follower = Changes(run, feeds)
+            follower = Changes(run, tuple(feed.feed for feed in feeds))
             for feed in feeds:
                 feed.join(follower)
         try:
@@ -247,7 +246,7 @@ class AsyncChanges:
 
     __slots__ = ("run", "_feeds", "_woken", "_waiter", "_timer", "_allowance")
 
-    def __init__(self, run: str, feeds: tuple[_Task, ...]) -> None:
+    def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
         self._feeds = feeds
         self._woken = False
@@ -297,7 +296,7 @@ class AsyncChanges:
 
     @property
     def trouble(self) -> AllaboardError | None:
-        return next((feed.feed.trouble for feed in self._feeds if feed.feed.trouble), None)
+        return next((feed.trouble for feed in self._feeds if feed.trouble), None)
 
 
 class AsyncHub:
@@ -331,7 +330,7 @@ class AsyncHub:
     @asynccontextmanager
     async def _follow(self, run: str, watched: tuple[Watched, ...]) -> AsyncIterator[AsyncChanges]:
         feeds = tuple(self._feeds.setdefault(one, _Task(self._api, one)) for one in watched)
-        follower = AsyncChanges(run, feeds)
+        follower = AsyncChanges(run, tuple(feed.feed for feed in feeds))
         for feed in feeds:
             feed.join(follower)
         try:
@@ -452,14 +451,14 @@ def async_hub_of(api: AsyncApi) -> AsyncHub:
         return _async_hubs[key][1]
 
 
-def _blind(feeds: tuple[Any, ...]) -> bool:
+def _blind(feeds: tuple[Feed, ...]) -> bool:
     """Whether a change might not be told by a row."""
-    return not all(feed.feed.live for feed in feeds)
+    return not all(feed.live for feed in feeds)
 
 
-def _poll(feeds: tuple[Any, ...]) -> float:
+def _poll(feeds: tuple[Feed, ...]) -> float:
     """Seconds until it is asked whether one is blind."""
-    return min(feed.feed.poll() for feed in feeds)
+    return min(feed.poll() for feed in feeds)
 
 
 def _unforeseen(bug: Exception) -> AllaboardError:
