@@ -137,7 +137,7 @@ def ends(seen: Observation) -> list[tuple[str, str, int | None, int]]:
 
 
 def test_a_run_that_ends_well(start: Start) -> None:
-    run = start("sleep 1.5")
+    run = start("sleep 4")  # longer than a worker waits for its master
     seen = run.is_now(State.SUCCEEDED)
     assert [c.type for c in seen.conditions if c.status == "True"] == ["Created", "Succeeded"]
     assert [m.rank for m in seen.members] == [0, 1] and seen.restarts == 0
