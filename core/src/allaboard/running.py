@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
+from allaboard.backends.people import person
 from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
@@ -58,15 +57,6 @@ def me(kind: str = "attached") -> Owner:
     """The owner that this process is: a follower who can be told from others."""
     phase = "detached" if kind == "detached" else "worker"
     return Owner(f"{person()}:{os.getpid()}", phase, kind)
-
-
-def person() -> str:
-    """Who acts: ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user without a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
 
 
 def submit(

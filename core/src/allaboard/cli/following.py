@@ -15,12 +15,13 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
+from allaboard.backends.people import person
 from allaboard.cli.failing import before_start
 from allaboard.cli.place import handle_of
 from allaboard.errors import AllaboardError, Conflict
 from allaboard.follow import Answer, Ask, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
-from allaboard.running import ATTEMPTS, Follower, me, paced, person
+from allaboard.running import ATTEMPTS, Follower, me, paced
 from allaboard.status import state_of
 
 SLICE = 0.1

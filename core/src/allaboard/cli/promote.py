@@ -79,8 +79,8 @@ def promote(
 ) -> None:
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
     from allaboard import promotion
+    from allaboard.backends.people import person
     from allaboard.evaluation import Gate
-    from allaboard.running import person
     from allaboard.storage import open_store
 
     _one_thing(checkpoint, rollback, history, to)

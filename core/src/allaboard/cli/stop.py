@@ -8,12 +8,12 @@ import click
 
 from allaboard.backends.base import NotYours
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.people import person
 from allaboard.cli.place import handle_of, json_option, local
 from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
 from allaboard.errors import Conflict
 from allaboard.observation import Observation
-from allaboard.running import person
 from allaboard.status import state_of, summary
 
 EPILOG = """\b

@@ -29,7 +29,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes import resources
+from allaboard.backends.kubernetes import leases, resources
 from allaboard.backends.kubernetes.errors import (
     ApiError,
     Cause,
@@ -40,13 +40,13 @@ from allaboard.backends.kubernetes.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, NAMESPACES, PODS, PYTORCHJOBS, Resource
+from allaboard.backends.kubernetes.talk import drive
 from allaboard.errors import BackendUnreachable
 from allaboard.facts import ClusterFacts
 from allaboard.testing.operator import FakeOperator
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
-    from allaboard.backends.kubernetes.hub import AsyncHub, Hub
     from allaboard.backends.kubernetes.transport import Api, AsyncApi
 
 Json = dict[str, Any]
@@ -102,6 +102,7 @@ class FakeCluster:
         self.logs: dict[tuple[str, str], list[str]] = {}
         self.refusals: list[tuple[Resource, str, ApiError]] = []
         self.compacted = 0
+        self.keepers: list[FakeKeeper] = []
         self.operator = FakeOperator(self, trains_for)
         self.lock = threading.RLock()
         self._version = itertools.count(101)
@@ -124,8 +125,8 @@ class FakeCluster:
         from allaboard.backends.kubernetes.backend import KubernetesBackend
 
         api = cast("Api", self.client(faults))
-        hub = cast("Hub", FakeHub(self))
-        return KubernetesBackend(api, pause=self.tick, **{"facts": ClusterFacts(), "hub": hub, **given})
+        own = {"facts": ClusterFacts(), "hub": FakeHub(self), "keeper": FakeKeeper(self, self.client())}
+        return KubernetesBackend(api, pause=self.tick, **{**own, **given})
 
     def async_backend(
         self, faults: Mapping[int, str | Exception] | None = None, **given: Any
@@ -136,22 +137,25 @@ class FakeCluster:
             self.tick(seconds)
 
         api = AsyncFakeApi(self.client(faults))
-        hub = cast("AsyncHub", AsyncFakeHub(self))
-        return AsyncKubernetesBackend(
-            cast("AsyncApi", api), pause=pause, **{"facts": ClusterFacts(), "hub": hub, **given}
-        )
+        keeper = AsyncFakeKeeper(FakeKeeper(self, self.client()))
+        own = {"facts": ClusterFacts(), "hub": AsyncFakeHub(self), "keeper": keeper}
+        return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **{**own, **given})
 
     def tick(self, seconds: float = 1.0) -> None:
-        """Let time pass: in steps of a second, the operator, the kubelet and the garbage collector act."""
-        left = max(seconds, 0.001)
+        """Let time pass: in steps of a second (of a long time in 120 steps), the operator, the kubelet and the
+        garbage collector act.
+        """
+        left, longest = max(seconds, 0.001), max(1.0, seconds / 120)
         while left > 0:
-            step = min(1.0, left)
+            step = min(longest, left)
             left -= step
             with self.lock:
                 self.now += step
                 self._collect()
                 self.operator.act()
                 self._collect()
+        for keeper in list(self.keepers):
+            keeper.renew()
 
     def all(self, resource: Resource, namespace: str = "default") -> list[Json]:
         """Copies of all objects of a kind, by name."""
@@ -650,6 +654,41 @@ class AsyncFakeHub:
     async def wait(self, seconds: float) -> bool:
         self.cluster.tick(min(seconds, 5.0))
         return True
+
+
+class FakeKeeper:
+    """Keeps a Lease as time passes here, until the follower is said to have `died`."""
+
+    def __init__(self, cluster: FakeCluster, api: FakeApi) -> None:
+        self.cluster, self.api = cluster, api
+        self.holder = f"follower-{len(cluster.keepers) + 1}"
+        self.name: str | None = None
+        cluster.keepers.append(self)
+
+    def hold(self) -> str:
+        if self.name is None:
+            self.name = drive(leases.taken(self.holder), self.api)
+        return self.name
+
+    def died(self) -> None:
+        self.cluster.keepers.remove(self)
+
+    def renew(self) -> None:
+        if self.name:
+            drive(leases.renewed(self.holder), self.api)
+
+
+class AsyncFakeKeeper:
+    """The same, awaited."""
+
+    def __init__(self, keeper: FakeKeeper) -> None:
+        self.keeper = keeper
+
+    async def hold(self) -> str:
+        return self.keeper.hold()
+
+    def died(self) -> None:
+        self.keeper.died()
 
 
 # Rules of the API server, each as small as it is.

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import logs
+from allaboard.backends.kubernetes import janitor, logs
 from allaboard.backends.kubernetes.hub import (
     AsyncChanges,
     AsyncHub,
@@ -24,10 +24,13 @@ from allaboard.backends.kubernetes.hub import (
     async_hub_of,
     hub_of,
 )
+from allaboard.backends.kubernetes.janitor import Orphan, Tidied
 from allaboard.backends.kubernetes.kept import Kept
+from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
 from allaboard.backends.kubernetes.looking import find, resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.verbs import Verbs
+from allaboard.backends.people import person
 from allaboard.facts import ClusterFacts, of_place
 from allaboard.follow import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
@@ -45,7 +48,8 @@ PACE = FollowPolicy(poll=30.0, unreachable=10)
 class KubernetesBackend:
     """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
     ``facts``: what is known of the cluster; it is asked when they are not given. ``environ``: the caller's
-    environment. ``hub``: who watches; that of this process where none is given. ``pause`` sleeps.
+    environment. ``hub``, ``keeper``: who watches, and who keeps the Lease; those of this process where none
+    is given. ``pause`` sleeps.
     """
 
     name = "kubernetes"
@@ -59,20 +63,30 @@ class KubernetesBackend:
         facts: ClusterFacts | None = None,
         environ: Mapping[str, str] | None = None,
         hub: Hub | None = None,
+        keeper: Keeper | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.api, self.hub, self.pause = api, hub, pause
+        self.api, self.pause = api, pause
+        self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
 
     def _do(self, talk: Talk[T]) -> T:
         return drive(talk, self.api, self.pause)
 
+    def _lease(self, owner: Owner) -> str:
+        """The Lease by which it is seen that this owner lives, if it is this process that follows."""
+        return self.keeper.hold() if owner.phase == "worker" and owner.kind != "detached" else ""
+
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        return self._do(self.verbs.launch(plan, owner))
+        return self._do(self.verbs.launch(plan, owner, self._lease(owner)))
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return self._do(self.verbs.adopt(handle, old, new))
+        return self._do(self.verbs.adopt(handle, old, new, self._lease(new)))
+
+    def watch_over(self, run: str) -> None:
+        """From now on this process follows the run for its owner: it is an orphan when this process dies."""
+        self._do(self.verbs.watch_over(run, self.keeper.hold()))
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
         return self._do(self.verbs.observe(run, evidence))
@@ -86,7 +100,7 @@ class KubernetesBackend:
     @contextmanager
     def changes(self, run: str) -> Iterator[Changes]:
         stored = self._do(find(run))
-        with (self.hub or hub_of(self.api)).changes(stored.record.run, resource_of(stored.job)) as changes:
+        with self.hub.changes(stored.record.run, resource_of(stored.job)) as changes:
             yield changes
 
     def logs(
@@ -115,6 +129,16 @@ class KubernetesBackend:
     def enforce(self, run: str, owner: Owner) -> None:
         self._do(self.verbs.enforce(run, owner))
 
+    def orphans(self) -> list[Orphan]:
+        """What is left of clients that died."""
+        return self._do(janitor.orphans())
+
+    def tidy_up(self) -> list[Tidied]:
+        """End and remove what is left of clients that died, where they cannot come back; what was done about
+        each.
+        """
+        return self._do(janitor.tidy_up())
+
     def list(self) -> list[Observation]:
         return self._do(self.verbs.runs())
 
@@ -133,20 +157,30 @@ class AsyncKubernetesBackend:
         facts: ClusterFacts | None = None,
         environ: Mapping[str, str] | None = None,
         hub: AsyncHub | None = None,
+        keeper: AsyncKeeper | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.api, self.hub, self.pause = api, hub, pause
+        self.api, self.hub, self.keeper, self.pause = api, hub, keeper, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
 
     async def _do(self, talk: Talk[T]) -> T:
         return await adrive(talk, self.api, self.pause)
 
+    async def _lease(self, owner: Owner) -> str:
+        return await self._hold() if owner.phase == "worker" and owner.kind != "detached" else ""
+
+    async def _hold(self) -> str:
+        return await (self.keeper or async_keeper_of(self.api, person())).hold()
+
     async def launch(self, plan: Plan, owner: Owner) -> Handle:
-        return await self._do(self.verbs.launch(plan, owner))
+        return await self._do(self.verbs.launch(plan, owner, await self._lease(owner)))
 
     async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return await self._do(self.verbs.adopt(handle, old, new))
+        return await self._do(self.verbs.adopt(handle, old, new, await self._lease(new)))
+
+    async def watch_over(self, run: str) -> None:
+        await self._do(self.verbs.watch_over(run, await self._hold()))
 
     async def observe(self, run: str, evidence: bool = False) -> Observation:
         return await self._do(self.verbs.observe(run, evidence))
@@ -191,6 +225,12 @@ class AsyncKubernetesBackend:
 
     async def enforce(self, run: str, owner: Owner) -> None:
         await self._do(self.verbs.enforce(run, owner))
+
+    async def orphans(self) -> list[Orphan]:
+        return await self._do(janitor.orphans())
+
+    async def tidy_up(self) -> list[Tidied]:
+        return await self._do(janitor.tidy_up())
 
     async def list(self) -> list[Observation]:
         return await self._do(self.verbs.runs())

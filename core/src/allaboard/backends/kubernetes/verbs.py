@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, launching, records, reports, survey, talk
+from allaboard.backends.kubernetes import ending, janitor, launching, records, reports, survey, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import PROGRESS_EVERY, Witness, aattend, attend
 from allaboard.backends.kubernetes.looking import (
@@ -33,7 +34,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES
-from allaboard.errors import BadInput
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
@@ -71,8 +72,7 @@ class Past:
 
 class Verbs:
     """``facts``: what the place says of the cluster; the cluster is asked for the rest at the first launch,
-    unless they are ``known``. ``lease``: of this process, by which it is seen that it lives; empty: it
-    follows nothing. ``progress_every``: seconds between two looks at what rank 0 reports; 0: none.
+    unless they are ``known``. ``progress_every``: seconds between two looks at what rank 0 reports; 0: none.
     """
 
     def __init__(
@@ -82,18 +82,24 @@ class Verbs:
         environ: Mapping[str, str],
         *,
         known: bool = False,
-        lease: str = "",
         progress_every: float = PROGRESS_EVERY,
     ) -> None:
-        self.site, self.facts, self.environ, self.lease = site, facts, environ, lease
+        self.site, self.facts, self.environ = site, facts, environ
         self.known = known
         self.progress_every = progress_every
+        self._pruned = False
         self._pasts: OrderedDict[str, Past] = OrderedDict()
 
     # Launching.
 
-    def launch(self, plan: Plan, owner: Owner) -> Talk[Handle]:
-        return launching.launch(plan, owner, self._prepare, self.lease)
+    def launch(self, plan: Plan, owner: Owner, lease: str = "") -> Talk[Handle]:
+        """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing."""
+        handle = yield from launching.launch(plan, owner, self._prepare, lease)
+        if not self._pruned:
+            self._pruned = True
+            with suppress(AllaboardError):  # the run is started, whatever becomes of old ones
+                yield from self.prune()
+        return handle
 
     def _prepare(self, plan: Plan, generation: int, attempt: int) -> Talk[Ready]:
         if not self.known:
@@ -162,6 +168,7 @@ class Verbs:
         bodies = yield from talk.list_all(CONFIGMAPS, labels=records.selector())
         every = [*readable(bodies)]
         yield from self.prune(every)
+        yield from janitor.forgotten_leases()
         # After the records: what a record knows to have been created is in these lists, or is gone.
         jobs = yield from _by_uid({resource_of(s.job) for s in every})
         pods: dict[tuple[str, ...], list[Json]] = {}
@@ -206,9 +213,9 @@ class Verbs:
 
     # Owning and ending.
 
-    def adopt(self, handle: Handle, old: Owner, new: Owner) -> Talk[Handle]:
+    def adopt(self, handle: Handle, old: Owner, new: Owner, lease: str = "") -> Talk[Handle]:
         now = yield from talk.server_time()
-        stored = yield from ending.adopt(handle, old, new, self.lease, now)
+        stored = yield from ending.adopt(handle, old, new, lease, now)
         return launching.handle_of(stored.record, adopted=True)
 
     def stop(
@@ -235,6 +242,18 @@ class Verbs:
         found = yield from look(stored)
         yield from ending.enforce(found, seen(found, memory=self._past(found).memory))
 
+    def watch_over(self, run: str, lease: str) -> Talk[None]:
+        """From now on this process follows the run for its owner."""
+        now = yield from talk.server_time()
+
+        def followed(stored: Stored) -> Stored | None:
+            if stored.record.owner.kind == "detached" or stored.record.outcome is not None:
+                return None
+            return replace(stored, lease=lease, followed=now)
+
+        if lease:
+            yield from records.change(run, followed)
+
     # Housekeeping.
 
     def prune(self, every: Iterable[Stored] | None = None) -> Talk[None]:
@@ -250,7 +269,7 @@ class Verbs:
                     yield from ending.remove_all(thing, stored.record.run)
                 yield from records.forget(stored)
             except (Forbidden, Missing):
-                return  # whoever may not delete leaves it to others
+                break  # whoever may not delete leaves it to others
 
 
 def readable_tries(layout: Layout, pods: Iterable[Json]) -> list[Try]:

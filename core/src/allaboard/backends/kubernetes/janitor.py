@@ -1,0 +1,352 @@
+"""What is left of clients that died: found, told, and tidied up on request (contract, section 1).
+
+An orphan is
+
+run      a live run that somebody ought to follow (attached or orchestrated), and whose follower's Lease has
+run out; a detached run is nobody's orphan stop     a run whose stop was recorded, and whose job nobody has
+ended start    an attempt that a record means, and whose job nobody has created end      a run that is over,
+and whose end nobody has written down job      a live job of ours that no record means extra    code or a
+PodGroup of ours that no job owns
+
+It is tidied up only after a time in which its client could have come back (`SAFE`), and only if nothing
+about it has changed since it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allaboard import marks
+from allaboard.backends.base import Handle, NotYours
+from allaboard.backends.kubernetes import ending, leases, records, talk
+from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.looking import (
+    Found,
+    is_meant,
+    look,
+    readable,
+    resource_of,
+    seen,
+)
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, Resource
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.engines import ENGINES
+from allaboard.gangs import GANGS
+from allaboard.observation import State
+from allaboard.status import state_of
+from allaboard.units import from_rfc3339, rfc3339, show_seconds
+
+ATTACHED_SECONDS = 600.0
+ORCHESTRATED_SECONDS = 3600.0
+"""An orchestrator may be restarted or upgraded, and its runs go on meanwhile (design, promise 2)."""
+SAFE: Mapping[str, float] = {
+    "attached": ATTACHED_SECONDS,
+    "orchestrated": ORCHESTRATED_SECONDS,
+    "stop": 60.0,
+    "start": 600.0,
+    "end": 0.0,
+    "job": 600.0,
+    "extra": 600.0,
+}
+"""Seconds after the last sign of life from which on something is tidied up."""
+LEASES_KEPT = 86400.0
+AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """``since``: when its client was last heard of; ``left``: seconds until it may be tidied up. ``name``: of
+    the object.
+    """
+
+    kind: str
+    name: str
+    run: str
+    why: str
+    since: float | None
+    left: float
+    stored: Stored | None = field(default=None, repr=False, compare=False)
+    thing: Json | None = field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "run": self.run,
+            "why": self.why,
+            "since": rfc3339(self.since),
+            "tidied_up_in": max(0.0, round(self.left, 3)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tidied:
+    """What was done about an orphan; ``done``: whether it is one no more."""
+
+    orphan: Orphan
+    done: bool
+    words: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.orphan.to_dict(), "done": self.done, "what": self.words}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything of ours in a namespace. ``leases``: None when they may not be read."""
+
+    stored: tuple[Stored, ...]
+    jobs: tuple[Json, ...]
+    pods: tuple[Json, ...]
+    extras: tuple[Json, ...]
+    leases: Mapping[str, Json] | None
+    now: float
+
+
+def orphans() -> Talk[list[Orphan]]:
+    """All of them, runs first."""
+    picture = yield from taken()
+    return [*found_in(picture)]
+
+
+def tidy_up() -> Talk[list[Tidied]]:
+    """Tidy up all that may be, and say what was done about each."""
+    done = []
+    for orphan in (yield from orphans()):
+        done.append((yield from _tidied(orphan)))
+    yield from forgotten_leases()
+    return done
+
+
+# Finding.
+
+
+def taken() -> Talk[Picture]:
+    """A picture of the namespace. Records come first, so that a job that is younger than they are is not
+    taken for one without a record: its own is looked for before anything is done.
+    """
+    bodies = yield from talk.list_all(CONFIGMAPS, labels=records.selector())
+    stored = [*readable(bodies)]
+    kinds = {resource_of(s.job) for s in stored} | {_of_engine(name) for name in ENGINES}
+    jobs = yield from _all(kinds)
+    pods = yield from _all({PODS})
+    extras = yield from _all(_extra_kinds())
+    try:
+        held = yield from talk.list_all(LEASES, labels=marks.selector())
+        by_name = {lease["metadata"]["name"]: lease for lease in held}
+    except Forbidden:
+        by_name = None
+    now = yield from talk.server_time()
+    return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), by_name, now)
+
+
+def _of_engine(name: str) -> Resource:
+    engine = ENGINES[name]
+    return resource_of({"apiVersion": engine.API_VERSION, "kind": engine.KIND})
+
+
+def _extra_kinds() -> set[Resource]:
+    """Code, and every kind of object that a gang scheduler of ours is given."""
+    kinds = {CONFIGMAPS}
+    for gang in GANGS.values():
+        for kind in gang.KINDS:
+            api_version, _, name = kind.rpartition("/")
+            kinds.add(resource_of({"apiVersion": api_version, "kind": name}))
+    return kinds
+
+
+def _all(kinds: set[Resource]) -> Talk[list[Json]]:
+    """Objects of ours of these kinds that belong to an attempt, as far as they are served and may be read."""
+    found: list[Json] = []
+    for resource in sorted(kinds, key=lambda r: r.name):
+        try:
+            things = yield from talk.list_all(resource, labels=f"{marks.selector()},{marks.ATTEMPT}")
+        except (Missing, Forbidden):
+            continue
+        found += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
+    return found
+
+
+def found_in(picture: Picture) -> Iterator[Orphan]:
+    """The orphans of a picture."""
+    meant = {}
+    for stored in picture.stored:
+        job = next((j for j in picture.jobs if _is_of(j, stored) and is_meant(j, stored)), None)
+        if job is not None:
+            meant[job["metadata"]["uid"]] = stored
+        mine = tuple(p for p in picture.pods if _is_of(p, stored))
+        yield from _of_record(Found(stored, job, None, mine, picture.now), picture)
+    records_of = {s.record.run: s for s in picture.stored}
+    for job in picture.jobs:
+        if job["metadata"]["uid"] not in meant:
+            yield from _of_job(job, records_of.get(marks.label_of(job, marks.RUN) or ""), picture.now)
+    for thing in picture.extras:
+        yield from _of_extra(thing, picture.now)
+
+
+def _is_of(thing: Json, stored: Stored) -> bool:
+    record = stored.record
+    wanted = (record.run, str(record.attempt), str(record.generation))
+    return tuple(marks.label_of(thing, n) for n in (marks.RUN, marks.ATTEMPT, marks.GENERATION)) == wanted
+
+
+def _of_record(found: Found, picture: Picture) -> Iterator[Orphan]:
+    stored, record, now = found.stored, found.record, picture.now
+
+    def orphan(kind: str, why: str, since: float | None, patience: float) -> Orphan:
+        left = patience if since is None else since + patience - now
+        return Orphan(kind, stored.name, record.run, why, since, left, stored=stored)
+
+    if record.outcome is not None:
+        return
+    looked = seen(found)
+    if record.stop is not None and found.job is not None and not found.ending and not _over(found):
+        why = f"{record.stop.by} stopped it ({record.stop.reason}), and nobody has ended its job"
+        yield orphan("stop", why, record.stop.at, SAFE["stop"])
+    elif not found.was_created and record.stop is None:
+        why = f"{record.owner.id} began to start it, and nobody has created its job"
+        yield orphan("start", why, stored.followed, SAFE["start"])
+    elif state_of(looked).is_final:
+        yield orphan("end", f"it {state_of(looked)}, and nobody has written that down", looked.finished, 0.0)
+    elif record.owner.kind != "detached":
+        last = _last_seen(stored, picture.leases, now)
+        if last is not None:
+            patience = SAFE.get(record.owner.kind, ORCHESTRATED_SECONDS)
+            why = f"{record.owner.id} follows it no more; last seen {show_seconds(now - last)} ago"
+            yield orphan("run", why, last, patience)
+
+
+def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
+    """When its follower was last seen; None: he lives, or nobody can tell."""
+    if held is None or not stored.lease:
+        return None
+    lease = held.get(stored.lease)
+    if lease is None:
+        return stored.followed or stored.record.created
+    return None if leases.holds(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
+
+
+def _over(found: Found) -> bool:
+    without = replace(found.record, stop=None)
+    return state_of(seen(replace(found, stored=replace(found.stored, record=without)))).is_final
+
+
+def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
+    if "deletionTimestamp" in job["metadata"] or _ended(job):
+        return  # it goes, or it is kept for its logs
+    since = from_rfc3339(job["metadata"].get("creationTimestamp"))
+    why = (
+        "it has no run record: somebody has deleted that"
+        if stored is None
+        else f"its run is on attempt {stored.record.attempt}: a client that came too late has made it"
+    )
+    left = SAFE["job"] if since is None else since + SAFE["job"] - now
+    run = marks.label_of(job, marks.RUN) or ""
+    yield Orphan("job", job["metadata"]["name"], run, why, since, left, thing=job)
+
+
+def _ended(job: Json) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") in ("Succeeded", "Failed") and c.get("status") == "True" for c in conditions)
+
+
+def _of_extra(thing: Json, now: float) -> Iterator[Orphan]:
+    metadata = thing["metadata"]
+    if metadata.get("ownerReferences") or "deletionTimestamp" in metadata:
+        return
+    since = from_rfc3339(metadata.get("creationTimestamp"))
+    left = SAFE["extra"] if since is None else since + SAFE["extra"] - now
+    run = marks.label_of(thing, marks.RUN) or ""
+    why = f"{thing['kind']} of an attempt whose job does not own it: its client died while it was starting"
+    yield Orphan("extra", metadata["name"], run, why, since, left, thing=thing)
+
+
+# Tidying up.
+
+
+def _tidied(orphan: Orphan) -> Talk[Tidied]:
+    if orphan.left > 0:
+        rest = show_seconds(orphan.left)
+        return Tidied(orphan, False, f"left alone: its client may come back for another {rest}")
+    try:
+        if orphan.stored is None:
+            done = yield from _without_record(orphan)
+        else:
+            done = yield from _with_record(orphan, orphan.stored)
+    except Forbidden as error:
+        return Tidied(orphan, False, f"left alone: {error}")
+    return Tidied(orphan, done is not None, done or "left alone: somebody has taken it up meanwhile")
+
+
+def _with_record(orphan: Orphan, stored: Stored) -> Talk[str | None]:
+    """None: it is not what it was."""
+    now = yield from records.read(orphan.run)
+    if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
+        return None
+    found = yield from look(now)
+    record = now.record
+    if orphan.kind == "stop":
+        assert record.stop is not None
+        yield from ending.carry_out(found, record.stop)
+        return "its job is being ended"
+    if orphan.kind == "start":
+        if found.was_created:
+            return None
+        yield from ending.recorded(found, State.LOST)
+        return "it counts as lost; launched again under its key, it starts"
+    if orphan.kind == "end":
+        state = state_of(seen(found))
+        if not state.is_final:
+            return None
+        yield from ending.recorded(found, state)
+        return f"written down: it {state}"
+    handle = Handle(record.run, record.attempt, record.generation, record.uid)
+    answer = yield from ending.stop(handle, record.owner, "the janitor", orphan.why)
+    return None if isinstance(answer, NotYours) else "stopped"
+
+
+def _without_record(orphan: Orphan) -> Talk[str | None]:
+    thing = orphan.thing
+    assert thing is not None
+    stored = yield from records.read(orphan.run)
+    metadata = thing["metadata"]
+    if stored is not None and orphan.kind == "job" and is_meant(thing, stored):
+        return None
+    if stored is not None and orphan.kind == "extra" and _is_being_started(stored) and _is_of(thing, stored):
+        return None  # it is part of a start; that is told, and tidied up, as such
+    resource = resource_of(thing)
+    try:
+        yield from talk.delete(
+            resource,
+            metadata["name"],
+            uid=metadata["uid"],
+            version=metadata["resourceVersion"],
+            propagation="Foreground" if orphan.kind == "job" else "Background",
+        )
+    except Conflict:
+        return None
+    return "deleted"
+
+
+def _is_being_started(stored: Stored) -> bool:
+    record = stored.record
+    return not Found(stored).was_created and record.outcome is None and record.stop is None
+
+
+def forgotten_leases() -> Talk[None]:
+    """Leases of processes that were killed long ago; a few at a time."""
+    try:
+        held = yield from talk.list_all(LEASES, labels=marks.selector())
+    except Forbidden:
+        return
+    now = yield from talk.server_time()
+    old = [lease for lease in held if now - leases.seen_at(lease) > LEASES_KEPT]
+    for lease in old[:AT_ONCE]:
+        metadata = lease["metadata"]
+        try:
+            yield from talk.delete(LEASES, metadata["name"], uid=metadata["uid"])
+        except (Conflict, Forbidden):
+            continue

@@ -1,0 +1,195 @@
+"""How it is seen that a follower lives: one Lease for each process and namespace, renewed for as long as the
+process does, however many runs it follows. The record of a run names the Lease of the process that follows it
+(contract, section 1).
+
+A process that ends lets go of its Lease; one that is killed cannot, and its Lease runs out. Whoever may not
+keep Leases follows all the same; only nobody can tell that he lives, and his runs are never taken for
+orphans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import secrets
+import threading
+from contextlib import suppress
+from typing import Any, Protocol
+
+from allaboard import marks
+from allaboard.backends.kubernetes import talk
+from allaboard.backends.kubernetes.errors import Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.resources import LEASES
+from allaboard.backends.kubernetes.talk import Json, Talk, adrive, drive
+from allaboard.errors import AllaboardError
+from allaboard.units import from_rfc3339, rfc3339
+
+SECONDS = 60
+"""How long a Lease holds without being renewed; it is renewed three times as often."""
+EVERY = SECONDS / 3
+
+
+def body(holder: str, now: float) -> Json:
+    """A Lease that holds from now on."""
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": {"name": marks.lease_name(holder), "labels": {marks.MANAGED_BY: "allaboard"}},
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": SECONDS,
+            "acquireTime": _micro(now),
+            "renewTime": _micro(now),
+        },
+    }
+
+
+def seen_at(lease: Json) -> float:
+    """When its holder was last seen, epoch seconds."""
+    spec = lease.get("spec") or {}
+    return from_rfc3339(spec.get("renewTime") or spec.get("acquireTime")) or 0.0
+
+
+def holds(lease: Json, now: float) -> bool:
+    return now < seen_at(lease) + float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
+
+
+def taken(holder: str) -> Talk[str]:
+    """The name of a Lease that holds now; empty where this user may keep none."""
+    now = yield from talk.server_time()
+    try:
+        yield from talk.create(LEASES, body(holder, now))
+    except Exists:
+        yield from renewed(holder)
+    except Forbidden:
+        return ""
+    return marks.lease_name(holder)
+
+
+def renewed(holder: str) -> Talk[None]:
+    """The holder is seen to live, now."""
+    now = yield from talk.server_time()
+    change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
+    try:
+        yield from talk.patch(LEASES, marks.lease_name(holder), change)
+    except Missing:  # somebody tidied up too eagerly
+        with suppress(Exists):
+            yield from talk.create(LEASES, body(holder, now))
+
+
+def let_go(holder: str) -> Talk[None]:
+    """Whatever the holder followed is followed by nobody from now on."""
+    yield from talk.delete(LEASES, marks.lease_name(holder))
+
+
+def holder_of_this_process(person: str) -> str:
+    """``user@host:pid`` and something by which it differs from a process that had the same number before."""
+    return f"{person}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class Keeper(Protocol):
+    """Who keeps the Lease of this process in one namespace."""
+
+    def hold(self) -> str:
+        """The name of the Lease, which holds from now to the end of the process; empty: there is none."""
+
+
+class AsyncKeeper(Protocol):
+    """The same, awaited."""
+
+    async def hold(self) -> str: ...
+
+
+class ThreadKeeper:
+    """Renews in a thread of its own: a follower that is busy lives, too."""
+
+    def __init__(self, api: Any, holder: str) -> None:
+        self.api, self.holder = api, holder
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._name: str | None = None
+
+    def hold(self) -> str:
+        with self._lock:
+            if self._name is None:
+                self._name = drive(taken(self.holder), self.api)
+                if self._name:
+                    threading.Thread(target=self._keep, name=self._name, daemon=True).start()
+                    atexit.register(self.let_go)
+            return self._name
+
+    def let_go(self) -> None:
+        """The process ends."""
+        self._over.set()
+        with suppress(AllaboardError):  # it runs out by itself
+            drive(let_go(self.holder), self.api)
+
+    def _keep(self) -> None:
+        while not self._over.wait(EVERY):
+            with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
+                drive(renewed(self.holder), self.api)
+
+
+class TaskKeeper:
+    """Renews in a task of the running loop."""
+
+    def __init__(self, api: Any, holder: str) -> None:
+        self.api, self.holder = api, holder
+        self._lock = asyncio.Lock()
+        self._name: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def hold(self) -> str:
+        async with self._lock:
+            if self._name is None:
+                self._name = await adrive(taken(self.holder), self.api)
+                if self._name:
+                    self._task = asyncio.ensure_future(self._keep())
+            return self._name
+
+    async def let_go(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        with suppress(AllaboardError):
+            await adrive(let_go(self.holder), self.api)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            with suppress(AllaboardError):
+                await adrive(renewed(self.holder), self.api)
+
+
+_keepers: dict[tuple[int, str, str], ThreadKeeper] = {}
+_tasks: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, TaskKeeper]] = {}
+_registry = threading.Lock()
+
+
+def keeper_of(api: Any, person: str) -> ThreadKeeper:
+    """The keeper of this process for this cluster, user and namespace."""
+    # Threads do not survive a fork, and a child is a process that may end at another time.
+    key = (os.getpid(), api.identity, api.namespace)
+    with _registry:
+        if key not in _keepers:
+            _keepers[key] = ThreadKeeper(api, holder_of_this_process(person))
+        return _keepers[key]
+
+
+def async_keeper_of(api: Any, person: str) -> TaskKeeper:
+    """The same for the running loop."""
+    loop = asyncio.get_running_loop()
+    key = (id(loop), api.identity, api.namespace)
+    with _registry:
+        for old in [k for k, (its, _) in _tasks.items() if its.is_closed()]:
+            del _tasks[old]
+        if key not in _tasks:
+            _tasks[key] = (loop, TaskKeeper(api, holder_of_this_process(person)))
+        return _tasks[key][1]
+
+
+def _micro(epoch: float) -> str:
+    """As MicroTime is written: six digits of a second."""
+    text = rfc3339(epoch)
+    assert text is not None
+    return text.removesuffix("Z") + "000Z"

@@ -1,0 +1,226 @@
+"""What is left of clients that died: what counts as an orphan, when it is tidied up, and what is left alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard import marks
+from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.janitor import ORCHESTRATED_SECONDS
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
+from allaboard.observation import Owner, State
+from allaboard.status import state_of
+from allaboard.testing.cluster import Died, FakeCluster
+from tests.core.kubernetes.test_backend import ME, YOU, a_plan, a_plan_with_code, record, running, state
+
+ORCHESTRATED = Owner("me", kind="orchestrated")
+DETACHED = Owner("me", phase="detached", kind="detached")
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def dies(backend: KubernetesBackend) -> None:
+    """Its process is killed: nobody renews its Lease any more."""
+    backend.keeper.died()  # type: ignore[attr-defined]
+
+
+def told(backend: KubernetesBackend) -> list[tuple[str, str]]:
+    return [(o.kind, o.name) for o in backend.orphans()]
+
+
+def test_one_lease_for_a_process_however_many_runs_it_follows(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    for n in range(5):
+        backend.launch(a_plan(f"k{n}"), ME)
+    assert len(cluster.all(LEASES)) == 1
+    assert backend.orphans() == []
+
+
+@pytest.mark.parametrize(("owner", "seconds"), [(ME, 600.0), (ORCHESTRATED, ORCHESTRATED_SECONDS)])
+def test_a_run_whose_follower_died_is_told_at_once_and_stopped_when_he_cannot_come_back(
+    cluster: FakeCluster, owner: Owner, seconds: float
+) -> None:
+    client, other = cluster.backend(), cluster.backend()
+    handle = client.launch(a_plan(), owner)
+    running(cluster, client, handle.run)
+    dies(client)
+    cluster.tick(30)
+    assert other.orphans() == [], "its Lease holds still"
+    cluster.tick(60)
+    [orphan] = other.orphans()
+    assert orphan.kind == "run" and orphan.run == handle.run and "me follows it no more" in orphan.why
+    [tidied] = other.tidy_up()
+    assert not tidied.done and "may come back" in tidied.words
+    assert state(other, handle.run) is State.RUNNING
+    cluster.tick(seconds)
+    [tidied] = other.tidy_up()
+    assert tidied.done and tidied.words == "stopped"
+    cluster.tick(3)
+    seen = other.observe(handle.run)
+    assert state_of(seen) is State.STOPPED and seen.stop is not None and seen.stop.by == "the janitor"
+    assert cluster.all(PODS) == [] and other.orphans() == []
+
+
+def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None:
+    client, other = cluster.backend(), cluster.backend()
+    handle = client.launch(a_plan(), ME)
+    dies(client)
+    cluster.tick(700)
+    assert told(other) == [("run", f"allaboard-{handle.run}")]
+    other.launch(a_plan(), YOU)
+    assert other.orphans() == []
+    # Who takes it up between the look and the deed is noticed.
+    dies(other)
+    cluster.tick(700)
+    third = cluster.backend()
+    [orphan] = third.orphans()
+    cluster.backend().launch(a_plan(), ME)
+    from allaboard.backends.kubernetes import janitor
+    from allaboard.backends.kubernetes.talk import drive
+
+    tidied = drive(janitor._tidied(orphan), third.api, cluster.tick)
+    assert not tidied.done and "taken it up meanwhile" in tidied.words
+    assert state(third, handle.run) is State.RUNNING
+
+
+def test_a_deferred_run_belongs_to_the_triggerer_that_says_so(cluster: FakeCluster) -> None:
+    worker, triggerer, janitor = cluster.backend(), cluster.backend(), cluster.backend()
+    handle = worker.launch(a_plan(), ORCHESTRATED)
+    deferred = Owner("me", "deferred", "orchestrated")
+    worker.adopt(handle, ORCHESTRATED, deferred)
+    triggerer.watch_over(handle.run)
+    dies(worker)
+    cluster.tick(5000)
+    assert janitor.orphans() == []
+    dies(triggerer)
+    cluster.tick(100)
+    assert told(janitor) == [("run", f"allaboard-{handle.run}")]
+
+
+def test_a_detached_run_is_nobodys_orphan(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    backend.launch(a_plan(), DETACHED)
+    cluster.tick(100_000)
+    assert backend.orphans() == []
+
+
+def test_whoever_may_keep_no_lease_follows_all_the_same_and_has_no_orphans(cluster: FakeCluster) -> None:
+    cluster.refuse(LEASES, Forbidden("leases is forbidden", status=403))
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.tick(100_000)
+    assert backend.orphans() == []
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_what_a_client_left_that_died_while_it_started_is_found_and_goes(tmp_path: Path, n: int) -> None:
+    cluster = FakeCluster()
+    plan = a_plan_with_code(tmp_path)
+    client, other = cluster.backend({n: "die-after"}), cluster.backend()
+    with suppress(Died):
+        client.launch(plan, ME)
+    dies(client)
+    cluster.tick(4000)
+    other.tidy_up()
+    cluster.tick(3)
+    other.tidy_up()
+    assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
+    left = [c["metadata"]["name"] for c in cluster.all(CONFIGMAPS)]
+    assert left in ([], [f"allaboard-{plan.run}"]), "the record alone"
+    assert other.orphans() == []
+
+
+def test_a_stop_that_nobody_carried_out(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    with pytest.raises(Died):
+        cluster.backend({5: "die"}).stop(handle, ME, "you", "a reason")
+    cluster.tick(70)
+    [tidied] = backend.tidy_up()
+    assert (tidied.orphan.kind, tidied.done) == ("stop", True)
+    cluster.tick(3)
+    assert state(backend, handle.run) is State.STOPPED
+
+
+def test_a_job_without_a_record_and_an_end_that_nobody_wrote_down(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    first, second = backend.launch(a_plan("a"), ME), backend.launch(a_plan("b"), DETACHED)
+    running(cluster, backend, first.run)
+    cluster.delete(CONFIGMAPS, marks.record_name(first.run), "default")
+    cluster.end_members(second.run)
+    cluster.tick(3)
+    assert told(backend) == [("end", f"allaboard-{second.run}"), ("job", first.run)]
+    cluster.tick(700)
+    assert [(t.orphan.kind, t.done) for t in backend.tidy_up()] == [("end", True), ("job", True)]
+    assert record(cluster, second.run).outcome.state == "succeeded"
+    cluster.tick(3)
+    assert [j["metadata"]["name"] for j in cluster.all(PYTORCHJOBS)] == [second.run]
+
+
+def test_a_launch_finds_the_living_job_whose_record_was_deleted(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    first = backend.launch(a_plan(), ME)
+    running(cluster, backend, first.run)
+    before = cluster.one(PYTORCHJOBS, first.run)
+    cluster.delete(CONFIGMAPS, marks.record_name(first.run), "default")
+    cluster.tick(5)
+    again = backend.launch(a_plan(), YOU)
+    assert again.uid == first.uid
+    after = cluster.one(PYTORCHJOBS, first.run)
+    assert before is not None and after is not None
+    assert after["metadata"]["uid"] == before["metadata"]["uid"] == record(cluster, first.run).object_uid
+
+
+def test_records_go_after_thirty_days_with_whatever_is_left_of_their_jobs(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    old, young = backend.launch(a_plan("old"), ME), backend.launch(a_plan("live"), ME)
+    running(cluster, backend, old.run)
+    cluster.end_members(old.run)
+    cluster.tick(3)
+    backend.observe(old.run)
+    cluster.now += 29 * 86400
+    cluster.backend().launch(a_plan("another"), ME)
+    assert cluster.one(CONFIGMAPS, marks.record_name(old.run)) is not None
+    cluster.now += 3 * 86400
+    cluster.backend().launch(a_plan("yet another"), ME)
+    assert cluster.one(CONFIGMAPS, marks.record_name(old.run)) is None
+    assert cluster.one(PYTORCHJOBS, old.run) is None
+    assert cluster.one(PYTORCHJOBS, young.run) is not None, "what lives is not pruned, however old"
+    # Leases of processes that were killed go too, with a list.
+    dies(backend)
+    cluster.now += 3 * 86400
+    cluster.tick()
+    cluster.backend().list()
+    assert all(le["spec"]["holderIdentity"] != "follower-1" for le in cluster.all(LEASES))
+
+
+def test_a_record_that_cannot_be_read_hides_no_other(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    good, bad = backend.launch(a_plan("good"), ME), backend.launch(a_plan("bad"), ME)
+    body: Any = cluster.one(CONFIGMAPS, marks.record_name(bad.run))
+    body["data"]["record"] = '{"version": 1, "run": 3'
+    cluster.replace(CONFIGMAPS, body, "default")
+    assert [seen.run for seen in backend.list()] == [good.run]
+    from allaboard.errors import Corrupt
+
+    with pytest.raises(Corrupt, match=r"holds no run record that can be read .*kubectl delete configmap"):
+        backend.observe(bad.run)
+    body = cluster.one(CONFIGMAPS, marks.record_name(good.run))
+    body["data"]["record"] = body["data"]["record"].replace('"version":1', '"version":2,"mood":"new"')
+    cluster.replace(CONFIGMAPS, body, "default")
+    backend.adopt(good, ME, YOU)
+    written = cluster.one(CONFIGMAPS, marks.record_name(good.run))
+    assert written is not None
+    assert '"version":2' in written["data"]["record"] and '"mood":"new"' in written["data"]["record"]
+    assert records.parse(written).record.owner == YOU
