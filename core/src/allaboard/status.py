@@ -14,6 +14,8 @@ from allaboard.observation import PHASES, Observation, State
 from allaboard.units import rfc3339
 
 TIME_REASONS = frozenset({"DeadlineExceeded", "ClockExceeded"})
+WORDS = frozenset({"Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"})
+"""Types of conditions that mean something here."""
 
 
 def state_of(seen: Observation) -> State:
@@ -47,6 +49,8 @@ def state_of(seen: Observation) -> State:
     # starting.
     if seen.waiting is not None:
         return State.QUEUED
+    if seen.conditions and not any(c.type in WORDS for c in seen.conditions):
+        return State.UNKNOWN
     if seen.conditions or seen.members or seen.alive:
         return State.STARTING
     return State.UNKNOWN

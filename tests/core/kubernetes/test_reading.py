@@ -122,7 +122,8 @@ TRAPS = {
         State.TIMED_OUT,
     ),
     "the backoff limit": (a_pytorchjob(a_condition_of("Failed", message=BACKOFF)), (), State.FAILED),
-    "a word that nobody knows": (a_pytorchjob("Levitating", master=None, worker=0), (), State.STARTING),
+    "a word that nobody knows": (a_pytorchjob("Levitating"), BOTH, State.UNKNOWN),
+    "a word that nobody knows beside others": (a_pytorchjob("Created", "Levitating"), BOTH, State.STARTING),
     "half of the gang has places": (
         a_pytorchjob("Created", "Running"),
         (a_pod("master-0"), a_pod("worker-0", "Pending", unschedulable=GPU)),
@@ -253,6 +254,14 @@ def test_a_pod_that_is_made_anew_was_restarted_and_what_clean_up_took_is_remembe
         ("worker-0", "deleted", 3),
     ]
     assert found.restarts == 3 and found.members[1].log == "default/digits-00000000-worker-0"
+
+
+def test_the_memory_of_a_member_that_is_made_anew_for_ever_stays_small() -> None:
+    job, memory = a_pytorchjob("Running"), Memory()
+    for n in range(100):
+        memory = remembered(memory, job, (a_pod("worker-0", uid=f"pod-{n}", restarts=1),))
+    assert memory.restarts("worker-0") == 100 + 99
+    assert len(memory.pods["worker-0"]) <= 8
 
 
 def test_a_resume_is_no_restart() -> None:

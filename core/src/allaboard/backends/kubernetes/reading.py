@@ -37,6 +37,8 @@ from allaboard.units import from_rfc3339
 
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
+PODS_KEPT = 8
+"""Pods of one member whose restarts are kept each for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class Memory:
     """What was seen of an attempt before and may not be there any more. ``since``: when its clocks began;
     ``admitted`` to ``started``: when these phases ended; ``begun``: that the members have started, also where
     nobody can tell when any more; ``members``: each as it was last seen with a pod;
-    ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before the
-    last resume.
+    ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before
+    those, and before the last resume.
     """
 
     since: float | None = None
@@ -363,21 +365,27 @@ def remembered(
         started=_first(memory.started, started),
         begun=memory.begun or started is not None or sum(_has_started(engine, p) for p in own) >= needed > 0,
         members={**memory.members, **{m.name: m for m in read.members if m.name in named}},
-        pods=_restarts(memory.pods, pods, engine),
+        **_restarts(memory, pods, engine),
     )
 
 
-def _restarts(
-    before: Mapping[str, Mapping[str, int]], pods: Sequence[Json], engine: Engine
-) -> dict[str, dict[str, int]]:
-    found = {name: dict(tries) for name, tries in before.items()}
+def _restarts(memory: Memory, pods: Sequence[Json], engine: Engine) -> dict[str, Any]:
+    """``pods`` and ``earlier`` of the memory after one more look. Of a member that is made anew again and
+    again the pods seen long ago are kept as a number.
+    """
+    found = {name: dict(tries) for name, tries in memory.pods.items()}
+    earlier = dict(memory.earlier)
     for pod in pods:
         name, uid = engine.member_of(pod), (pod.get("metadata") or {}).get("uid")
-        if name is not None and uid:
-            status = pod.get("status") or {}
-            every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-            found.setdefault(name, {})[str(uid)] = sum(int(c.get("restartCount") or 0) for c in every)
-    return found
+        if name is None or not uid:
+            continue
+        status = pod.get("status") or {}
+        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        tries = found.setdefault(name, {})
+        tries[str(uid)] = sum(int(c.get("restartCount") or 0) for c in every)
+        while len(tries) > PODS_KEPT:
+            earlier[name] = earlier.get(name, 0) + 1 + tries.pop(next(iter(tries)))
+    return {"pods": found, "earlier": earlier}
 
 
 def _since(job: Json | None, read: JobSeen) -> float | None:
