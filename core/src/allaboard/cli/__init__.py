@@ -51,6 +51,7 @@ VERBS = {
     ),
     "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
     "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
+    "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),
     "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and what is alive"),
     "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
 }

@@ -64,6 +64,20 @@ def cluster_options(verb: Verb) -> Verb:
     return verb
 
 
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["local", "kubernetes"]),
+    help="This machine, or a cluster; ALLABOARD_BACKEND, or this machine.",
+)
+
+
+def is_cluster(backend: str | None, *said: str | None) -> bool:
+    """Whether a cluster is meant: it was said, or something was that only clusters have."""
+    return (
+        backend or os.environ.get("ALLABOARD_BACKEND") or ("kubernetes" if any(said) else "")
+    ) == "kubernetes"
+
+
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
     """What the options say, over what the environment says."""
     from allaboard.site import parse_mounts, site_of

@@ -41,6 +41,8 @@ from allaboard.status import state_of
 ATTACHED_SECONDS = 600.0
 _TAIL_LINES = 200
 _POLL = 0.02
+_FOLLOWED = 0.3
+"""Seconds between two looks at logs that are followed."""
 _MEANINGLESS = ("image", "gang", "pod")
 _MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
 
@@ -50,6 +52,7 @@ class LocalBackend:
 
     name = "local"
     pace = FollowPolicy()
+    where = "this machine"
 
     def __init__(self, environ: Mapping[str, str] | None = None, site: Site | None = None) -> None:
         if sys.platform == "win32":
@@ -128,6 +131,9 @@ class LocalBackend:
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
         attempt.make()
+        for n, volume in enumerate(plan.job.get("storage", ())):
+            if "empty_dir" in volume:
+                (attempt.path / f"scratch-{n}").mkdir(parents=True, exist_ok=True)
         write_json(
             attempt.plan,
             {
@@ -147,6 +153,27 @@ class LocalBackend:
         transaction.write(record)
         self._spawn(attempt)
         return replace(_handle(record), notes=tuple(notes))
+
+    def examine(self, plan: Plan) -> tuple[str, ...]:
+        """What a launch would say to people, were it made now; nothing is started. Raises BadInput with every
+        problem.
+        """
+        attempt = RunFolder(self.runs / plan.run).attempt(1, 1)
+        owner = Owner("nobody")
+        record = RunRecord(plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, owner, "", 0.0)
+        problems: list[Problem] = []
+        notes: list[str] = []
+        try:
+            notes = self._prepare(plan, record, attempt)[2]
+        except BadInput as error:
+            problems += error.problems or [Problem("", error.headline)]
+        try:
+            located(self.home, plan.job.get("secrets", ()))
+        except BadInput as error:
+            problems += error.problems
+        if problems:
+            raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
+        return tuple(notes)
 
     def _carried(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
         """A new attempt goes on counting lost steps where the one before stopped; a new generation does
@@ -177,9 +204,6 @@ class LocalBackend:
         problems += self._storage_problems(layout)
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
-        for n, volume in enumerate(plan.job.get("storage", ())):
-            if "empty_dir" in volume:
-                (attempt.path / f"scratch-{n}").mkdir(parents=True, exist_ok=True)
         ignored = _ignored(plan)
         return layout, where, notes + ([ignored] if ignored else [])
 
@@ -399,8 +423,10 @@ class LocalBackend:
         yield _Changes(self, folder)
 
     def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None
+        self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
+        if follow:
+            return self._followed(run, selection, cursor)
         folder = self.find(run)
         record = self._record(folder)
         attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
@@ -410,6 +436,24 @@ class LocalBackend:
             )
         seen = self._seen(attempt)
         return logs.read(attempt, seen.members if seen else (), selection, cursor)
+
+    def _followed(
+        self, run: str, selection: Selection, cursor: Cursor | None
+    ) -> Iterator[LogLine | Cursor]:
+        attempt = selection.attempt or self.observe(run).attempt
+        with self.changes(run) as changes:
+            while True:
+                # Whether it has ended first, its logs second: nothing that was written before the end is
+                # missed.
+                seen = self.observe(run)
+                living = any(m.phase == "running" for m in seen.members)
+                for item in self.logs(run, replace(selection, attempt=attempt), cursor):
+                    yield item
+                    cursor = item if isinstance(item, dict) else cursor
+                if seen.attempt != attempt or (state_of(seen).is_final and not living):
+                    return
+                changes.wait(_FOLLOWED)
+                time.sleep(0.05)
 
     def list(self) -> list[Observation]:
         found = []

@@ -1,0 +1,38 @@
+"""One thing that was looked at before a job is sent, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from allaboard.diagnose import Evidence
+
+ERROR, WARNING = "error", "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``ok``: None when it cannot be told. ``severity`` of one that does not hold: ``error`` stops the job,
+    ``warning`` may not. ``fix``: what to do.
+    """
+
+    id: str
+    ok: bool | None
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    fix: str | None = None
+    severity: str = ERROR
+
+    @property
+    def stops(self) -> bool:
+        return self.ok is False and self.severity == ERROR
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "ok": self.ok,
+            "severity": self.severity,
+            "summary": self.summary,
+            "evidence": [asdict(e) for e in self.evidence],
+            "fix": self.fix,
+        }

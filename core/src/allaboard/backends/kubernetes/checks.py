@@ -1,0 +1,741 @@
+"""What would stop a job on its cluster, one small function each: facts in, checks out. `CHECKS` is the
+list; adding one is adding a function to it.
+
+A check that holds is ``ok``; one that does not is an error when the job would not run to its end because of
+it, else a warning. None is: nobody may look, or nothing tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from allaboard.backends.checks import ERROR, WARNING, Check
+from allaboard.backends.kubernetes import podsecurity, wants
+from allaboard.backends.kubernetes.errors import ApiError, Exists
+from allaboard.backends.kubernetes.parts import BY_GANG, BY_KIND
+from allaboard.backends.kubernetes.rbac import Access
+from allaboard.backends.kubernetes.resources import Resource
+from allaboard.backends.kubernetes.survey import Survey
+from allaboard.backends.kubernetes.wants import Pods, amount, asked, show
+from allaboard.diagnose import Evidence
+from allaboard.errors import AllaboardError
+from allaboard.gangs.base import GangPlan
+from allaboard.names import nearest, one_of
+
+Json = Mapping[str, Any]
+LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Another object that the job names: what it is, None when it is not there; ``known``: whether one may
+    look.
+    """
+
+    found: Json | None = None
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A dry run of the creation of an object, and what the API server said to it."""
+
+    what: str
+    error: AllaboardError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the checks look at. ``allowed``: what this user may do, of all that will be done;
+    ``helpful``: what lets these checks see more. ``quotas``, ``limits``: None when they may not be read.
+    ``pods_tried``: None when pods may not be created, not even dry.
+    """
+
+    survey: Survey
+    manifests: Sequence[Json]
+    resources: Sequence[Resource]
+    gang: GangPlan
+    user: str | None = None
+    namespace: Sought = Sought(known=False)
+    allowed: Mapping[Access, bool] = field(default_factory=dict)
+    helpful: Mapping[Access, bool] = field(default_factory=dict)
+    quotas: Sequence[Json] | None = None
+    limits: Sequence[Json] | None = None
+    claims: Mapping[str, Sought] = field(default_factory=dict)
+    secrets: Mapping[str, Sought] = field(default_factory=dict)
+    config_maps: Mapping[str, Sought] = field(default_factory=dict)
+    accounts: Mapping[str, Sought] = field(default_factory=dict)
+    priorities: Mapping[str, Sought] = field(default_factory=dict)
+    queue: Sought | None = None
+    tried: Sequence[Tried] = ()
+    pods_tried: Sequence[Tried] | None = None
+
+    @property
+    def job(self) -> Json:
+        return self.manifests[-1]
+
+    @property
+    def pods(self) -> list[Pods]:
+        return wants.pods_of(self.job)
+
+    @property
+    def where(self) -> str:
+        return self.survey.namespace
+
+
+def _is_well(id: str, summary: str) -> Check:
+    return Check(id, True, summary)
+
+
+def _unknown(id: str, summary: str) -> Check:
+    return Check(id, None, summary, severity=WARNING)
+
+
+def _quote(thing: str, where: str, text: str) -> Evidence:
+    return Evidence(thing, where, text)
+
+
+# --- the cluster --------------------------------------------------------------------------------------------
+
+
+def namespace(facts: Facts) -> Iterator[Check]:
+    found = facts.namespace
+    if not found.known:
+        # What is created in a namespace that is not there is refused: the dry run tells.
+        return
+    if found.found is None:
+        fix = f"create it (kubectl create namespace {facts.where}), or name another with --namespace"
+        yield Check("namespace", False, f"namespace {facts.where} does not exist", fix=fix)
+    elif "deletionTimestamp" in found.found["metadata"]:
+        since = _quote(
+            f"namespace/{facts.where}", "deletionTimestamp", found.found["metadata"]["deletionTimestamp"]
+        )
+        fix = "name another namespace"
+        yield Check("namespace", False, f"namespace {facts.where} is being deleted", (since,), fix)
+    else:
+        yield _is_well("namespace", f"namespace {facts.where} is there")
+
+
+def kinds(facts: Facts) -> Iterator[Check]:
+    """The kinds of all objects are served, in their versions."""
+    missing = []
+    for resource in facts.resources:
+        if not resource.group or f"{resource.api_version}/{resource.kind}" in facts.survey.kinds:
+            continue
+        missing.append(resource)
+        part = BY_KIND.get((resource.group, resource.kind))
+        served = sorted(k for k in facts.survey.kinds if k.endswith(f"/{resource.kind}"))
+        said = _quote(
+            "/apis", "kinds", f"served are {', '.join(served)}" if served else f"no {resource.kind} is served"
+        )
+        fix = f"install {part.title}: {part.install[0]}" if part else f"install the CRD of {resource.name}"
+        yield Check(
+            "kinds", False, f"{resource.api_version} {resource.kind} is not served here", (said,), fix
+        )
+    if not missing:
+        names = [f"{r.api_version} {r.kind}" for r in facts.resources if r.group]
+        yield _is_well(
+            "kinds", f"{one_of(names).replace(' or ', ' and ')} {'is' if len(names) == 1 else 'are'} served"
+        )
+
+
+def operator(facts: Facts) -> Iterator[Check]:
+    """Somebody reconciles the job."""
+    resource = facts.resources[-1]
+    part = BY_KIND.get((resource.group, resource.kind))
+    if part is None:
+        return
+    found = facts.survey.part(part.id)
+    if not found.installed:
+        return
+    said = tuple(_quote(part.id, "signs of life", sign) for sign in found.signs)
+    if found.alive is None:
+        yield _unknown("operator", f"whether {part.title} is alive cannot be told")
+    elif found.alive:
+        yield Check("operator", True, f"{part.title} is alive: {found.signs[0]}", said)
+    else:
+        fix = f"ask who runs the cluster to start it (kubectl -n {part.home} get deployments,pods)"
+        yield Check("operator", False, f"{part.title} does not answer", said, fix)
+
+
+def gang(facts: Facts) -> Iterator[Check]:
+    """Somebody starts the members together."""
+    plan = facts.gang
+    if plan.total < 2:
+        return
+    if plan.how == "none":
+        words = f"nobody starts its {plan.total} members together: some may hold GPUs and wait for the rest"
+        known = [g for g, part in BY_GANG.items() if facts.survey.part(part.id).installed]
+        fix = (
+            f"say gang: {{scheduler: {known[0]}}}"
+            if known
+            else "install a gang scheduler: `allaboard cluster` tells how"
+        )
+        yield Check("gang", False, words, fix=fix, severity=WARNING)
+        return
+    if plan.how == "natively":
+        yield _is_well("gang", f"the operator makes the gang, by {plan.gang}")
+        return
+    part = BY_GANG.get(plan.gang)
+    found = facts.survey.part(part.id) if part is not None else None
+    if found is None or not found.installed:
+        return
+    used = facts.survey.schedulers.get(plan.gang)
+    if used is not None and plan.scheduler is not None and used != plan.scheduler:
+        said = _quote("pods", "spec.schedulerName", used)
+        fix = "say which one it is in the connection, or in pod: {spec: {schedulerName: ...}}"
+        words = f"members would ask for the scheduler {plan.scheduler}; the one that was seen here is {used}"
+        yield Check("gang", False, words, (said,), fix, WARNING)
+    elif found.alive:
+        said_ = tuple(_quote(found.part.id, "signs of life", sign) for sign in found.signs)
+        yield Check("gang", True, f"{found.part.title} is at work: {found.signs[0]}", said_)
+    else:
+        who = f" under the name {plan.scheduler}" if plan.scheduler else ""
+        yield _unknown(
+            "gang", f"{found.part.title} is installed; whether it acts{who} shows with its first gang"
+        )
+
+
+# --- who asks -----------------------------------------------------------------------------------------------
+
+
+def rbac(facts: Facts) -> Iterator[Check]:
+    """Everything that will be done is allowed."""
+    denied = [access for access, allowed in facts.allowed.items() if not allowed]
+    who = facts.user or "this user"
+    if denied:
+        said = tuple(_quote(who, f"namespace {facts.where}", f"may not {access}") for access in denied)
+        some = ", ".join(map(str, denied[:4])) + (f" and {len(denied) - 4} more" if len(denied) > 4 else "")
+        give = f"allaboard cluster --rbac submitter -n {facts.where} | kubectl apply -f -"
+        fix = f"{give}, and bind its Role to {who}"
+        yield Check("rbac", False, f"{who} may not {some}", said, fix)
+    elif facts.allowed:
+        yield _is_well("rbac", f"{who} may do all of the {len(facts.allowed)} things that will be done")
+
+
+def blind_spots(facts: Facts) -> Iterator[Check]:
+    """What these checks may not see."""
+    denied = [access for access, allowed in facts.helpful.items() if not allowed]
+    if denied:
+        unseen = list(dict.fromkeys(access.resource for access in denied))
+        said = tuple(
+            _quote(facts.user or "this user", f"namespace {facts.where}", f"may not {a}") for a in denied
+        )
+        fix = f"for more: allaboard cluster --rbac submitter -n {facts.where} (Role allaboard-preflight)"
+        yield Check("blind_spots", None, f"{', '.join(unseen)} may not be looked at", said, fix, WARNING)
+
+
+# --- what admission says to the pods ------------------------------------------------------------------------
+
+
+_SECURE = (
+    "say it in the job: pod: {spec: {securityContext: {runAsNonRoot: true, seccompProfile: "
+    "{type: RuntimeDefault}}, containers: [{name: pytorch, securityContext: "
+    "{allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}}"
+)
+_SECURE_INIT = (
+    "the operator adds the container init-pytorch without a securityContext: have it given a template with "
+    "one (--pytorch-init-container-template-file), use another namespace, or train without a master (elastic)"
+)
+
+
+def pod_security(facts: Facts) -> Iterator[Check]:
+    found = facts.namespace.found
+    if found is None:
+        return
+    level = podsecurity.level_of(found)
+    wrong = {
+        f"{pods.role}: {violation}": pods
+        for pods in facts.pods
+        for violation in podsecurity.violations(pods.spec, level)
+    }
+    if not wrong:
+        yield _is_well("pod_security", f"pods keep the Pod Security level of the namespace ({level})")
+        return
+    said = tuple(_quote(f"namespace/{facts.where}", f"Pod Security {level}", text) for text in wrong)
+    ours = [text for text in wrong if "init-pytorch" not in text]
+    fix = _SECURE if ours else _SECURE_INIT
+    words = f"the namespace enforces the Pod Security level {level}, and no member would ever be created"
+    yield Check("pod_security", False, words, said, fix)
+
+
+def scc(facts: Facts) -> Iterator[Check]:
+    """OpenShift's constraints are applied to each pod; only a dry run of one tells which it would get."""
+    if not facts.survey.is_openshift:
+        return
+    refused = [
+        t
+        for t in facts.pods_tried or ()
+        if t.error is not None and "security context constraint" in str(t.error)
+    ]
+    if refused:
+        said = tuple(_quote(t.what, "dry run", str(t.error)) for t in refused)
+        fix = "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC to its service account"
+        yield Check("scc", False, "no SecurityContextConstraint of OpenShift fits the members", said, fix)
+    elif facts.pods_tried is None:
+        yield _unknown(
+            "scc", "whether a SecurityContextConstraint fits the members cannot be told without a dry run"
+        )
+    else:
+        yield _is_well("scc", "a SecurityContextConstraint fits the members")
+
+
+def quota(facts: Facts) -> Iterator[Check]:
+    """The whole gang fits into what is left of each quota."""
+    if facts.quotas is None:
+        yield _unknown("quota", "quotas of the namespace may not be read")
+        return
+    needed = gang_total(facts.pods, facts.resources[-1])
+    wrong = False
+    for one in facts.quotas:
+        if not _applies(one):
+            continue
+        for check in _quota(one, needed, facts):
+            wrong = True
+            yield check
+    if not wrong:
+        many = (
+            f"{len(facts.quotas)} quota{'s' if len(facts.quotas) > 1 else ''}" if facts.quotas else "no quota"
+        )
+        yield _is_well(
+            "quota",
+            f"{many} of the namespace in the way of the gang"
+            if not facts.quotas
+            else f"{many} hold the gang",
+        )
+
+
+def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
+    """What all members count for, by the names of quotas."""
+    total: dict[str, Decimal] = {"pods": Decimal(0), f"count/{job.name}": Decimal(1)}
+    for group in pods:
+        for which in ("requests", "limits"):
+            for name, value in asked(group.spec, which).items():
+                key = f"{which}.{name}"
+                total[key] = total.get(key, Decimal(0)) + value * group.replicas
+        total["pods"] += group.replicas
+    total["count/pods"] = total["pods"]
+    for name in ("cpu", "memory", "ephemeral-storage"):
+        if f"requests.{name}" in total:
+            total[name] = total[f"requests.{name}"]
+    return total
+
+
+def _applies(one: Json) -> bool:
+    """Whether a quota counts the pods of a job: they have no deadline of their own, and mostly ask for
+    something.
+    """
+    spec = one.get("spec") or {}
+    return not spec.get("scopeSelector") and {*(spec.get("scopes") or ())} <= {
+        "NotTerminating",
+        "NotBestEffort",
+    }
+
+
+def _quota(one: Json, needed: Mapping[str, Decimal], facts: Facts) -> Iterator[Check]:
+    name = one["metadata"]["name"]
+    used_ = (one.get("status") or {}).get("used") or {}
+    for resource, hard_ in (
+        (one.get("status") or {}).get("hard") or (one.get("spec") or {}).get("hard") or {}
+    ).items():
+        hard, used, need = amount(hard_), amount(used_.get(resource, 0)), needed.get(resource)
+        said = _quote(
+            f"resourcequota/{name}",
+            resource,
+            f"used {show(resource, used)} of {show(resource, hard)}"
+            + (f", the gang asks for {show(resource, need)}" if need is not None else ""),
+        )
+        if need is None:
+            if _must_be_said(resource, facts):
+                words = (
+                    f"quota {name} counts {resource}, and the members do not state it: they would be refused"
+                )
+                yield Check(
+                    "quota", False, words, (said,), f"state resources: {{{_field(resource)}: ...}} in the job"
+                )
+        elif need > hard:
+            most = show(resource, hard)
+            words = f"the gang asks for {show(resource, need)} {resource}; quota {name} allows {most} in all"
+            yield Check("quota", False, words, (said,), "make the gang smaller, or have the quota raised")
+        elif used + need > hard:
+            words = (
+                f"the gang asks for {show(resource, need)} {resource}, and {show(resource, hard - used)} of "
+                f"quota {name} are left: it waits half-started until others end"
+            )
+            yield Check(
+                "quota",
+                False,
+                words,
+                (said,),
+                "wait until others have ended, or make the gang smaller",
+                WARNING,
+            )
+
+
+def _must_be_said(resource: str, facts: Facts) -> bool:
+    """Whether pods are refused that do not state this: quotas insist for cpu and memory, where no default
+    helps.
+    """
+    bare = resource.removeprefix("requests.").removeprefix("limits.")
+    if bare not in ("cpu", "memory") or resource.startswith("count/"):
+        return False
+    which = "default" if resource.startswith("limits.") else "defaultRequest"
+    defaults = [i for one in facts.limits or () for i in (one.get("spec") or {}).get("limits") or ()]
+    return not any(
+        bare in (i.get(which) or i.get("default") or {}) for i in defaults if i.get("type") == "Container"
+    )
+
+
+def _field(resource: str) -> str:
+    return resource.rpartition(".")[2] if resource.startswith(("requests.", "limits.")) else resource
+
+
+def limit_range(facts: Facts) -> Iterator[Check]:
+    """Each container and each pod is within the LimitRanges, defaults included."""
+    if facts.limits is None:
+        yield _unknown("limit_range", "LimitRanges of the namespace may not be read")
+        return
+    wrong = False
+    for one in facts.limits:
+        for item in (one.get("spec") or {}).get("limits") or ():
+            for text in _beyond(item, facts.pods):
+                wrong = True
+                said = _quote(f"limitrange/{one['metadata']['name']}", item.get("type", ""), text)
+                yield Check(
+                    "limit_range", False, text, (said,), "change resources of the job to what is allowed"
+                )
+            for text in _imposed(item, facts.pods):
+                wrong = True
+                said = _quote(f"limitrange/{one['metadata']['name']}", "default", text)
+                fix = "state resources: {memory: ...} in the job"
+                yield Check("limit_range", False, text, (said,), fix, WARNING)
+    if not wrong:
+        yield _is_well("limit_range", "members are within the LimitRanges of the namespace")
+
+
+def _beyond(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
+    for group in pods:
+        whole = {which: asked(group.spec, which) for which in ("requests", "limits")}
+        things = [("Pod", f"a pod of {group.role}", whole["requests"], whole["limits"])]
+        for container in group.spec.get("containers") or ():
+            alone = {"containers": [container]}
+            who = f"container {container['name']} of {group.role}"
+            things.append(("Container", who, asked(alone), asked(alone, "limits")))
+        for kind, who, requests, limits in things:
+            if kind != item.get("type"):
+                continue
+            for name, most in (item.get("max") or {}).items():
+                stated = limits.get(name, requests.get(name))
+                if stated is not None and stated > amount(most):
+                    yield f"{who} has {show(name, stated)} {name}; at most {most} is allowed"
+            for name, least in (item.get("min") or {}).items():
+                stated = requests.get(name)
+                if stated is not None and stated < amount(least):
+                    yield f"{who} asks for {show(name, stated)} {name}; at least {least} is asked for"
+            for name, ratio in (item.get("maxLimitRequestRatio") or {}).items():
+                if name in limits and requests.get(name) and limits[name] / requests[name] > amount(ratio):
+                    yield f"{who}: the limit of {name} is more than {ratio} times its request"
+
+
+def _imposed(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
+    """A default limit of memory is a trap: who states none is killed at it."""
+    most = (item.get("default") or {}).get("memory")
+    if item.get("type") == "Container" and most:
+        for group in pods:
+            for container in group.spec.get("containers") or ():
+                if "memory" not in ((container.get("resources") or {}).get("limits") or {}):
+                    who = f"container {container['name']} of {group.role}"
+                    yield f"{who} states no memory and would be killed at {most}"
+
+
+# --- other objects ------------------------------------------------------------------------------------------
+
+
+def queue(facts: Facts) -> Iterator[Check]:
+    found = facts.queue
+    if found is None:
+        return
+    name = facts.gang.queue or ""
+    if not found.known:
+        yield _unknown("queue", f"queue {name} may not be looked at")
+    elif found.found is None:
+        yield Check(
+            "queue", False, f"queue {name} does not exist in {facts.where}", fix="name another in gang.queue"
+        )
+    else:
+        status = found.found.get("status") or {}
+        active = next((c for c in status.get("conditions") or () if c.get("type") == "Active"), None)
+        if active is not None and active.get("status") == "False":
+            said = _quote(
+                f"queue/{name}", "conditions.Active", str(active.get("message") or active.get("reason"))
+            )
+            yield Check("queue", False, f"queue {name} admits nothing now", (said,), "ask who runs the queue")
+        elif status.get("state") not in (None, "Open"):
+            said = _quote(f"queue/{name}", "status.state", str(status["state"]))
+            yield Check("queue", False, f"queue {name} is not open", (said,), "ask who runs the queue")
+        else:
+            yield _is_well("queue", f"queue {name} is there and admits")
+
+
+def volumes(facts: Facts) -> Iterator[Check]:
+    """Claims exist, and may be mounted by as many members as mount them."""
+    wanted = wants.claims(facts.pods)
+    wrong = False
+    for name, (members, writes) in wanted.items():
+        for check in _claim(name, members, writes, facts.claims.get(name, Sought(known=False)), facts):
+            wrong = True
+            yield check
+    if wanted and not wrong:
+        yield _is_well(
+            "volumes",
+            f"{_listed('claim', wanted)} there and fit {sum(p.replicas for p in facts.pods)} members",
+        )
+
+
+def _claim(name: str, members: int, writes: bool, sought: Sought, facts: Facts) -> Iterator[Check]:
+    if not sought.known:
+        yield _unknown("volumes", f"claim {name} may not be looked at")
+        return
+    if sought.found is None:
+        fix = f"create the PersistentVolumeClaim {name} in {facts.where}, or name another in storage"
+        yield Check("volumes", False, f"claim {name} does not exist in {facts.where}", fix=fix)
+        return
+    status, spec = sought.found.get("status") or {}, sought.found.get("spec") or {}
+    modes = status.get("accessModes") or spec.get("accessModes") or []
+    said = _quote(f"persistentvolumeclaim/{name}", "accessModes", ", ".join(modes))
+    if status.get("phase") == "Lost":
+        words = f"claim {name} has lost its volume"
+        yield Check("volumes", False, words, (_quote(said.object, "phase", "Lost"),), "create it anew")
+    if writes and {*modes} == {"ReadOnlyMany"}:
+        fix = "say read_only: true for it in storage, or use another claim"
+        yield Check(
+            "volumes", False, f"claim {name} can only be read, and the job mounts it to write", (said,), fix
+        )
+    shared = {*modes} & {"ReadWriteMany", "ReadOnlyMany"}
+    if members > 1 and modes and not shared:
+        once = {*modes} == {"ReadWriteOncePod"}
+        nodes = facts.survey.nodes
+        if not once and nodes is not None and len(nodes) == 1:
+            return
+        how = "in one pod" if once else "on one node"
+        words = f"claim {name} can be mounted {how} at a time, and {members} members mount it"
+        severity = ERROR if once or nodes is not None else WARNING
+        fix = "use a claim of ReadWriteMany, or one that only one group mounts"
+        yield Check("volumes", False, words, (said,), fix, severity)
+
+
+def secrets(facts: Facts) -> Iterator[Check]:
+    """Secrets, ConfigMaps, service accounts and priority classes that members name."""
+    sorts = (
+        ("secret", facts.secrets, "secrets"),
+        ("ConfigMap", facts.config_maps, "secrets"),
+        ("service account", facts.accounts, "service_account"),
+        ("priority class", facts.priorities, "priority_class"),
+    )
+    for what, wanted, id in sorts:
+        missing = [n for n, s in wanted.items() if s.known and s.found is None]
+        hidden = [n for n, s in wanted.items() if not s.known]
+        if missing:
+            where = "" if what == "priority class" else f" in {facts.where}"
+            fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or correct the name in the job"
+            yield Check(id, False, f"{_listed(what, missing)} not there{where}", fix=fix)
+        if hidden:
+            yield _unknown(id, f"{_listed(what, hidden, 'may not be looked at')}")
+        if wanted and not missing and not hidden:
+            yield _is_well(id, f"{_listed(what, wanted)} there")
+
+
+def _listed(what: str, names: Iterable[str], verb: str = "") -> str:
+    found = [*names]
+    many = len(found) > 1
+    plural = (
+        (f"{what[:-1]}ies" if what.endswith("y") else f"{what}es" if what.endswith("ss") else f"{what}s")
+        if many
+        else what
+    )
+    return f"{plural} {', '.join(found)} {verb or ('are' if many else 'is')}"
+
+
+# --- nodes --------------------------------------------------------------------------------------------------
+
+
+def nodes(facts: Facts) -> Iterator[Check]:
+    """The members can run on the nodes that are there, were they empty."""
+    found = facts.survey.nodes
+    if found is None:
+        yield _unknown("nodes", "nodes may not be read; whether the members fit them cannot be told")
+        return
+    severity = WARNING if any(_grows(node.labels) for node in found) or not found else ERROR
+    wrong = [*_nodes(facts, severity)]
+    yield from wrong
+    if not wrong:
+        total = sum(group.replicas for group in facts.pods)
+        fits = wants.room(facts.pods, found)
+        if fits < total:
+            words = f"{fits} of {total} members have a place at once, even on empty nodes"
+            yield Check(
+                "nodes",
+                False,
+                words,
+                fix="make the gang smaller, or ask for less per member",
+                severity=severity,
+            )
+        else:
+            yield _is_well("nodes", f"all {total} members fit the nodes, were they empty")
+
+
+def _grows(labels: Mapping[str, str]) -> bool:
+    """Whether nodes of this sort are made on demand: what is not there now may come."""
+    return any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels)
+
+
+def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
+    every = facts.survey.nodes or ()
+    for group in facts.pods:
+        for name, value in asked(group.spec).items():
+            if "/" in name and value > 0 and not any(amount(n.allocatable.get(name, 0)) for n in every):
+                offered = sorted(
+                    {r for n in every for r, v in n.allocatable.items() if "/" in r and amount(v) > 0}
+                )
+                near = nearest(name, offered)
+                said = _quote(
+                    "nodes", "status.allocatable", f"offered are {', '.join(offered) or 'no devices'}"
+                )
+                fix = (
+                    f"did you mean {near}?"
+                    if near
+                    else "ask for what the nodes offer, or have its device plugin installed"
+                )
+                yield Check(
+                    "nodes",
+                    False,
+                    f"no node offers {name}, which {group.role} asks for",
+                    (said,),
+                    fix,
+                    severity,
+                )
+                return
+        reasons = {node.name: wants.why_not(group.spec, node) for node in every}
+        open_ = [node for node in every if reasons[node.name] is None]
+        if not open_:
+            said_ = tuple(_quote(f"node/{name}", "", f"{reason}") for name, reason in [*reasons.items()][:8])
+            fix = (
+                _label_fix(group, facts)
+                or "tolerate the taint or correct the selector in pod, or ask who runs the nodes"
+            )
+            yield Check("nodes", False, f"no node takes the members of {group.role}", said_, fix, severity)
+            return
+        lacks = {node.name: wants.lacking(group.spec, node) for node in open_}
+        if all(lacks.values()):
+            best = min(open_, key=lambda node: len(lacks[node.name]))
+            said_ = tuple(
+                _quote(f"node/{n}", "status.allocatable", "; ".join(texts))
+                for n, texts in [*lacks.items()][:8]
+            )
+            words = f"a member of {group.role} is larger than every node: {lacks[best.name][0]}"
+            yield Check("nodes", False, words, said_, "ask for less per member", severity)
+            return
+
+
+def _label_fix(group: Pods, facts: Facts) -> str | None:
+    for label, wanted in (group.spec.get("nodeSelector") or {}).items():
+        values = sorted({n.labels[label] for n in facts.survey.nodes or () if label in n.labels})
+        if wanted not in values:
+            return (
+                f"{label} is {one_of(values)} here, not {wanted}"
+                if values
+                else f"no node has the label {label}"
+            )
+    return None
+
+
+# --- the objects themselves ---------------------------------------------------------------------------------
+
+
+def names(facts: Facts) -> Iterator[Check]:
+    """Services are called like pods, and have 63 characters."""
+    name = facts.job["metadata"]["name"]
+    longest = max(
+        (f"{name}-{p.role.lower()}-{max(0, p.replicas - 1)}" for p in facts.pods), key=len, default=name
+    )
+    if len(longest) > LONGEST_NAME:
+        words = f"{longest} has {len(longest)} characters; a Service may have {LONGEST_NAME}"
+        yield Check(
+            "names", False, words, fix=f"give the job a name that is {len(longest) - LONGEST_NAME} shorter"
+        )
+    else:
+        yield _is_well(
+            "names", f"the longest name, {longest}, has {len(longest)} of {LONGEST_NAME} characters"
+        )
+
+
+def dry_run(facts: Facts) -> Iterator[Check]:
+    """The API server takes every object; and the pods, where one may try."""
+    every = [*facts.tried, *(facts.pods_tried or ())]
+    refused = [t for t in every if t.error is not None and not isinstance(t.error, Exists)]
+    for one in refused:
+        causes = one.error.causes if isinstance(one.error, ApiError) else ()
+        said = tuple(_quote(one.what, cause.field, cause.message) for cause in causes) or (
+            _quote(one.what, "dry run", str(one.error)),
+        )
+        yield Check(
+            "dry_run", False, f"{one.what} would be refused: {one.error}", said, _what_to_do(str(one.error))
+        )
+    if every and not refused:
+        more = (
+            ""
+            if facts.pods_tried is not None
+            else "; its pods could not be tried, that takes the right to create pods"
+        )
+        yield _is_well(
+            "dry_run",
+            f"the API server takes {one_of([t.what for t in every]).replace(' or ', ' and ')}{more}",
+        )
+
+
+def _what_to_do(message: str) -> str:
+    """By the words of the refusal; each is a cause of its own (failure-modes.md, 1A)."""
+    for words, fix in (
+        ("failed calling webhook", "its operator or policy webhook is away: try again, or tell who runs it"),
+        ("exceeded quota", "wait until others have ended, or make the gang smaller"),
+        ("violates PodSecurity", "set what it names in pod.spec.securityContext, or use another namespace"),
+        ("security context constraint", "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC"),
+        ("usage per", "change resources of the job to what the LimitRange allows"),
+        ("error looking up service account", "create the service account, or correct its name in pod"),
+        ("no PriorityClass", "correct gang.priority"),
+        ("denied the request", "follow its words, or ask whose policy it is"),
+        ("cannot", "have the right granted: allaboard cluster --rbac submitter"),
+        ("unknown field", "correct the field in pod"),
+    ):
+        if words in message:
+            return fix
+    return "correct what it names in the job"
+
+
+CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
+    namespace,
+    kinds,
+    operator,
+    gang,
+    rbac,
+    queue,
+    volumes,
+    secrets,
+    nodes,
+    quota,
+    limit_range,
+    pod_security,
+    scc,
+    names,
+    dry_run,
+    blind_spots,
+)
+
+
+def examine(facts: Facts) -> list[Check]:
+    """Every check, what stops the job first."""
+    found = [check for one in CHECKS for check in one(facts)]
+    return sorted(found, key=lambda check: (not check.stops, check.ok is not False, check.ok is not None))

@@ -1,0 +1,150 @@
+"""The Pod Security Standards, as the API server applies them to pods: what a template would be refused for.
+Values in, values out.
+
+Read from Kubernetes 1.36, staging/src/k8s.io/pod-security-admission/policy. A job object is not checked
+when it is created; its pods are, one by one, when its operator makes them. So the job is accepted, and no
+member ever appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Json = Mapping[str, Any]
+
+LEVELS = ("privileged", "baseline", "restricted")
+ENFORCE = "pod-security.kubernetes.io/enforce"
+_BASELINE_CAPABILITIES = frozenset(
+    [
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    ]
+)
+_RESTRICTED_VOLUMES = frozenset(
+    [
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+        "image",
+    ]
+)
+_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+_SECCOMP = ("RuntimeDefault", "Localhost")
+_SYSCTLS = frozenset(
+    [
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_wmem",
+    ]
+)
+
+
+def level_of(namespace: Json) -> str:
+    """What a namespace enforces; ``privileged``, which is everything, where it says nothing. A cluster may
+    have another default, which nobody can ask for.
+    """
+    found = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "privileged")
+    return found if found in LEVELS else "restricted"  # as the API server does
+
+
+def violations(spec: Json, level: str) -> list[str]:
+    """What a pod of this spec would be refused for, each naming the container or volume."""
+    if level == "privileged":
+        return []
+    found = [*_baseline(spec)]
+    if level == "restricted":
+        found += _restricted(spec)
+    return list(dict.fromkeys(found))
+
+
+def _containers(spec: Json) -> Iterator[tuple[str, Json, Json]]:
+    for field in ("initContainers", "containers"):
+        for container in spec.get(field) or ():
+            yield container["name"], container, container.get("securityContext") or {}
+
+
+def _baseline(spec: Json) -> Iterator[str]:
+    pod = spec.get("securityContext") or {}
+    for field in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.get(field):
+            yield f"{field}: true"
+    for volume in spec.get("volumes") or ():
+        if "hostPath" in volume:
+            yield f"volume {volume['name']}: hostPath"
+    for sysctl in pod.get("sysctls") or ():
+        if sysctl.get("name") not in _SYSCTLS:
+            yield f"sysctl {sysctl.get('name')}"
+    if (pod.get("seccompProfile") or {}).get("type") == "Unconfined":
+        yield "seccompProfile: Unconfined"
+    yield from _selinux("pod", pod)
+    for name, container, context in _containers(spec):
+        where = f"container {name}"
+        if context.get("privileged"):
+            yield f"{where}: privileged"
+        added = set((context.get("capabilities") or {}).get("add") or ()) - _BASELINE_CAPABILITIES
+        if added:
+            yield f"{where}: capabilities.add {', '.join(sorted(added))}"
+        if any(port.get("hostPort") for port in container.get("ports") or ()):
+            yield f"{where}: hostPort"
+        if (context.get("seccompProfile") or {}).get("type") == "Unconfined":
+            yield f"{where}: seccompProfile Unconfined"
+        if context.get("procMount", "Default") != "Default":
+            yield f"{where}: procMount {context['procMount']}"
+        yield from _selinux(where, context)
+
+
+def _selinux(where: str, context: Json) -> Iterator[str]:
+    options = context.get("seLinuxOptions") or {}
+    if options.get("type", "") not in _SELINUX_TYPES or options.get("user") or options.get("role"):
+        yield f"{where}: seLinuxOptions"
+
+
+def _restricted(spec: Json) -> Iterator[str]:
+    pod = spec.get("securityContext") or {}
+    for volume in spec.get("volumes") or ():
+        for kind in set(volume) - {"name"} - _RESTRICTED_VOLUMES - {"hostPath"}:
+            yield f"volume {volume['name']}: {kind}"
+    if pod.get("runAsUser") == 0:
+        yield "runAsUser: 0"
+    for name, _, context in _containers(spec):
+        where = f"container {name}"
+        if context.get("allowPrivilegeEscalation") is not False:
+            yield f"{where}: allowPrivilegeEscalation must be false"
+        capabilities = context.get("capabilities") or {}
+        if "ALL" not in (capabilities.get("drop") or ()):
+            yield f"{where}: capabilities.drop must hold ALL"
+        if set(capabilities.get("add") or ()) - {"NET_BIND_SERVICE"}:
+            yield f"{where}: capabilities.add may hold NET_BIND_SERVICE alone"
+        if not context.get("runAsNonRoot", pod.get("runAsNonRoot")):
+            yield f"{where}: runAsNonRoot must be true"
+        if context.get("runAsUser") == 0:
+            yield f"{where}: runAsUser 0"
+        seccomp = context.get("seccompProfile") or pod.get("seccompProfile") or {}
+        if seccomp.get("type") not in _SECCOMP:
+            yield f"{where}: seccompProfile.type must be RuntimeDefault or Localhost"

@@ -1,0 +1,181 @@
+"""Before a job is sent: everything that would stop it on this cluster is looked up, tried in a dry run, and
+said.
+
+Nothing is created. What may not be read stays unknown (SelfSubjectAccessReview before each optional read),
+and what is found is judged by `checks`, which touch nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from allaboard.backends.checks import Check
+from allaboard.backends.kubernetes import rbac, talk, wants
+from allaboard.backends.kubernetes.checks import Facts, Sought, Tried, examine
+from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Missing
+from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.parts import LOCALQUEUES, VOLCANO_QUEUES
+from allaboard.backends.kubernetes.placing import Ready
+from allaboard.backends.kubernetes.rbac import Access
+from allaboard.backends.kubernetes.resources import (
+    CONFIGMAPS,
+    LIMITRANGES,
+    NAMESPACES,
+    PODS,
+    PRIORITYCLASSES,
+    PVCS,
+    RESOURCEQUOTAS,
+    SECRETS,
+    SERVICEACCOUNTS,
+    Resource,
+)
+from allaboard.backends.kubernetes.survey import May, Survey, may
+from allaboard.backends.kubernetes.talk import Call, Json, Talk
+from allaboard.errors import AllaboardError, BackendUnreachable
+
+WHO_AM_I = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
+LONGEST = 5.0
+"""Seconds that a dry run may be tried again: an operator that is away is an answer, too."""
+
+
+def preflight(ready: Ready, survey: Survey) -> Talk[list[Check]]:
+    """Every check of a job that is rendered for this cluster, what stops it first."""
+    return examine((yield from gather(ready, survey)))
+
+
+def gather(ready: Ready, survey: Survey) -> Talk[Facts]:
+    """All that the checks look at."""
+    permitted = May(survey.namespace)
+    resources = [resource_of(manifest) for manifest in ready.manifests]
+    pods = wants.pods_of(ready.job)
+    own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
+    kinds = [(resource.group, resource.plural) for resource in resources]
+    namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
+    there = namespace.found is not None or not namespace.known
+    return Facts(
+        survey=survey,
+        manifests=ready.manifests,
+        resources=resources,
+        gang=ready.gang,
+        user=(yield from _who()),
+        namespace=namespace,
+        allowed=(yield from _allowed(rbac.needed(kinds), survey.namespace)),
+        helpful=(yield from _allowed(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
+        quotas=(yield from _all(RESOURCEQUOTAS, permitted)),
+        limits=(yield from _all(LIMITRANGES, permitted)),
+        claims=(yield from _each(PVCS, wants.claims(pods), permitted)),
+        secrets=(yield from _each(SECRETS, wants.secrets(pods), permitted)),
+        config_maps=(yield from _each(CONFIGMAPS, wants.config_maps(pods, own), permitted)),
+        accounts=(yield from _each(SERVICEACCOUNTS, wants.accounts(pods), permitted)),
+        priorities=(yield from _each(PRIORITYCLASSES, wants.priorities(pods), permitted)),
+        queue=(yield from _queue(ready, permitted)),
+        tried=(yield from _tried(ready.manifests, resources, survey)) if there else (),
+        pods_tried=(yield from _pods_tried(ready, pods, permitted)) if there else None,
+    )
+
+
+def _who() -> Talk[str | None]:
+    """The name of this user, as the API server knows it."""
+    body = {"apiVersion": WHO_AM_I.api_version, "kind": WHO_AM_I.kind}
+    try:
+        answer = yield from talk.create(WHO_AM_I, body)
+    except ApiError:  # Kubernetes before 1.28
+        return None
+    return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
+
+
+def _allowed(wanted: Iterable[Access], namespace: str) -> Talk[dict[Access, bool]]:
+    found = {}
+    for access in wanted:
+        found[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
+    return found
+
+
+def _sought(resource: Resource, name: str, permitted: May) -> Talk[Sought]:
+    if not (yield from permitted.do("get", resource)):
+        return Sought(known=False)
+    try:
+        return Sought((yield from talk.get(resource, name)))
+    except Missing as error:
+        return Sought(known=not error.unserved)
+    except Forbidden:
+        return Sought(known=False)
+
+
+def _each(resource: Resource, names: Iterable[str], permitted: May) -> Talk[dict[str, Sought]]:
+    found = {}
+    for name in sorted(names):
+        found[name] = yield from _sought(resource, name, permitted)
+    return found
+
+
+def _all(resource: Resource, permitted: May) -> Talk[Sequence[Json] | None]:
+    if not (yield from permitted.do("list", resource)):
+        return None
+    try:
+        return (yield from talk.list_all(resource))
+    except (Forbidden, Missing):
+        return None
+
+
+def _queue(ready: Ready, permitted: May) -> Talk[Sought | None]:
+    kinds = {"kueue": LOCALQUEUES, "volcano": VOLCANO_QUEUES}
+    resource = kinds.get(ready.gang.gang)
+    if resource is None or ready.gang.queue is None:
+        return None
+    return (yield from _sought(resource, ready.gang.queue, permitted))
+
+
+def _tried(manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey) -> Talk[list[Tried]]:
+    """A dry run of the creation of each object whose kind is served."""
+    found = []
+    for manifest, resource in zip(manifests, resources, strict=True):
+        if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
+            what = f"{resource.kind} {manifest['metadata']['name']}"
+            found.append(Tried(what, (yield from _dry(resource, manifest))))
+    return found
+
+
+def _pods_tried(ready: Ready, pods: Sequence[wants.Pods], permitted: May) -> Talk[list[Tried] | None]:
+    """The same for one pod of each role: nothing else tells what admission says to it. Its gang is left
+    out, which may have to exist first.
+    """
+    if not (yield from permitted.do("create", PODS)):
+        return None
+    found = []
+    for group in pods:
+        spec = {k: v for k, v in group.spec.items() if k != "schedulingGroup"}
+        # What the operator adds has an image of its own choice, which does not matter here.
+        inits = [{"image": "init", **container} for container in spec.get("initContainers") or ()]
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": _pod_metadata(ready, group),
+            "spec": {**spec, **({"initContainers": inits} if inits else {})},
+        }
+        found.append(Tried(f"a pod of {group.role}", (yield from _dry(PODS, body))))
+    return found
+
+
+def _pod_metadata(ready: Ready, group: wants.Pods) -> Mapping[str, Any]:
+    job = ready.job["metadata"]
+    return {
+        "name": f"{job['name']}-{group.role.lower()}-0",
+        "namespace": job["namespace"],
+        "labels": dict(group.labels),
+    }
+
+
+def _dry(resource: Resource, body: Json | Mapping[str, Any]) -> Talk[AllaboardError | None]:
+    try:
+        yield Call("create", (resource, body), {"dry_run": True})
+    except BackendUnreachable as error:
+        if "webhook" not in str(error):
+            raise
+        return error
+    except ApiError as error:
+        return error
+    return None

@@ -1,0 +1,173 @@
+"""``allaboard preflight``: everything that would stop a job where it is to run, looked up before it is
+sent. Nothing is started or created.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from allaboard.cli.place import (
+    backend_option,
+    cluster_options,
+    is_cluster,
+    json_option,
+    local,
+    site,
+    site_options,
+)
+from allaboard.cli.saying import Ink, colours, say, show
+from allaboard.errors import BadInput
+
+if TYPE_CHECKING:
+    from allaboard.backends.base import Plan
+    from allaboard.backends.checks import Check
+
+EPILOG = """\b
+Examples:
+  allaboard preflight job.yaml
+  allaboard preflight job.yaml --backend kubernetes -n research
+  allaboard preflight job.yaml --context gpu-lab --json
+
+On a cluster it reads what it may, asks for each permission that will be used, and has the API server try
+every object in a dry run. What nobody may look at is said to be unknown. Exit code 2 when a check fails that
+would stop the job.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("job", metavar="JOB")
+@click.option("--key", default="preflight", metavar="K", help="The identity of the run that is tried.")
+@backend_option
+@cluster_options
+@site_options
+@json_option
+def preflight(
+    job: str,
+    key: str,
+    backend: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
+    store: str | None,
+    mounts: Sequence[str],
+    fit: str | None,
+    as_json: bool,
+) -> int:
+    """Check that a job can run where it is to run, and say what to do where it cannot."""
+    from allaboard.backends.base import Plan
+    from allaboard.running import read_job
+
+    plan = Plan(read_job(job), key)
+    if is_cluster(backend, kubeconfig, context, namespace):
+        where, checks = _on_cluster(plan, kubeconfig, context, namespace, store)
+    else:
+        where, checks = "this machine", _here(plan, store, mounts, fit)
+    if as_json:
+        show({"checks": [check.to_dict() for check in checks]})
+    else:
+        for line in _page(plan.job.name, where, checks, Ink(colours())):
+            say(line)
+    return 2 if any(check.stops for check in checks) else 0
+
+
+def _on_cluster(
+    plan: Plan, kubeconfig: str | None, context: str | None, namespace: str | None, store: str | None
+) -> tuple[str, list[Check]]:
+    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.placing import ready
+    from allaboard.backends.kubernetes.preflight import preflight
+    from allaboard.backends.kubernetes.survey import survey
+    from allaboard.backends.kubernetes.talk import drive
+    from allaboard.backends.kubernetes.wire import Patience
+    from allaboard.facts import of_place
+
+    # Somebody waits for the answer, and an operator that is away is one of the answers.
+    with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
+        found = drive(survey(api.server, api.namespace), api)
+        where = f"namespace {api.namespace} of {api.server} (Kubernetes {found.version})"
+        try:
+            made = ready(
+                plan, 1, 1, site(store), found.facts(of_place(os.environ, api.namespace)), os.environ
+            )
+        except BadInput as error:
+            return where, [*_problems(error)]
+        return where, [*_notes(made.notes), *drive(preflight(made, found), api)]
+
+
+def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
+    from allaboard.backends.checks import Check
+
+    try:
+        notes = local(site(store, mounts, fit)).examine(plan)
+    except BadInput as error:
+        return [*_problems(error)]
+    return [Check("job", True, "it can run on this machine"), *_notes(notes)]
+
+
+def _problems(error: BadInput) -> Iterator[Check]:
+    """What is wrong with the job itself, one check each."""
+    from allaboard.backends.checks import Check
+    from allaboard.diagnose import Evidence
+
+    if not error.problems:
+        yield Check("job", False, str(error), fix="correct the job")
+    for problem in error.problems:
+        fix = (
+            f"did you mean {problem.suggestion!r}?"
+            if problem.suggestion
+            else "correct it in the job, or here"
+        )
+        said = Evidence("job", problem.path, problem.message)
+        yield Check("job", False, f"{problem.path}: {problem.message}", (said,), fix)
+
+
+def _notes(notes: Sequence[str]) -> Iterator[Check]:
+    from allaboard.backends.checks import WARNING, Check
+
+    for note in notes:
+        yield Check("job", True, note, severity=WARNING)
+
+
+def _page(job: str, where: str, checks: Sequence[Check], ink: Ink) -> Iterator[str]:
+    yield f"{job} on {where}"
+    yield ""
+    width = max(len(check.id) for check in checks) + 2
+    for check in checks:
+        word, colour = _word(check)
+        yield f"  {ink(f'{word:<9}', colour)}{check.id:<{width}}{check.summary}"
+        indent = f"  {'':<{9 + width}}"
+        if check.ok is not True:
+            for piece in check.evidence[:6]:
+                if piece.text not in check.summary:
+                    yield f"{indent}{piece.object} {piece.field}: {piece.text}".rstrip()
+            if len(check.evidence) > 6:
+                yield f"{indent}and {len(check.evidence) - 6} more"
+            if check.fix:
+                yield f"{indent}to do: {check.fix}"
+    yield ""
+    yield _verdict(job, checks)
+
+
+def _word(check: Check) -> tuple[str, str]:
+    if check.ok is None:
+        return "unknown", "yellow"
+    if check.ok:
+        return "ok", "green"
+    return ("fails", "red") if check.stops else ("warning", "yellow")
+
+
+def _verdict(job: str, checks: Sequence[Check]) -> str:
+    stops = sum(check.stops for check in checks)
+    warnings = sum(check.ok is False and not check.stops for check in checks)
+    unknown = sum(check.ok is None for check in checks)
+    parts = [f"{warnings} warning{'s' if warnings > 1 else ''}"] if warnings else []
+    parts += [f"{unknown} thing{'s' if unknown > 1 else ''} unknown"] if unknown else []
+    more = f" ({', '.join(parts)})" if parts else ""
+    if stops:
+        fail = f"{stops} checks fail" if stops > 1 else "a check fails"
+        return f"{job} would not run: {fail}{more}"
+    return f"nothing is in the way of {job}{more}"

@@ -1,0 +1,593 @@
+"""What would stop a job on a cluster is said before it is sent, each with what to do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.base import Plan
+from allaboard.backends.checks import Check
+from allaboard.backends.kubernetes import checks as checks_module
+from allaboard.backends.kubernetes import rbac, wants
+from allaboard.backends.kubernetes.errors import Cause, Exists, Forbidden, Invalid
+from allaboard.backends.kubernetes.placing import Ready, ready
+from allaboard.backends.kubernetes.podsecurity import violations
+from allaboard.backends.kubernetes.preflight import preflight
+from allaboard.backends.kubernetes.survey import Node, Survey, survey
+from allaboard.backends.kubernetes.talk import drive
+from allaboard.backends.kubernetes.wants import Pods, amount
+from allaboard.checking import checked
+from allaboard.errors import BackendUnreachable
+from allaboard.facts import ClusterFacts
+from allaboard.site import Site
+from allaboard.testing import a_job
+from tests.core.kubernetes.answers import Answers, Json, ago
+
+PYTORCHJOB = "kubeflow.org/v1/PyTorchJob"
+COSCHEDULING = "scheduling.x-k8s.io/v1alpha1/PodGroup"
+JOB: Json = {"image": "train:1", "workers": 3, "resources": {"cpu": 2, "memory": "4Gi", "gpu": 1}}
+
+
+def named(name: str, **body: Any) -> Json:
+    return {"metadata": {"name": name}, **body}
+
+
+def a_node(name: str = "n1", labels: Json | None = None, taints: Any = (), **allocatable: str) -> Json:
+    room = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4", **allocatable}
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"taints": list(taints)},
+        "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def operator_answers(body: Json) -> None:
+    if body["metadata"]["name"] == "allaboard-probe":
+        raise Forbidden('admission webhook "validator.x" denied the request: no', status=403)
+
+
+OBJECTS: dict[str, list[Json]] = {
+    "namespaces": [named("research")],
+    "serviceaccounts": [named("default")],
+    "nodes": [a_node()],
+}
+
+
+class Cluster:
+    """A cluster on which `JOB` can run; what a test changes is what may stop it."""
+
+    def __init__(self, **given: Any) -> None:
+        objects = {**copy.deepcopy(OBJECTS), **given.pop("objects", {})}
+        kinds = given.pop("kinds", [PYTORCHJOB, COSCHEDULING])
+        self.refuses: Callable[[Json], None] = given.pop("refuses", lambda body: None)
+        self.answers = Answers(kinds, objects, given.pop("denied", ()), self._refuses)
+        assert not given
+
+    def _refuses(self, body: Json) -> None:
+        operator_answers(body)
+        self.refuses(body)
+
+    def ready(self, found: Survey, **job: Any) -> Ready:
+        fields = {**JOB, **{k: v for k, v in job.items()}}
+        plan = Plan(checked(a_job(**{k: v for k, v in fields.items() if v is not None})), "k")
+        facts = found.facts(ClusterFacts(namespace="research"))
+        return ready(plan, 1, 1, Site("s3://bucket"), facts, {})
+
+    def checks(self, **job: Any) -> list[Check]:
+        found = drive(survey(self.answers.server, "research"), self.answers)
+        return drive(preflight(self.ready(found, **job), found), self.answers)
+
+    def says(self, id: str, **job: Any) -> Check:
+        """The one check of this id."""
+        [found] = [check for check in self.checks(**job) if check.id == id]
+        return found
+
+
+def test_a_job_that_can_run_passes_every_check() -> None:
+    found = Cluster().checks(gang={"scheduler": "coscheduling"})
+    assert [c for c in found if c.ok is False] == []
+    assert {c.id for c in found if c.ok} == {
+        "namespace", "kinds", "operator", "rbac", "service_account", "nodes", "quota", "limit_range",
+        "pod_security", "names", "dry_run",
+    }  # fmt: skip
+    assert [c.id for c in found if c.ok is None] == ["gang"], "only its first gang shows that it acts"
+
+
+def test_every_check_says_all_of_its_fields() -> None:
+    for check in Cluster(kinds=[PYTORCHJOB]).checks():
+        body = check.to_dict()
+        assert set(body) == {"id", "ok", "severity", "summary", "evidence", "fix"}
+        assert all(set(piece) == {"object", "field", "text"} for piece in body["evidence"])
+        assert check.ok is not False or check.fix, "what fails says what to do"
+        json.dumps(body)
+
+
+def test_nothing_is_created() -> None:
+    cluster = Cluster()
+    cluster.checks()
+    assert {verb for verb, _ in cluster.answers.asked} <= {"GET", "get", "list", "create"}
+    kinds = [body["kind"] for body in cluster.answers.tried]
+    assert kinds == ["PyTorchJob", "PodGroup", "PyTorchJob", "Pod", "Pod"], (
+        "the probe, the objects, a pod of each role"
+    )
+
+
+def test_what_stops_the_job_comes_first() -> None:
+    found = Cluster(objects={"serviceaccounts": []}, denied=[("list", "nodes")]).checks()
+    assert [c.ok for c in found][:2] == [False, None] and found[0].id == "service_account"
+
+
+# --- the cluster
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    check = Cluster(objects={"namespaces": []}).says("namespace")
+    assert check.stops and "does not exist" in check.summary and "kubectl create namespace" in str(check.fix)
+
+
+def test_a_namespace_that_is_being_deleted() -> None:
+    leaving = {"metadata": {"name": "research", "deletionTimestamp": ago(5)}}
+    assert Cluster(objects={"namespaces": [leaving]}).says("namespace").stops
+
+
+def test_a_kind_that_is_not_served_names_what_installs_it() -> None:
+    check = Cluster(kinds=[]).says("kinds", workers=1)
+    assert check.stops and check.summary == "kubeflow.org/v1 PyTorchJob is not served here"
+    assert "Training Operator v1" in str(check.fix) and "kubectl apply" in str(check.fix)
+
+
+def test_another_version_is_named() -> None:
+    check = Cluster(kinds=["kubeflow.org/v2/PyTorchJob"]).says("kinds", workers=1)
+    assert check.evidence[0].text == "served are kubeflow.org/v2/PyTorchJob"
+
+
+def test_an_operator_that_is_away() -> None:
+    def away(body: Json) -> None:
+        raise BackendUnreachable(
+            'answers 500: failed calling webhook "v": connection refused (2 tries in 8 s)'
+        )
+
+    cluster = Cluster()
+    cluster.answers.refuses = away
+    found = {check.id: check for check in cluster.checks(workers=1)}
+    assert found["operator"].stops and "does not answer" in found["operator"].summary
+    assert found["dry_run"].stops and "is away" in str(found["dry_run"].fix)
+
+
+def test_a_gang_that_nobody_starts_together_is_a_warning() -> None:
+    check = Cluster(kinds=[PYTORCHJOB]).says("gang")
+    assert check.ok is False and not check.stops
+    assert "nobody starts its 3 members together" in check.summary and "allaboard cluster" in str(check.fix)
+    assert "gang" not in {c.id for c in Cluster(kinds=[PYTORCHJOB]).checks(workers=1)}
+
+
+def test_a_gang_scheduler_that_was_seen_at_work() -> None:
+    pod = {
+        "metadata": {"name": "p", "labels": {"scheduling.x-k8s.io/pod-group": "g"}},
+        "spec": {"schedulerName": "my-scheduler", "nodeName": "n1"},
+    }
+    check = Cluster(objects={"pods": [pod]}).says("gang")
+    assert check.ok is True and "my-scheduler" in check.summary
+
+
+# --- who asks
+
+
+def test_every_permission_that_will_be_used_is_asked_for() -> None:
+    check = Cluster().says("rbac", workers=1, gang={"scheduler": "none"})
+    wanted = len(rbac.needed([("kubeflow.org", "pytorchjobs")]))
+    assert check.summary == f"ada may do all of the {wanted} things that will be done"
+
+
+def test_what_is_denied_is_named_with_the_role_that_allows_it() -> None:
+    check = Cluster(denied=[("create", "pytorchjobs"), ("get", "pods")]).says("rbac")
+    assert check.stops and "ada may not create pytorchjobs.kubeflow.org" in check.summary
+    assert {e.text for e in check.evidence} == {
+        "may not create pytorchjobs.kubeflow.org",
+        "may not get pods",
+        "may not get pods/log",
+    }
+    assert "allaboard cluster --rbac submitter -n research" in str(check.fix)
+
+
+def test_the_kinds_of_other_engines_are_nobodys_business() -> None:
+    denied = [(verb, "podgroups") for verb in ("get", "list", "create", "patch", "delete")]
+    assert Cluster(denied=denied).says("rbac", workers=1, gang={"scheduler": "none"}).ok
+    assert Cluster(denied=denied).says("rbac", gang={"scheduler": "coscheduling"}).stops
+
+
+def test_what_may_not_be_looked_at_is_said_and_stops_nothing() -> None:
+    denied = [("get", "namespaces"), ("list", "resourcequotas"), ("get", "secrets"), ("list", "nodes")]
+    found = Cluster(denied=denied).checks(secrets=[{"name": "aws", "env": True}])
+    assert not any(check.stops for check in found)
+    unknown = {check.id: check.summary for check in found if check.ok is None}
+    assert unknown["quota"] == "quotas of the namespace may not be read"
+    assert unknown["secrets"] == "secret aws may not be looked at"
+    assert "resourcequotas" in unknown["blind_spots"]
+
+
+# --- volumes, secrets, accounts
+
+
+def a_claim(*modes: str, phase: str = "Bound", **more: Any) -> Json:
+    return named(
+        "datasets", spec={"accessModes": [*modes]}, status={"phase": phase, "accessModes": [*modes]}, **more
+    )
+
+
+DATA = [{"mount": "/data", "pvc": "datasets"}]
+
+
+def test_a_claim_that_is_not_there() -> None:
+    check = Cluster().says("volumes", storage=DATA)
+    assert check.stops and "claim datasets does not exist in research" in check.summary
+
+
+@pytest.mark.parametrize(
+    ("modes", "workers", "read_only", "stops"),
+    [
+        (["ReadWriteMany"], 3, False, False),
+        (["ReadWriteOnce", "ReadWriteMany"], 3, False, False),
+        (["ReadWriteOnce"], 1, False, False),
+        (["ReadWriteOnce"], 3, False, True),
+        (["ReadWriteOnce"], 3, True, True),
+        (["ReadOnlyMany"], 3, True, False),
+        (["ReadOnlyMany"], 3, False, True),
+        (["ReadWriteOncePod"], 3, False, True),
+    ],
+)
+def test_a_claim_must_be_mountable_by_all_members(
+    modes: list[str], workers: int, read_only: bool, stops: bool
+) -> None:
+    objects = {"persistentvolumeclaims": [a_claim(*modes)], "nodes": [a_node("n1"), a_node("n2")]}
+    storage = [{**DATA[0], **({"read_only": True} if read_only else {})}]
+    check = Cluster(objects=objects).says("volumes", storage=storage, workers=workers)
+    assert check.stops is stops, check.summary
+
+
+def test_on_one_node_alone_a_claim_of_one_node_is_enough() -> None:
+    cluster = Cluster(objects={"persistentvolumeclaims": [a_claim("ReadWriteOnce")]})
+    assert cluster.says("volumes", storage=DATA).ok
+    hidden = Cluster(
+        objects={"persistentvolumeclaims": [a_claim("ReadWriteOnce")]}, denied=[("list", "nodes")]
+    )
+    check = hidden.says("volumes", storage=DATA)
+    assert check.ok is False and not check.stops, "who knows how many nodes there are"
+
+
+def test_secrets_that_are_not_there() -> None:
+    cluster = Cluster(objects={"secrets": [named("aws")]})
+    assert cluster.says("secrets", secrets=[{"name": "aws", "env": True}]).ok
+    check = cluster.says("secrets", secrets=[{"name": "aws", "env": True}, {"name": "hf", "mount": "/hf"}])
+    assert check.stops and check.summary == "secret hf is not there in research"
+
+
+def test_what_pod_names_is_looked_for_too() -> None:
+    pod = {
+        "serviceAccountName": "trainer",
+        "priorityClassName": "high",
+        "imagePullSecrets": [{"name": "registry"}],
+        "volumes": [{"name": "c", "configMap": {"name": "settings"}}],
+    }
+    found = {c.summary for c in Cluster().checks(pod={"spec": pod}) if c.stops}
+    assert found == {
+        "service account trainer is not there in research",
+        "priority class high is not there",
+        "secret registry is not there in research",
+        "ConfigMap settings is not there in research",
+    }
+
+
+def test_the_code_that_a_job_brings_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    cluster = Cluster()
+    found = drive(survey("x", "research"), cluster.answers)
+    plan = Plan(a_job(**JOB, code=["train.py"], folder=str(tmp_path)), "k")
+    made = ready(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace="research")), {})
+    assert [c for c in drive(preflight(made, found), cluster.answers) if c.ok is False and c.stops] == []
+    assert "ConfigMap" in [body["kind"] for body in cluster.answers.tried]
+
+
+# --- quota and limits
+
+
+def a_quota(hard: Json, used: Json | None = None, **spec: Any) -> Json:
+    return named("team", spec={"hard": hard, **spec}, status={"hard": hard, "used": used or {}})
+
+
+def test_a_gang_that_never_fits_its_quota() -> None:
+    check = Cluster(objects={"resourcequotas": [a_quota({"requests.nvidia.com/gpu": "2"})]}).says("quota")
+    assert check.stops
+    assert check.summary == "the gang asks for 3 requests.nvidia.com/gpu; quota team allows 2 in all"
+
+
+def test_a_gang_that_must_wait_for_its_quota_is_a_warning() -> None:
+    quota = a_quota({"requests.nvidia.com/gpu": "4"}, {"requests.nvidia.com/gpu": "2"})
+    check = Cluster(objects={"resourcequotas": [quota]}).says("quota")
+    assert check.ok is False and not check.stops and "2 of quota team are left" in check.summary
+
+
+@pytest.mark.parametrize(
+    "hard",
+    [{"pods": "2"}, {"requests.memory": "11Gi"}, {"memory": "11Gi"}, {"limits.memory": "11Gi"},
+     {"requests.cpu": "5500m"}, {"count/pytorchjobs.kubeflow.org": "0"}],
+    ids=lambda hard: next(iter(hard)),
+)  # fmt: skip
+def test_every_sort_of_quota_counts(hard: Json) -> None:
+    assert Cluster(objects={"resourcequotas": [a_quota(hard)]}).says("quota").stops
+
+
+def test_a_quota_that_holds_the_gang_is_well() -> None:
+    quota = a_quota(
+        {"pods": "10", "requests.nvidia.com/gpu": "3", "requests.memory": "12Gi", "requests.cpu": "7"}
+    )
+    assert Cluster(objects={"resourcequotas": [quota]}).says("quota").ok
+
+
+def test_a_quota_insists_that_cpu_and_memory_are_stated() -> None:
+    cluster = Cluster(objects={"resourcequotas": [a_quota({"requests.cpu": "100"})]})
+    check = cluster.says("quota", resources={"memory": "1Gi"}, workers=1)
+    assert check.stops and "do not state it" in check.summary and "cpu" in str(check.fix)
+    default = named("d", spec={"limits": [{"type": "Container", "defaultRequest": {"cpu": "1"}}]})
+    helped = Cluster(objects={"resourcequotas": [a_quota({"requests.cpu": "100"})], "limitranges": [default]})
+    assert helped.says("quota", resources={"memory": "1Gi"}, workers=1).ok
+
+
+def test_a_quota_for_other_pods_does_not_count() -> None:
+    quotas = [a_quota({"pods": "0"}, scopes=["Terminating"]), a_quota({"pods": "0"}, scopeSelector={"x": 1})]
+    assert Cluster(objects={"resourcequotas": quotas}).says("quota").ok
+
+
+def a_limit(kind: str = "Container", **item: Any) -> dict[str, list[Json]]:
+    return {"limitranges": [named("r", spec={"limits": [{"type": kind, **item}]})]}
+
+
+def test_a_member_beyond_a_limit_range() -> None:
+    check = next(c for c in Cluster(objects=a_limit(max={"memory": "2Gi"})).checks() if c.id == "limit_range")
+    assert (
+        check.stops and check.summary == "container pytorch of Master has 4Gi memory; at most 2Gi is allowed"
+    )
+    assert next(
+        c for c in Cluster(objects=a_limit("Pod", min={"cpu": "3"})).checks() if c.id == "limit_range"
+    ).stops
+    assert Cluster(objects=a_limit(max={"memory": "8Gi"})).says("limit_range").ok
+
+
+def test_a_default_limit_of_memory_is_a_trap() -> None:
+    cluster = Cluster(objects=a_limit(default={"memory": "512Mi"}))
+    check = next(c for c in cluster.checks(resources={"gpu": 1}) if c.id == "limit_range")
+    assert check.ok is False and not check.stops and "would be killed at 512Mi" in check.summary
+    assert cluster.says("limit_range").ok, "who states it is not touched"
+
+
+# --- Pod Security, OpenShift
+
+SECURE_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+SECURE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def level(name: str) -> dict[str, list[Json]]:
+    labels = {"pod-security.kubernetes.io/enforce": name}
+    return {"namespaces": [{"metadata": {"name": "research", "labels": labels}}]}
+
+
+def test_the_pod_security_level_of_the_namespace() -> None:
+    assert Cluster(objects=level("baseline")).says("pod_security").ok
+    check = Cluster(objects=level("restricted")).says("pod_security")
+    assert check.stops and "no member would ever be created" in check.summary
+    assert "Master: container pytorch: allowPrivilegeEscalation must be false" in {
+        e.text for e in check.evidence
+    }
+    assert "runAsNonRoot" in str(check.fix)
+
+
+def test_a_template_that_keeps_the_restricted_level_still_meets_the_operators_own_container() -> None:
+    pod = {"securityContext": SECURE_POD, "containers": [{"name": "pytorch", "securityContext": SECURE}]}
+    assert Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod}, workers=1).ok
+    check = Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod})
+    assert check.stops and "--pytorch-init-container-template-file" in str(check.fix)
+    assert {e.text.partition(":")[0] for e in check.evidence} == {"Worker"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "level_", "words"),
+    [
+        ({"hostNetwork": True}, "baseline", "hostNetwork"),
+        ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "baseline", "hostPath"),
+        ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, "baseline", "privileged"),
+        ({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]}, "baseline", "hostPort"),
+        (
+            {"containers": [{"name": "c", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]},
+            "baseline",
+            "SYS_ADMIN",
+        ),
+        ({"securityContext": {"sysctls": [{"name": "kernel.msgmax"}]}}, "baseline", "kernel.msgmax"),
+        ({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}, "baseline", "seLinuxOptions"),
+        ({"volumes": [{"name": "n", "nfs": {}}]}, "restricted", "nfs"),
+        ({"securityContext": {**SECURE_POD, "runAsUser": 0}}, "restricted", "runAsUser: 0"),
+    ],
+)  # fmt: skip
+def test_what_a_level_refuses(spec: Json, level_: str, words: str) -> None:
+    base = {"containers": [{"name": "c", "securityContext": SECURE}], "securityContext": SECURE_POD}
+    assert violations(base, "restricted") == []
+    assert any(words in found for found in violations({**base, **spec}, level_))
+    assert violations({**base, **spec}, "privileged") == []
+
+
+def test_openshifts_constraints_are_told_by_a_dry_run() -> None:
+    def refuses(body: Json) -> None:
+        if body["kind"] == "Pod":
+            raise Forbidden("unable to validate against any security context constraint: []", status=403)
+
+    kinds = [PYTORCHJOB, "security.openshift.io/v1/SecurityContextConstraints"]
+    assert Cluster(kinds=kinds, refuses=refuses).says("scc").stops
+    assert Cluster(kinds=kinds).says("scc").ok
+    assert Cluster(kinds=kinds, denied=[("create", "pods")]).says("scc").ok is None
+
+
+# --- nodes
+
+
+def test_a_device_that_no_node_offers() -> None:
+    nodes = [a_node(**{"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"})]
+    check = Cluster(objects={"nodes": nodes}).says("nodes")
+    assert check.stops and "no node offers nvidia.com/gpu" in check.summary
+    assert "nvidia.com/mig-1g.5gb" in check.evidence[0].text
+
+
+def test_a_member_larger_than_every_node() -> None:
+    check = Cluster().says("nodes", resources={"gpu": 8, "memory": "1Gi"})
+    assert check.stops and "larger than every node: 8 nvidia.com/gpu (it has 4)" in check.summary
+
+
+def test_a_gang_larger_than_all_nodes_together() -> None:
+    check = Cluster().says("nodes", workers=6)
+    assert check.stops and check.summary == "4 of 6 members have a place at once, even on empty nodes"
+
+
+def test_where_nodes_come_on_demand_too_few_are_a_warning() -> None:
+    nodes = [a_node(labels={"karpenter.sh/nodepool": "gpu"})]
+    check = Cluster(objects={"nodes": nodes}).says("nodes", workers=6)
+    assert check.ok is False and not check.stops
+
+
+def test_a_gpu_type_that_no_node_has() -> None:
+    nodes = [a_node(labels={"nvidia.com/gpu.product": "NVIDIA-A100"})]
+    cluster = Cluster(objects={"nodes": nodes})
+    check = cluster.says("nodes", resources={"gpu": 1, "gpu_type": "NVIDIA-H100"})
+    assert check.stops and check.fix == "nvidia.com/gpu.product is NVIDIA-A100 here, not NVIDIA-H100"
+    assert cluster.says("nodes", resources={"gpu": 1, "gpu_type": "NVIDIA-A100"}).ok
+
+
+def test_a_taint_that_is_not_tolerated() -> None:
+    taint = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+    cluster = Cluster(objects={"nodes": [a_node(taints=[taint])]})
+    check = cluster.says("nodes")
+    assert check.stops and "team=vision:NoSchedule" in check.evidence[0].text
+    tolerated = {"tolerations": [{"key": "team", "operator": "Exists"}]}
+    assert cluster.says("nodes", pod={"spec": tolerated}).ok
+
+
+@pytest.mark.parametrize(
+    ("expression", "fits"),
+    [
+        ({"key": "zone", "operator": "In", "values": ["a"]}, True),
+        ({"key": "zone", "operator": "In", "values": ["b"]}, False),
+        ({"key": "zone", "operator": "NotIn", "values": ["b"]}, True),
+        ({"key": "rack", "operator": "NotIn", "values": ["b"]}, True),
+        ({"key": "rack", "operator": "Exists"}, False),
+        ({"key": "rack", "operator": "DoesNotExist"}, True),
+        ({"key": "size", "operator": "Gt", "values": ["3"]}, True),
+        ({"key": "size", "operator": "Lt", "values": ["3"]}, False),
+    ],
+)
+def test_required_affinity(expression: Json, fits: bool) -> None:
+    term = {"matchExpressions": [expression]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    node = Node("n", {}, {"zone": "a", "size": "4"})
+    assert (wants.why_not({"affinity": {"nodeAffinity": required}}, node) is None) is fits
+
+
+def test_pods_of_two_sizes_are_placed_largest_first() -> None:
+    def pods(role: str, replicas: int, cpu: int) -> Pods:
+        container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
+        return Pods(role, replicas, {"containers": [container]}, {})
+
+    nodes = [Node(f"n{n}", {"cpu": "8", "pods": "110"}) for n in range(2)]
+    assert wants.room([pods("small", 4, 2), pods("large", 2, 4)], nodes) == 6
+    assert wants.room([pods("small", 8, 2), pods("large", 2, 4)], nodes) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("500m", "0.5"), ("2", "2"), ("1e3", "1000"), ("1E3", "1000"), ("32Gi", str(32 * 2**30)), ("1k", "1000"),
+     ("5n", "5e-9")],
+)  # fmt: skip
+def test_quantities(text: str, value: str) -> None:
+    from decimal import Decimal
+
+    assert amount(text) == Decimal(value)
+
+
+# --- the objects themselves
+
+
+def test_what_the_api_server_refuses_is_quoted() -> None:
+    def refuses(body: Json) -> None:
+        if body["kind"] == "PyTorchJob":
+            raise Invalid(
+                'PyTorchJob is invalid: unknown field "spec.x"',
+                status=422,
+                causes=[Cause("spec.x", "unknown field")],
+            )
+
+    check = Cluster(refuses=refuses).says("dry_run")
+    assert check.stops and [(e.field, e.text) for e in check.evidence] == [("spec.x", "unknown field")]
+
+
+def test_pods_are_tried_where_one_may() -> None:
+    def refuses(body: Json) -> None:
+        if body["kind"] == "Pod" and "worker" in body["metadata"]["name"]:
+            raise Forbidden(
+                "exceeded quota: team, requested: pods=1, used: pods=3, limited: pods=3", status=403
+            )
+
+    check = Cluster(refuses=refuses).says("dry_run")
+    assert check.stops and check.summary.startswith("a pod of Worker would be refused")
+    quiet = Cluster(refuses=refuses, denied=[("create", "pods")]).says("dry_run")
+    assert quiet.ok and "its pods could not be tried" in quiet.summary
+
+
+def test_a_run_that_is_there_already_is_no_trouble() -> None:
+    def refuses(body: Json) -> None:
+        raise Exists("already exists", status=409)
+
+    assert Cluster(refuses=refuses).says("dry_run").ok
+
+
+def test_a_name_that_leaves_no_room_for_a_service() -> None:
+    facts = checks_module.Facts(
+        survey=Survey("x", "v1.36", "research", frozenset()),
+        manifests=[{"kind": "PyTorchJob", "metadata": {"name": "a" * 60}, "spec": {}}],
+        resources=[],
+        gang=None,  # type: ignore[arg-type]
+    )
+    [check] = checks_module.names(facts)
+    assert check.ok, "without members nothing is appended"
+    template = {"spec": {"containers": [{"name": "pytorch"}]}}
+    job = {
+        **facts.manifests[0],
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 12, "template": template}}},
+    }
+    [check] = checks_module.names(checks_module.Facts(facts.survey, [job], [], facts.gang))
+    assert check.stops and "70 characters" in check.summary and "7 shorter" in str(check.fix)
+
+
+# --- the Roles
+
+
+def test_roles_are_plain_objects_for_one_namespace() -> None:
+    import yaml
+
+    for role in rbac.ROLES:
+        documents = [d for d in yaml.safe_load_all(rbac.manifest(role, "research")) if d]
+        assert {d["metadata"]["namespace"] for d in documents} == {"research"}
+        bindings = [d for d in documents if d["kind"] == "RoleBinding"]
+        assert all(s["namespace"] == "research" for d in bindings for s in d["subjects"])
+        assert {d["kind"] for d in documents} == {"ServiceAccount", "Role", "RoleBinding"}
+        assert not any("*" in json.dumps(d) for d in documents), "least privilege names everything"
+
+
+def test_whoever_looks_changes_nothing() -> None:
+    assert {access.verb for access in rbac.wanted("viewer")} == {"get", "list", "watch"}
+    assert {*rbac.wanted("viewer")} <= {*rbac.wanted("submitter")}
+
+
+def test_secrets_are_read_by_nobody() -> None:
+    every = [*rbac.wanted("submitter"), *rbac.wanted("submitter", rbac.PREFLIGHT), *rbac.wanted("viewer")]
+    assert "secrets" not in {access.resource for access in every}

@@ -1,0 +1,296 @@
+"""What a cluster has installed and what is alive, by which sign; what may not be read stays unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.parts import PARTS
+from allaboard.backends.kubernetes.survey import Survey, gang_of_operator, known, survey
+from allaboard.backends.kubernetes.talk import drive
+from allaboard.errors import BackendUnreachable
+from allaboard.facts import ClusterFacts
+from tests.core.kubernetes.answers import NOW, Answers, Json, ago
+
+PYTORCHJOB = "kubeflow.org/v1/PyTorchJob"
+COSCHEDULING = "scheduling.x-k8s.io/v1alpha1/PodGroup"
+VOLCANO = "scheduling.volcano.sh/v1beta1/PodGroup"
+NATIVE = "scheduling.k8s.io/v1alpha2/PodGroup"
+
+
+def look(answers: Answers) -> Survey:
+    return drive(survey(answers.server, answers.namespace), answers)
+
+
+def webhook_denies(body: Json) -> None:
+    raise Forbidden('admission webhook "validator.x" denied the request: no', status=403)
+
+
+def webhook_is_away(body: Json) -> None:
+    raise BackendUnreachable(
+        'API server x answers 500: Internal error occurred: failed calling webhook "validator.x": connection '
+        "refused (3 tries in 8 s)"
+    )
+
+
+def a_job(name: str = "other", created: float = 600, **status: Any) -> Json:
+    metadata = {"name": name, "creationTimestamp": ago(created)}
+    return {"metadata": metadata, "spec": {}, **({"status": status} if status else {})}
+
+
+def a_condition(kind: str, seconds: float, status: str = "True") -> Json:
+    return {"type": kind, "status": status, "lastUpdateTime": ago(seconds)}
+
+
+# --- what is served
+
+
+@pytest.mark.parametrize("aggregated", [True, False], ids=["now", "before 1.30"])
+def test_what_is_served_is_discovered(aggregated: bool) -> None:
+    found = look(Answers([PYTORCHJOB, NATIVE], aggregated=aggregated, refuses=webhook_denies))
+    assert found.kinds == {PYTORCHJOB, NATIVE}
+    assert found.part("training-operator").versions == ("v1",)
+    assert found.part("workload").installed and not found.part("volcano").installed
+
+
+def test_an_empty_cluster_is_told_what_to_install() -> None:
+    found = look(Answers())
+    assert not any(part.installed for part in found.parts)
+    assert all(part.install for part in PARTS)
+    assert found.operator_gang == "off"
+
+
+def test_mpijob_v1_is_no_mpi_operator() -> None:
+    assert not look(Answers(["kubeflow.org/v1/MPIJob"])).part("mpi-operator").installed
+    assert look(Answers(["kubeflow.org/v2beta1/MPIJob"])).part("mpi-operator").installed
+
+
+def test_openshift_is_known_by_its_api() -> None:
+    assert look(Answers(["security.openshift.io/v1/SecurityContextConstraints"])).is_openshift
+
+
+# --- signs of life
+
+
+def test_an_operator_whose_webhook_answers_is_alive() -> None:
+    answers = Answers([PYTORCHJOB], refuses=webhook_denies)
+    found = look(answers).part("training-operator")
+    assert found.alive is True and found.signs == ("its webhook answers",)
+    assert answers.tried[0]["metadata"]["name"] == "allaboard-probe"
+
+
+def test_an_operator_whose_webhook_does_not_answer_is_not() -> None:
+    found = look(Answers([PYTORCHJOB], refuses=webhook_is_away)).part("training-operator")
+    assert found.alive is False and "connection refused" in found.signs[0]
+
+
+def test_who_may_not_create_does_not_try() -> None:
+    answers = Answers([PYTORCHJOB], denied=[("create", "pytorchjobs")])
+    assert look(answers).part("training-operator").alive is None
+    assert answers.tried == []
+
+
+def test_a_lease_that_is_renewed_is_a_sign() -> None:
+    def with_lease(age: float) -> Survey:
+        lease = {"metadata": {"name": "l"}, "spec": {"renewTime": ago(age), "leaseDurationSeconds": 15}}
+        return look(
+            Answers(
+                ["jobset.x-k8s.io/v1alpha2/JobSet"], {"jobset-system/leases.coordination.k8s.io": [lease]}
+            )
+        )
+
+    assert with_lease(5).part("jobset").alive is True
+    assert with_lease(300).part("jobset").alive is False
+    assert "renewed 5.0 s ago" in with_lease(5).part("jobset").signs[0]
+
+
+def test_a_deployment_that_is_available_is_a_sign() -> None:
+    deployment = {"metadata": {"name": "training-operator"}, "status": {"availableReplicas": 1}}
+    found = look(Answers([PYTORCHJOB], {"kubeflow/deployments.apps": [deployment]})).part("training-operator")
+    assert found.alive is True
+    assert "Deployment kubeflow/training-operator has 1 available" in found.signs
+
+
+def test_what_may_not_be_read_is_not_tried() -> None:
+    denied = [("list", "leases"), ("list", "deployments"), ("create", "pytorchjobs"), ("list", "pytorchjobs")]
+    denied += [("list", "nodes"), ("list", "pods"), ("list", "events")]
+    answers = Answers([PYTORCHJOB], denied=denied)
+    found = look(answers)
+    assert found.part("training-operator").alive is None and found.nodes is None
+    assert not {verb for verb, _ in answers.asked} & {"list", "get"}
+
+
+def test_an_operator_that_wrote_lately_is_alive() -> None:
+    job = a_job(conditions=[a_condition("Running", 120)])
+    denied = [("create", "pytorchjobs")]
+    found = look(Answers([PYTORCHJOB], {"pytorchjobs.kubeflow.org": [job]}, denied)).part("training-operator")
+    assert found.alive is True and found.signs == ("it wrote to other 2m 00s ago",)
+
+
+def test_a_job_without_a_status_speaks_against_its_operator() -> None:
+    denied = [("create", "pytorchjobs")]
+    found = look(Answers([PYTORCHJOB], {"pytorchjobs.kubeflow.org": [a_job()]}, denied))
+    assert found.part("training-operator").alive is False
+    young = look(Answers([PYTORCHJOB], {"pytorchjobs.kubeflow.org": [a_job(created=10)]}, denied))
+    assert young.part("training-operator").alive is None
+
+
+def test_a_job_of_another_manager_says_nothing() -> None:
+    job = a_job()
+    job["spec"] = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}
+    found = look(Answers([PYTORCHJOB], {"pytorchjobs.kubeflow.org": [job]}, [("create", "pytorchjobs")]))
+    assert found.part("training-operator").alive is None
+
+
+# --- gangs
+
+
+def a_pod(scheduler: str, node: str | None = "n1", labels: Json | None = None) -> Json:
+    return {
+        "metadata": {"name": "p", "labels": labels or {}},
+        "spec": {"schedulerName": scheduler, **({"nodeName": node} if node else {})},
+    }
+
+
+def test_coscheduling_is_at_work_where_it_has_placed_a_member() -> None:
+    pod = a_pod("my-scheduler", labels={"scheduling.x-k8s.io/pod-group": "g"})
+    found = look(Answers([COSCHEDULING], {"pods": [pod]}))
+    assert found.part("coscheduling").alive is True
+    assert found.schedulers == {"coscheduling": "my-scheduler"}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod("my-scheduler", node=None, labels={"scheduling.x-k8s.io/pod-group": "g"}),
+        a_pod("default-scheduler", labels={"scheduling.x-k8s.io/pod-group": "g"}),
+        a_pod("my-scheduler"),
+    ],
+    ids=["not placed", "placed by the default scheduler", "no gang"],
+)
+def test_nothing_else_proves_it(pod: Json) -> None:
+    found = look(Answers([COSCHEDULING], {"pods": [pod]}))
+    assert found.part("coscheduling").alive is None and found.schedulers == {}
+
+
+def test_coscheduling_is_at_work_where_it_said_why_it_waits() -> None:
+    event = {
+        "reason": "FailedScheduling",
+        "reportingComponent": "scheduler-plugins-scheduler",
+        "message": "pre-filter pod x cannot find enough sibling pods, current pods number: 1, minMember: 3",
+    }
+    found = look(Answers([COSCHEDULING], {"events": [event]}))
+    assert found.schedulers == {"coscheduling": "scheduler-plugins-scheduler"}
+
+
+def test_the_schedulers_own_gangs_show_by_a_condition() -> None:
+    group = {
+        "metadata": {"name": "g"},
+        "status": {"conditions": [{"type": "PodGroupScheduled", "status": "True"}]},
+    }
+    assert look(Answers([NATIVE], {"podgroups.scheduling.k8s.io": [group]})).part("workload").alive is True
+    assert (
+        look(Answers([NATIVE], {"podgroups.scheduling.k8s.io": [{"metadata": {"name": "g"}}]}))
+        .part("workload")
+        .alive
+        is None
+    )
+
+
+def owned(name: str, owner: str | None) -> Json:
+    owners = [{"kind": "PyTorchJob", "name": owner, "controller": True}] if owner else []
+    return {"metadata": {"name": name, "ownerReferences": owners}}
+
+
+RUNS = a_job("j", conditions=[a_condition("Running", 10)], startTime=ago(300))
+ENDED = a_job("j", conditions=[a_condition("Succeeded", 10)], startTime=ago(300))
+FRESH = a_job("j", conditions=[a_condition("Running", 1)], startTime=ago(2))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "jobs", "groups", "gang"),
+    [
+        ([PYTORCHJOB], [RUNS], {}, "off"),
+        (
+            [PYTORCHJOB, COSCHEDULING],
+            [RUNS],
+            {"podgroups.scheduling.x-k8s.io": [owned("j", "j")]},
+            "coscheduling",
+        ),
+        ([PYTORCHJOB, VOLCANO], [RUNS], {"podgroups.scheduling.volcano.sh": [owned("j", "j")]}, "volcano"),
+        ([PYTORCHJOB, COSCHEDULING], [RUNS], {}, "off"),
+        (
+            [PYTORCHJOB, COSCHEDULING],
+            [RUNS],
+            {"podgroups.scheduling.x-k8s.io": [owned("j-gang", None)]},
+            "off",
+        ),
+        ([PYTORCHJOB, COSCHEDULING], [ENDED], {}, None),
+        ([PYTORCHJOB, COSCHEDULING], [FRESH], {}, None),
+        ([PYTORCHJOB, COSCHEDULING], [], {}, None),
+    ],
+    ids=[
+        "without the kind it could not have started",
+        "a PodGroup of the job's name and the job's own",
+        "the same of Volcano",
+        "a running job without one",
+        "one of ours beside it",
+        "an ended job has none either way",
+        "a young job may get one yet",
+        "no job tells",
+    ],
+)
+def test_the_operators_gang_flag_is_inferred(
+    kinds: list[str], jobs: list[Json], groups: dict[str, list[Json]], gang: str | None
+) -> None:
+    answers = Answers(kinds, {"pytorchjobs.kubeflow.org": jobs, **groups})
+    assert look(answers).operator_gang == gang
+    facts = drive(known(ClusterFacts(namespace="research")), answers)
+    assert (facts.operator_gang, facts.kinds) == (gang, frozenset(kinds))
+
+
+def test_podgroups_that_may_not_be_read_leave_the_flag_unknown() -> None:
+    assert gang_of_operator(frozenset([COSCHEDULING]), [RUNS], {}, NOW) is None
+
+
+# --- nodes, and the whole
+
+
+def a_node(name: str, **allocatable: str) -> Json:
+    ready = {"type": "Ready", "status": "True"}
+    return {"metadata": {"name": name}, "status": {"allocatable": allocatable, "conditions": [ready]}}
+
+
+def test_nodes_are_counted_with_their_devices() -> None:
+    nodes = [
+        a_node("a", **{"cpu": "8", "nvidia.com/gpu": "2"}),
+        a_node("b", **{"nvidia.com/gpu": "4"}),
+        a_node("c"),
+    ]
+    nodes[2]["status"]["conditions"] = []
+    assert look(Answers(objects={"nodes": nodes})).to_dict()["nodes"] == {
+        "total": 3,
+        "ready": 2,
+        "devices": {"nvidia.com/gpu": {"total": 6, "nodes": 2}},
+    }
+
+
+def test_facts_for_rendering() -> None:
+    pod = a_pod("my-scheduler", labels={"scheduling.x-k8s.io/pod-group": "g"})
+    found = look(Answers([PYTORCHJOB, COSCHEDULING], {"pods": [pod]}, refuses=webhook_denies))
+    facts = found.facts(ClusterFacts(image="x", operator_gang="coscheduling"))
+    assert facts.serves(PYTORCHJOB) and not facts.serves(VOLCANO)
+    assert (facts.namespace, facts.image, facts.schedulers) == (
+        "research",
+        "x",
+        {"coscheduling": "my-scheduler"},
+    )
+    assert facts.operator_gang == "coscheduling", "what the site says stands while nothing is known"
+
+
+def test_a_survey_is_a_few_requests() -> None:
+    answers = Answers([PYTORCHJOB, COSCHEDULING, NATIVE], refuses=webhook_denies)
+    look(answers)
+    assert len(answers.asked) < 25
