@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import hub as hubs
 from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.hub import async_hub_of, hub_of
 from allaboard.backends.kubernetes.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.settings import Fixed, Secret
+from allaboard.backends.kubernetes.wire import Patience
 from allaboard.errors import BackendUnreachable
 from tests.core.kubernetes.collection import Collection
 from tests.core.kubernetes.conftest import Loop
@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rests and looks of a test's size."""
     monkeypatch.setattr("allaboard.backends.kubernetes.feed.FIRST_REST", 0.05)
     monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", 0.4)
-    monkeypatch.setattr("allaboard.backends.kubernetes.hub.PATIENCE", hubs.Patience(budget=0.0))
+    monkeypatch.setattr("allaboard.backends.kubernetes.hub.PATIENCE", Patience(budget=0.0))
     monkeypatch.setattr("allaboard.backends.kubernetes.hub.READY_SECONDS", 2.0)
 
 
