@@ -1,5 +1,5 @@
-"""A client for the API server, of the standard library and PyYAML: it shares no line with the transport that the
-tests are about.
+"""A client for the API server, of the standard library and PyYAML: it shares no line with the transport that
+the tests are about.
 
 HTTP/1.1 over TLS with a pool of connections; JSON in, JSON out; watches that survive a cut stream and a 410.
 """
@@ -124,9 +124,11 @@ class Api:
         return answer.get("items") or [], answer["metadata"]["resourceVersion"]
 
     async def follow(self, path: str, **query: Any) -> AsyncIterator[tuple[str, Object]]:
-        """List, then watch, for ever: ``("RESET", {"items": [...]})`` after each list, then the watch's events.
+        """List, then watch, for ever: ``("RESET", {"items": [...]})`` after each list, then the watch's
+        events.
 
-        Never gives up. Lists again when the server forgot our version (410) and whenever the stream tells nothing sensible.
+        Never gives up. Lists again when the server forgot our version (410) and whenever the stream tells
+        nothing sensible.
         """
         while True:
             try:
@@ -184,7 +186,8 @@ class Api:
         if payload is not None:
             headers["Content-Type"] = content_type
         target = _with(path, query or {})
-        # A pooled connection may have been closed meanwhile: then, and only then, the same once more on a new one.
+        # A pooled connection may have been closed meanwhile: then, and only then, the same once more on a new
+        # one.
         while self._idle:
             connection = self._idle.pop()
             with suppress(OSError, asyncio.IncompleteReadError, ssl.SSLError):
@@ -282,7 +285,9 @@ def _with(path: str, query: Mapping[str, Any]) -> str:
 
 
 def _read_kubeconfig(path: Path) -> tuple[str, dict[str, str], ssl.SSLContext | None, str]:
-    """Server, headers, TLS and authority of the current context. Knows tokens and client certificates, no exec plugins."""
+    """Server, headers, TLS and authority of the current context. Knows tokens and client certificates, no
+    exec plugins.
+    """
     config = yaml.safe_load(path.read_text())
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]

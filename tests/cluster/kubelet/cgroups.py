@@ -1,6 +1,7 @@
 """Control groups of pods, where this machine lets us make them: memory limits, OOM kills, freezing, counting.
 
-Both layouts occur: one hierarchy with every controller (v2), or v1 controllers beside a v2 hierarchy without them.
+Both layouts occur: one hierarchy with every controller (v2), or v1 controllers beside a v2 hierarchy without
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Faults on request: one JSON object per line on a Unix socket, one per line back.
 
-``{"do": "lose_node", "node": "n1", "how": "frozen"}`` is answered by ``{"ok": ...}`` or ``{"error": "..."}``. The verbs are
-the methods of ``Control`` whose names do not begin with an underscore; ``handle.py`` is the client.
+``{"do": "lose_node", "node": "n1", "how": "frozen"}`` is answered by ``{"ok": ...}`` or ``{"error": "..."}``.
+The verbs are the methods of ``Control`` whose names do not begin with an underscore; ``handle.py`` is the
+client.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Control:
         await self._node(node).find()
 
     async def drain_node(self, node: str, grace: int | None = None) -> list[str]:
-        """Cordon, then evict every pod through the Eviction API, as `kubectl drain`; the names of the pods."""
+        """Cordon, then evict every pod through the Eviction API, as `kubectl drain`; the names of the
+        pods.
+        """
         api = self._kubelet.api
         await api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, MERGE)
         pods = list(self._node(node).pods.values())
@@ -100,11 +103,14 @@ class Control:
     # --- pods -----------------------------------------------------------------------------------------------
 
     async def evict(self, namespace: str, name: str, message: str = "", grace: float = 0.0) -> None:
-        """For want of a resource of the node, by the kubelet itself: phase Failed, reason Evicted; the object stays."""
+        """For want of a resource of the node, by the kubelet itself: phase Failed, reason Evicted; the object
+        stays.
+        """
         pod = self._pod(namespace, name)
         message = message or (
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 64Mi. "
-            f"Container {pod.spec['containers'][0]['name']} was using 1Gi, request is 0, has larger consumption of memory. "
+            f"Container {pod.spec['containers'][0]['name']} was using 1Gi, request is 0, "
+            "has larger consumption of memory. "
         )
         target = {
             "type": "DisruptionTarget",

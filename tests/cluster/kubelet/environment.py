@@ -1,7 +1,7 @@
 """A container's environment, command and arguments from its spec: values in, values out.
 
-Order and precedence are the kubelet's: the image's own, then the service variables, ``envFrom``, ``env``; a later one
-wins; ``$(NAME)`` sees what stands before it, ``$$`` is a dollar sign.
+Order and precedence are the kubelet's: the image's own, then the service variables, ``envFrom``, ``env``; a
+later one wins; ``$(NAME)`` sees what stands before it, ``$$`` is a dollar sign.
 """
 
 from __future__ import annotations
@@ -74,12 +74,11 @@ def environment(
     own: dict[str, str] = {}
     for entry in container.get("env") or []:
         if "valueFrom" in entry:
-            value = _one_of(pod, container, entry["valueFrom"], sources, facts, namespace)
-            if value is None:
-                continue
+            given = _one_of(pod, container, entry["valueFrom"], sources, facts, namespace)
         else:
-            value = expanded(entry.get("value", ""), {**found, **own})
-        own[entry["name"]] = value
+            given = expanded(entry.get("value", ""), {**found, **own})
+        if given is not None:
+            own[entry["name"]] = given
     return {**image, **found, **own}
 
 
@@ -106,16 +105,17 @@ def command_line(
 
 
 def _all_of(entry: Object, sources: Sources) -> Mapping[str, str]:
-    kind, known = (
-        ("configMapRef", sources.config_maps) if "configMapRef" in entry else ("secretRef", sources.secrets)
-    )
-    ref = entry[kind]
-    found = known.get(ref["name"])
-    if found is None:
-        if ref.get("optional"):
-            return {}
-        raise ConfigError(f'{"configmap" if kind == "configMapRef" else "secret"} "{ref["name"]}" not found')
-    return found.get("data") or {} if kind == "configMapRef" else found
+    """Of one ``envFrom``."""
+    if "configMapRef" in entry:
+        ref, word = entry["configMapRef"], "configmap"
+        config_map = sources.config_maps.get(ref["name"])
+        found: Mapping[str, str] | None = None if config_map is None else config_map.get("data") or {}
+    else:
+        ref, word = entry["secretRef"], "secret"
+        found = sources.secrets.get(ref["name"])
+    if found is None and not ref.get("optional"):
+        raise ConfigError(f'{word} "{ref["name"]}" not found')
+    return found or {}
 
 
 def _one_of(

@@ -1,7 +1,7 @@
 """Exec by WebSocket: the channel protocols v4 and v5 of Kubernetes on RFC 6455.
 
-The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the result, 4 terminal sizes, and in v5 255,
-whose next byte names a channel that the client closes.
+The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the result, 4 terminal sizes, and
+in v5 255, whose next byte names a channel that the client closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tests.cluster.kubelet.processes import Exit, Spawned, SpawnFailed, Spawner
+from tests.cluster.kubelet.processes import Exit, Spawned, Spawner, SpawnFailed
 
 if TYPE_CHECKING:
     from tests.cluster.kubelet.run import Run
@@ -49,8 +49,13 @@ async def serve_exec(request: Request, run: Run, spawner: Spawner) -> None:
     request.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
     channel = _Channels(request.reader, request.writer)
     # The first message of each output channel is empty: it tells that the channel is there.
-    for number in (STDOUT, STDERR, RESULT):
-        await channel.send(number, b"")
+    for number, is_there in (
+        (STDOUT, request.flag("output")),
+        (STDERR, request.flag("error")),
+        (RESULT, True),
+    ):
+        if is_there:
+            await channel.send(number, b"")
     result = await _execute(request, run, spawner, channel)
     await channel.send(RESULT, json.dumps(result).encode())
     await channel.close()
@@ -114,10 +119,10 @@ async def _pass_on(fd: int, number: int, channel: _Channels) -> None:
     loop = asyncio.get_running_loop()
     os.set_blocking(fd, False)
     while True:
-        ready = loop.create_future()
-        loop.add_reader(fd, lambda ready=ready: ready.done() or ready.set_result(None))  # type: ignore[misc]
+        ready = asyncio.Event()
+        loop.add_reader(fd, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(fd)
         try:

@@ -33,8 +33,8 @@ class KubeletError(Exception):
 class ProcessKubelet:
     """The nodes of a test. A context manager; its methods block.
 
-    ``python``: the interpreter of the environment that python images hold. ``code``: folders of Python packages by
-    name, which these images have too. ``images``: further names (patterns) of python images.
+    ``python``: the interpreter of the environment that python images hold. ``code``: folders of Python
+    packages by name, which these images have too. ``images``: further names (patterns) of python images.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class ProcessKubelet:
         )
 
     def lose_node(self, node: str, how: str = "run") -> None:
-        """No heartbeat, status or log of the node from now on; its pods' processes ``run`` on, are ``frozen``, ``cut`` off
-        the network or ``killed``.
+        """No heartbeat, status or log of the node from now on; its pods' processes ``run`` on, are
+        ``frozen``, ``cut`` off the network or ``killed``.
         """
         self._ask("lose_node", node=node, how=how)
 
@@ -171,8 +171,8 @@ class ProcessKubelet:
     def kill_container(
         self, namespace: str, name: str, container: str | None = None, signal: int = 9, reason: str = ""
     ) -> None:
-        """A signal to its first process (of every container when none is named); SIGKILL takes the whole tree.
-        ``reason``: what the status says of it.
+        """A signal to its first process (of every container when none is named); SIGKILL takes the whole
+        tree. ``reason``: what the status says of it.
         """
         self._ask("kill", namespace=namespace, name=name, container=container, signal=signal, reason=reason)
 
@@ -203,7 +203,9 @@ class ProcessKubelet:
         loss: float = 0.0,
         twice: float = 0.0,
     ) -> None:
-        """Between two pods every packet is late by ``delay`` seconds, and lost or doubled so often (0 to 1)."""
+        """Between two pods every packet is late by ``delay`` seconds, and lost or doubled so often (0 to
+        1).
+        """
         self._ask("flaw", one=one, other=other, delay=delay, loss=loss, twice=twice)
 
     def mend(self, one: tuple[str, str] | None = None) -> None:
@@ -211,8 +213,8 @@ class ProcessKubelet:
         self._ask("mend", one=one)
 
     def facts(self) -> dict[str, Any]:
-        """``host``: this machine as pods see it. ``nodes``, ``pods``: addresses by name. ``limits_memory``, ``freezes``:
-        whether control groups do these here.
+        """``host``: this machine as pods see it. ``nodes``, ``pods``: addresses by name. ``limits_memory``,
+        ``freezes``: whether control groups do these here.
         """
         found: dict[str, Any] = self._ask("facts")
         return found

@@ -1,10 +1,10 @@
 """Images: names that stand for folders of the harness, and what it takes to pull them.
 
-An image is a list of layers (a folder of this machine, where it lies in the container), variables and a default
-command. Every target is an overlay: the container may write, the folders stay as they are.
+An image is a list of layers (a folder of this machine, where it lies in the container), variables and a
+default command. Every target is an overlay: the container may write, the folders stay as they are.
 
-A container sees the system of this machine (``/usr``, and the few files of ``/etc`` that programs need), the layers
-of its image, its volumes, and nothing else: no home, no ``/tmp``, no working copy.
+A container sees the system of this machine (``/usr``, and the few files of ``/etc`` that programs need), the
+layers of its image, its volumes, and nothing else: no home, no ``/tmp``, no working copy.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ETC = (
-    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "group", "gai.conf",
-    "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.gen", "localtime",
-    "login.defs", "mime.types", "networks", "os-release", "passwd", "profile", "protocols", "rpc", "services",
-    "shells", "ssl", "terminfo", "timezone",
+    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "group",
+    "gai.conf", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
+    "locale.gen", "localtime", "login.defs", "mime.types", "networks", "os-release", "passwd", "profile",
+    "protocols", "rpc", "services", "shells", "ssl", "terminfo", "timezone",
 )  # fmt: skip
 """What is taken over from this machine's /etc: no secrets, no names of this machine."""
 
@@ -170,21 +170,25 @@ def _pull_error(name: str, message: str) -> str:
     code = "NotFound" if message == "not found" else "Unknown"
     full = full_name(name)
     return (
-        f'rpc error: code = {code} desc = failed to pull and unpack image "{full}": failed to resolve reference '
-        f'"{full}": {full}: {message}'
+        f'rpc error: code = {code} desc = failed to pull and unpack image "{full}": '
+        f'failed to resolve reference "{full}": {full}: {message}'
     )
 
 
 def python_image(pattern: str, python: Path, folder: Path, code: Mapping[str, Path]) -> Image:
-    """The environment that ``python`` belongs to, at ``/opt/venv`` (first of PATH), its interpreter at ``/opt/python``.
+    """The environment that ``python`` belongs to, at ``/opt/venv`` (first of PATH), its interpreter at
+    ``/opt/python``.
 
-    ``code``: further folders of Python packages by their name under ``/opt/code``; they are on the import path, which
-    is how packages that are installed in editable form come along. ``folder``: where generated files may lie.
+    ``code``: further folders of Python packages by their name under ``/opt/code``; they are on the import
+    path, which is how packages that are installed in editable form come along. ``folder``: where generated
+    files may lie.
     """
-    ask = "import sys,sysconfig;print(sys.base_prefix,sys.prefix,sysconfig.get_path('purelib'),sys.version_info[1],sep='\\n')"
-    told = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=True).stdout.split(
-        "\n"
+    ask = (
+        "import sys, sysconfig;"
+        "print(sys.base_prefix, sys.prefix, sysconfig.get_path('purelib'), sys.version_info[1], sep='\\n')"
     )
+    answer = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=True)
+    told = answer.stdout.splitlines()
     base, prefix, site, minor = Path(told[0]), Path(told[1]), Path(told[2]), told[3]
     packages = f"lib/python3.{minor}/site-packages"
     shutil.rmtree(folder, ignore_errors=True)

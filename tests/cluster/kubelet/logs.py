@@ -1,7 +1,7 @@
 """A container's log: written in the runtimes' format, served as the kubelet does.
 
-A line of the file is ``2026-11-21T15:36:00.123456789Z stdout F text``; P instead of F where the program's line goes
-on in the next one. Never rotated.
+A line of the file is ``2026-11-21T15:36:00.123456789Z stdout F text``; P instead of F where the program's
+line goes on in the next one. Never rotated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Log:
         """Whatever came through the pipe; whole lines go to the file."""
         *whole, rest = (self._partial[stream] + data).split(b"\n")
         mark = f"{stamp_nano(time.time_ns())} {stream} ".encode()
-        lines = []
+        lines: list[bytes] = []
         for line in whole:
             lines += _pieces(mark, line)
         while len(rest) >= LONGEST:

@@ -1,8 +1,8 @@
 """Names of the cluster: which addresses a service name stands for now, and a DNS server that says so.
 
-Like the DNS of a cluster it answers ``svc.ns.svc.cluster.local``, and ``hostname.svc.ns.svc.cluster.local`` for pods
-with a hostname and a subdomain; the search list in a pod's resolv.conf makes ``svc`` and ``svc.ns`` of it. Pods that
-are not ready are left out, unless their service publishes them.
+Like the DNS of a cluster it answers ``svc.ns.svc.cluster.local``, and ``hostname.svc.ns.svc.cluster.local``
+for pods with a hostname and a subdomain; the search list in a pod's resolv.conf makes ``svc`` and ``svc.ns``
+of it. Pods that are not ready are left out, unless their service publishes them.
 """
 
 from __future__ import annotations

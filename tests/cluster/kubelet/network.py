@@ -5,10 +5,10 @@
                   flaw0 (TUN)                 10.K.0.10+  the nodes' own addresses, all on the host
                                               10.K.n.m    pod m of node n
 
-Pods have a /32 and reach each other through the router only, as with a routed CNI, so a fault is a rule of the
-router: packets between two addresses are dropped there (cut), or sent through the TUN device, where the kubelet
-delays, drops or doubles them. That needs no module of the kernel (netem is often not built) and works the same
-everywhere.
+Pods have a /32 and reach each other through the router only, as with a routed CNI, so a fault is a rule of
+the router: packets between two addresses are dropped there (cut), or sent through the TUN device, where the
+kubelet delays, drops or doubles them. That needs no module of the kernel (netem is often not built) and works
+the same everywhere.
 
 Nothing of this is in the host's network but one link and one route, and both go with the router's namespace
 when the kubelet dies.
@@ -24,7 +24,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.cluster.kubelet.processes import Spawned, SpawnFailed, Spawner
+from tests.cluster.kubelet.processes import Spawned, Spawner, SpawnFailed
 
 TUN = "flaw0"
 FLAWED_TABLE = 100
@@ -61,7 +61,9 @@ class Network:
         self.dns_udp: socket.socket
         self.dns_tcp: socket.socket
         self.api: socket.socket | None = None
-        """Listens on the service address of the API server, in the router; whoever accepts it is on the host."""
+        """Listens on the service address of the API server, in the router; whoever accepts it is on the
+        host.
+        """
 
     @property
     def router(self) -> str:
@@ -177,7 +179,9 @@ class Network:
             await self._rule(f"from {pair[0]} to {pair[1]} priority {FLAWED} lookup {FLAWED_TABLE}")
 
     async def mend(self, *addresses: str) -> None:
-        """Take back every fault that names one of these addresses or ranges; all faults when none is given."""
+        """Take back every fault that names one of these addresses or ranges; all faults when none is
+        given.
+        """
         named = {rule for rule in self._rules if not addresses or set(addresses) & set(rule.split())}
         self._rules -= named
         await self._in_router([f"rule del {rule}" for rule in named])

@@ -263,8 +263,8 @@ class Node:
         await self._reachable.wait()
 
     async def lose(self, how: str) -> None:
-        """No heartbeat, no status, no log from here on. ``how``: what becomes of its pods' processes: they ``run`` on,
-        are ``frozen``, ``cut`` off the network, or ``killed`` (the machine died).
+        """No heartbeat, no status, no log from here on. ``how``: what becomes of its pods' processes: they
+        ``run`` on, are ``frozen``, ``cut`` off the network, or ``killed`` (the machine died).
         """
         self.lost = how
         self._reachable.clear()
@@ -313,7 +313,9 @@ class Node:
 
 
 def requests_of(pod: Object) -> dict[str, Fraction]:
-    """What a pod asks of a node: the sum of its containers, or the largest init container where that is more."""
+    """What a pod asks of a node: the sum of its containers, or the largest init container where that is
+    more.
+    """
     spec = pod["spec"]
     total: dict[str, Fraction] = {}
     for container in spec["containers"]:
@@ -341,7 +343,9 @@ def _taint(text: str) -> Object:
 
 
 def parse_node(text: str) -> NodeSpec:
-    """``name:cpu=4,memory=8Gi,nvidia.com/gpu=2,label:zone=a,taint:spot=yes:NoSchedule``. Raises ValueError."""
+    """``name:cpu=4,memory=8Gi,nvidia.com/gpu=2,label:zone=a,taint:spot=yes:NoSchedule``. Raises
+    ValueError.
+    """
     name, _, rest = text.partition(":")
     resources, labels, taints = {}, {}, []
     for part in filter(None, rest.split(",")):

@@ -44,7 +44,8 @@ def obstacle() -> str | None:
         command = ["unshare", "-n", "-m", "-p", "-f", "-i", "-u", "sh", "-c", TRIAL, "trial", folder]
         tried = subprocess.run(command, capture_output=True, text=True)
     if tried.returncode:
-        return f"pods as processes cannot be made here: {(tried.stderr or 'unshare failed').strip().splitlines()[-1]}"
+        last = (tried.stderr or "unshare failed").strip().splitlines()[-1]
+        return f"pods as processes cannot be made here: {last}"
     return None
 
 

@@ -1,8 +1,8 @@
 """One pod: from the moment it is bound to the node until its object is gone.
 
-One task lives the pod's life (volumes, sandbox, init containers, containers, until they are over for good or a stop is
-asked for), one writes its status whenever something changed. What is known of the containers is in ``self.containers``
-alone; the status follows from it (``status.py``).
+One task lives the pod's life (volumes, sandbox, init containers, containers, until they are over for good or
+a stop is asked for), one writes its status whenever something changed. What is known of the containers is in
+``self.containers`` alone; the status follows from it (``status.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.cluster.kubelet.environment import (
 )
 from tests.cluster.kubelet.logs import Log
 from tests.cluster.kubelet.processes import Spawned, SpawnFailed
+from tests.cluster.kubelet.pulls import duration, pulled
 from tests.cluster.kubelet.quantity import quantity
 from tests.cluster.kubelet.run import Program, Run, identity, not_started
 from tests.cluster.kubelet.status import (
@@ -162,7 +163,8 @@ class Pod:
         looking_after = asyncio.create_task(self._look_after())
         try:
             work = asyncio.create_task(self._work())
-            await asyncio.wait({work, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+            stop: asyncio.Future[Any] = self._stop
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 work.cancel()
             with suppress(asyncio.CancelledError):
@@ -170,13 +172,12 @@ class Pod:
             if self._stop.done():
                 order = self._stop.result()
                 self.stopping = True
+                self.sandbox = replace(self.sandbox, **order.sandbox)
                 self.changed()
                 await self._kill_all(order.grace)
-                # Not before: a pod is not over while a container may still run.
-                self.sandbox = replace(self.sandbox, **order.sandbox)
             else:
                 self.stopping = True
-                await self._kill_all(float(self.spec.get("terminationGracePeriodSeconds") or 30))
+                await self._kill_all(self._grace())
             await self._tear_down()
             self.changed()
             await self._deleted.wait()
@@ -220,7 +221,12 @@ class Pod:
         except TimeoutError:
             message = "Pod was active on the node longer than the specified deadline"
             self.event("Normal", "DeadlineExceeded", message)
-            self.stop(Stop(30.0, {"phase": "Failed", "reason": "DeadlineExceeded", "message": message}))
+            told = {"phase": "Failed", "reason": "DeadlineExceeded", "message": message}
+            self.stop(Stop(self._grace(), told))
+
+    def _grace(self) -> float:
+        seconds = self.spec.get("terminationGracePeriodSeconds")
+        return 30.0 if seconds is None else float(seconds)
 
     def _deadline(self) -> float | None:
         seconds = self.spec.get("activeDeadlineSeconds")
@@ -298,7 +304,9 @@ class Pod:
             self._sandbox_process = None
 
     async def _look_after(self) -> None:
-        """While it runs: the files of ConfigMaps and the like are as their sources, empty folders within limits."""
+        """While it runs: the files of ConfigMaps and the like are as their sources, empty folders within
+        limits.
+        """
         volumes = self.spec.get("volumes") or []
         written = any(kind in volume for volume in volumes for kind in WRITTEN if kind != "projected")
         limits = [
@@ -357,17 +365,19 @@ class Pod:
                     f"Back-off restarting failed container {name} in pod {self.where}",
                     spec,
                 )
-                text = f"back-off {_duration(wait)} restarting failed container={name} pod={self.where}"
-                self._set(name, state=waiting("CrashLoopBackOff", text), last={"terminated": ended})
+                text = f"back-off {duration(wait)} restarting failed container={name} pod={self.where}"
+                self.set(name, state=waiting("CrashLoopBackOff", text), last={"terminated": ended})
                 await asyncio.sleep(wait)
             failures += 1
             last = {"terminated": ended}
-            self._set(name, last=last, restarts=self.containers[name].restarts + 1, quiet=True)
+            self.set(name, last=last, restarts=self.containers[name].restarts + 1, quiet=True)
 
     async def _start(self, spec: Object) -> Run | None:
-        """Pull, configure, start. None when the program could not be started: then the container is terminated."""
+        """Pull, configure, start. None when the program could not be started: then the container is
+        terminated.
+        """
         name = spec["name"]
-        image = await self._pulled(spec)
+        image = await pulled(self, spec)
         while True:
             try:
                 program = await self._program(spec, image)
@@ -376,18 +386,18 @@ class Pod:
                 break
             except ConfigError as error:
                 self.event("Warning", "Failed", f"Error: {error}", spec)
-                self._set(name, state=waiting("CreateContainerConfigError", str(error)))
+                self.set(name, state=waiting("CreateContainerConfigError", str(error)))
                 await asyncio.sleep(self.kubelet.settings.config)
             except SpawnFailed as error:
                 text, ended = not_started(error)
                 self.event("Warning", "Failed", f"Error: {text}", spec)
-                self._set(name, state={"terminated": ended}, container_id=ended["containerID"])
+                self.set(name, state={"terminated": ended}, container_id=ended["containerID"])
                 return None
         self.runs[name] = run
         self.logs.setdefault(name, {})[run.container_id] = run.log
         self.event("Normal", "Started", "Container started", spec)
         started = "startupProbe" not in spec
-        self._set(
+        self.set(
             name,
             state={"running": {"startedAt": stamp(run.started_at)}},
             container_id=run.container_id,
@@ -402,7 +412,7 @@ class Pod:
             probing.cancel()
             ended = over.result()
             is_done = self.containers[name].is_init and ended["exitCode"] == 0
-            self._set(name, state={"terminated": ended}, ready=is_done, started=False)
+            self.set(name, state={"terminated": ended}, ready=is_done, started=False)
 
         run.over.add_done_callback(at_end)
         if hook := ((spec.get("lifecycle") or {}).get("postStart") or {}).get("exec"):
@@ -448,54 +458,6 @@ class Pod:
         except ConnectionError as error:
             raise ConfigError(str(error)) from error
 
-    async def _pulled(self, spec: Object) -> images.Image:
-        """The image, once it is there; the back-off and its words are the kubelet's."""
-        name, registry = spec["image"], self.kubelet.images
-        policy = spec.get("imagePullPolicy", "IfNotPresent")
-        failures, trouble = 0, ""
-        while True:
-            if not images.is_valid(name):
-                text = f'Failed to apply default image tag "{name}": couldn\'t parse image name "{name}": invalid reference format'
-                self.event("Warning", "InspectFailed", text, spec)
-                self.event("Warning", "Failed", "Error: InvalidImageName", spec)
-                self._set(spec["name"], state=waiting("InvalidImageName", text))
-                await asyncio.sleep(self.kubelet.settings.pull.longest)
-                continue
-            here = registry.is_present(self.node.name, name)
-            known = registry.known(name)
-            if policy != "Always" and here and known is not None:
-                text = f'Container image "{name}" already present on machine and can be accessed by the pod'
-                self.event("Normal", "Pulled", text, spec)
-                return known
-            if policy == "Never":
-                text = f'Container image "{name}" is not present with pull policy of Never'
-                self.event("Warning", "ErrImageNeverPull", text, spec)
-                self.event("Warning", "Failed", "Error: ErrImageNeverPull", spec)
-                self._set(spec["name"], state=waiting("ErrImageNeverPull", text))
-                await asyncio.sleep(self.kubelet.settings.pull.longest)
-                continue
-            self.event("Normal", "Pulling", f'Pulling image "{name}"', spec)
-            began = time.monotonic()
-            try:
-                image = await registry.pull(self.node.name, name)
-            except images.PullFailed as error:
-                failures, trouble = failures + 1, str(error)
-            else:
-                took = _duration(time.monotonic() - began)
-                text = f'Successfully pulled image "{name}" in {took} ({took} including waiting). Image size: 1 bytes.'
-                self.event("Normal", "Pulled", text, spec)
-                return image
-            self.event("Warning", "Failed", f'Failed to pull image "{name}": {trouble}', spec)
-            self.event("Warning", "Failed", "Error: ErrImagePull", spec)
-            self._set(spec["name"], state=waiting("ErrImagePull", trouble))
-            wait = self.kubelet.settings.pull.wait(failures)
-            await asyncio.sleep(wait / 2)  # until the next look at the pod, which finds the back-off
-            self.event("Normal", "BackOff", f'Back-off pulling image "{name}"', spec)
-            self.event("Warning", "Failed", "Error: ImagePullBackOff", spec)
-            text = f'Back-off pulling image "{name}": ErrImagePull: {trouble}'
-            self._set(spec["name"], state=waiting("ImagePullBackOff", text))
-            await asyncio.sleep(wait / 2)
-
     async def _kill_all(self, grace: float) -> None:
         """Stop what still runs: the main containers together, then the sidecars, last first."""
         sidecars = [c.name for c in self.containers.values() if c.is_sidecar]
@@ -518,7 +480,7 @@ class Pod:
 
     async def _before_stop(self, run: Run, hook: Object, grace: float) -> None:
         if "exec" in hook:
-            code, text = await run.execute_quietly(self.kubelet.spawner, hook["exec"]["command"], grace)
+            code, _ = await run.execute_quietly(self.kubelet.spawner, hook["exec"]["command"], grace)
             if code != 0:
                 self.event("Warning", "FailedPreStopHook", "PreStopHook failed", run.spec)
         elif "sleep" in hook:
@@ -527,8 +489,7 @@ class Pod:
 
     def restart(self, name: str, why: str) -> None:
         """A liveness or startup probe gave up on it."""
-        grace = float(self.spec.get("terminationGracePeriodSeconds") or 30)
-        self._killing = asyncio.create_task(self._kill(name, grace, why))
+        self._killing = asyncio.create_task(self._kill(name, self._grace(), why))
 
     # --- what it knows --------------------------------------------------------------------------------------
 
@@ -553,7 +514,7 @@ class Pod:
 
     # --- its status -----------------------------------------------------------------------------------------
 
-    def _set(self, name: str, *, quiet: bool = False, **changes: Any) -> None:
+    def set(self, name: str, *, quiet: bool = False, **changes: Any) -> None:
         """``quiet``: another change follows at once, the status can wait for it."""
         self.containers[name] = replace(self.containers[name], **changes)
         if not quiet:
@@ -617,6 +578,17 @@ def _as_patch(status: Object) -> Object:
 def _taken_over(fresh: Container, before: Object) -> Container:
     """A container of which the API server has a status from before this kubelet: its process is gone."""
     state, last = before.get("state") or {}, before.get("lastState") or {}
+    known = replace(
+        fresh,
+        last=last,
+        restarts=before["restartCount"],
+        image=before["image"],
+        image_id=before["imageID"],
+        container_id=before.get("containerID", ""),
+    )
+    if "terminated" in state:
+        ended = state["terminated"]
+        return replace(known, state=state, ready=known.is_init and ended["exitCode"] == 0)
     if "running" in state:
         lost = {
             "exitCode": 137,
@@ -625,16 +597,5 @@ def _taken_over(fresh: Container, before: Object) -> Container:
             "startedAt": None,
             "finishedAt": None,
         }
-        return replace(
-            fresh, state={"terminated": lost}, restarts=before["restartCount"], is_init=fresh.is_init
-        )
-    if "terminated" in state:
-        return replace(fresh, state=state, last=last, restarts=before["restartCount"])
-    return replace(fresh, last=last, restarts=before["restartCount"])
-
-
-def _duration(seconds: float) -> str:
-    """As Go prints one."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+        return replace(known, state={"terminated": lost})
+    return known

@@ -1,4 +1,6 @@
-"""The kubelet's side of the spawner: ask for a sandbox, a container, an exec; hear of its start and its end."""
+"""The kubelet's side of the spawner: ask for a sandbox, a container, an exec; hear of its start and its
+end.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,9 @@ class Spawner:
         return self.process.pid
 
     def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> Spawned:
-        """Have a child forked for this request. The caller's descriptors are copied; they stay the caller's."""
+        """Have a child forked for this request. The caller's descriptors are copied; they stay the
+        caller's.
+        """
         memory = os.memfd_create("request")
         ours, theirs = socket.socketpair()
         try:
@@ -143,7 +147,9 @@ class Spawner:
         return Spawned(ours)
 
     async def ip(self, batch: Sequence[str], *, pid: int = 0, force: bool = False) -> None:
-        """Commands of `ip` in the network namespace of a process (0: the kubelet's own). Raises SpawnFailed."""
+        """Commands of `ip` in the network namespace of a process (0: the kubelet's own). Raises
+        SpawnFailed.
+        """
         asked = self.ask({"kind": "ip", "pid": pid, "batch": list(batch), "force": force})
         await asked.begun("done")
         asked.close()
@@ -155,9 +161,9 @@ class Spawner:
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, channel: socket.socket) -> None:
-    ready = loop.create_future()
-    loop.add_reader(channel.fileno(), lambda: ready.done() or ready.set_result(None))
+    ready = asyncio.Event()
+    loop.add_reader(channel.fileno(), ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         loop.remove_reader(channel.fileno())

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.cluster.kubelet import images
+from tests.cluster.kubelet.cgroups import Cgroup
 from tests.cluster.kubelet.environment import ConfigError, expanded
 from tests.cluster.kubelet.logs import Log
-from tests.cluster.kubelet.processes import Exit, Spawned, SpawnFailed, Spawner
+from tests.cluster.kubelet.processes import Exit, Spawned, Spawner, SpawnFailed
 from tests.cluster.kubelet.quantity import quantity
 from tests.cluster.kubelet.status import EPOCH, stamp
 
@@ -48,6 +49,7 @@ class Run:
 
     def __init__(self, spec: Object, program: Program, folder: Path, log: Log) -> None:
         self.spec, self.program, self.folder, self.log = spec, program, folder, log
+        self.cgroup: Cgroup
         self.container_id = new_id()
         self.started_at = 0.0
         self.killed_as = ""
@@ -197,8 +199,8 @@ class Run:
 def not_started(error: SpawnFailed) -> tuple[str, Object]:
     """The message and the ``terminated`` state of a container whose program could not be run."""
     text = (
-        "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create "
-        f"failed: unable to start container process: error during container init: {error}"
+        "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
+        f"runc create failed: unable to start container process: error during container init: {error}"
     )
     return text, {
         "exitCode": 128,

@@ -159,7 +159,8 @@ class Server:
         request.writer.write(head.encode())
         await request.writer.drain()
         sending = asyncio.create_task(_send(request, log, wanted))
-        # A reader that goes away must not leave a follower behind; nothing else is expected from it meanwhile.
+        # A reader that goes away must not leave a follower behind; nothing else is expected from it
+        # meanwhile.
         leaving = asyncio.create_task(request.reader.read(1))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)

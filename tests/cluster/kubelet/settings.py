@@ -1,4 +1,6 @@
-"""How long this kubelet waits for what: the real one's times divided, so that a test need not sit them out."""
+"""How long this kubelet waits for what: the real one's times divided, so that a test need not sit them
+out.
+"""
 
 from __future__ import annotations
 

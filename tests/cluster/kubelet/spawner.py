@@ -1,9 +1,10 @@
 """The process that forks sandboxes and containers: small, single-threaded, of the standard library alone.
 
-A kubelet is full of open sockets and half-done coroutines; a fork of it that then unshares namespaces would be
-slow and wrong. So one spawner is started beside it and asked, by a packet on a socket, for
+A kubelet is full of open sockets and half-done coroutines; a fork of it that then unshares namespaces would
+be slow and wrong. So one spawner is started beside it and asked, by a packet on a socket, for
 
-- a **router**: the network namespace that all pods hang on, with its devices; sends back listening sockets and
+- a **router**: the network namespace that all pods hang on, with its devices; sends back listening sockets
+and
   the TUN device as file descriptors;
 - a **sandbox**: the network, IPC, UTS and mount namespace of one pod. Its memory-backed volumes are mounted
   here, so that they live as long as the pod and no longer;
@@ -36,6 +37,7 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 from typing import Any, NoReturn
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -49,9 +51,12 @@ PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
-# What a container runtime leaves to a container that asks for nothing: chown, dac_override, fowner, fsetid, kill,
-# setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot, mknod, audit_write, setfcap.
+# What a container runtime leaves to a container that asks for nothing: chown, dac_override, fowner, fsetid,
+# kill, setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot, mknod, audit_write, setfcap.
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
+
+LONGEST_CHAIN = 40
+"""Links that may lead to one another, as in the kernel."""
 
 Request = dict[str, Any]
 
@@ -202,8 +207,7 @@ def ip(commands: list[str], force: bool = False) -> None:
 
 def sysctl(name: str, value: str, *, optional: bool = False) -> None:
     try:
-        with open(f"/proc/sys/net/{name}", "w") as file:  # noqa: PTH123
-            file.write(value)
+        Path(f"/proc/sys/net/{name}").write_text(value)
     except OSError:
         if not optional:
             raise
@@ -327,12 +331,12 @@ def missing(error: OSError, request: Request) -> str:
 def find(program: str, path: str) -> str:
     """The file that a container runtime would run for this name."""
     if "/" in program:
-        os.stat(program)
+        Path(program).stat()
         return program
     for folder in path.split(":"):
         candidate = f"{folder or '.'}/{program}"
         try:
-            mode = os.stat(candidate).st_mode
+            mode = Path(candidate).stat().st_mode
         except OSError:
             continue
         if stat.S_ISREG(mode) and os.access(candidate, os.X_OK):
@@ -345,7 +349,7 @@ def enter_folder(path: str) -> None:
     try:
         os.chdir(path)
     except FileNotFoundError:
-        os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        Path(path).mkdir(parents=True, exist_ok=True)
         os.chdir(path)
 
 
@@ -375,21 +379,21 @@ def build_root(request: Request) -> None:
         mount("none", root, "", MS_REMOUNT | MS_BIND | MS_RDONLY)
     os.chdir(root)
     old = f"{root}/.old"
-    os.makedirs(old, exist_ok=True)  # noqa: PTH103
+    Path(old).mkdir(exist_ok=True)
     if libc.syscall(PIVOT_ROOT[os.uname().machine], root.encode(), old.encode()) != 0:
         raise failure("pivot_root")
     os.chdir("/")
     if libc.umount2(b"/.old", MNT_DETACH) != 0:
         raise failure("umount /.old")
-    os.rmdir("/.old")  # noqa: PTH106
+    Path("/.old").rmdir()
 
 
 def mount_bind(root: str, spec: Request) -> None:
     source = spec["source"]
     if spec.get("make") and not os.path.lexists(source):
-        os.makedirs(source, exist_ok=True)  # noqa: PTH103
-        os.chmod(source, 0o777)  # noqa: PTH101
-    target = place(root, spec["target"], is_file=not os.path.isdir(source))  # noqa: PTH112
+        Path(source).mkdir(parents=True, exist_ok=True)
+        Path(source).chmod(0o777)
+    target = place(root, spec["target"], is_file=not Path(source).is_dir())
     mount(source, target, "", MS_BIND | MS_REC)
     if spec.get("readonly"):
         mount("none", target, "", MS_REMOUNT | MS_BIND | MS_RDONLY)
@@ -397,7 +401,7 @@ def mount_bind(root: str, spec: Request) -> None:
 
 def mount_overlay(root: str, spec: Request) -> None:
     for folder in (spec["upper"], spec["work"]):
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        Path(folder).mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={':'.join(spec['lower'])},upperdir={spec['upper']},workdir={spec['work']}"
     mount("overlay", place(root, spec["target"]), "overlay", 0, options)
 
@@ -421,47 +425,50 @@ def mount_dev(root: str, spec: Request) -> None:
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY))
         mount(f"/dev/{name}", f"{dev}/{name}", "", MS_BIND)
-    for name, target in (
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-    ):
-        os.symlink(target, f"{dev}/{name}")  # noqa: PTH211
-    os.symlink("/proc/self/fd/2", f"{dev}/stderr")  # noqa: PTH211
-    os.symlink("pts/ptmx", f"{dev}/ptmx")  # noqa: PTH211
-    os.mkdir(f"{dev}/pts")  # noqa: PTH102
+    links = {
+        "fd": "/proc/self/fd",
+        "stdin": "/proc/self/fd/0",
+        "stdout": "/proc/self/fd/1",
+        "stderr": "/proc/self/fd/2",
+        "ptmx": "pts/ptmx",
+    }
+    for name, target in links.items():
+        Path(dev, name).symlink_to(target)
+    Path(dev, "pts").mkdir()
     mount("devpts", f"{dev}/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
 
 
 def place(root: str, target: str, *, is_file: bool = False) -> str:
-    """Where a target of the container lies on the host, made where missing. Links are followed inside the root.
+    """Where a target of the container lies on the host, made where missing. Links are followed inside the
+    root.
 
     ``/var/run`` is an absolute link to ``/run``: followed plainly it would lead out of the container.
     """
-    done, left, hops = root, [part for part in target.split("/") if part], 0
+    top = Path(root)
+    done, left, hops = top, [part for part in target.split("/") if part], 0
     while left:
         part = left.pop(0)
         if part == ".":
             continue
         if part == "..":
-            done = done if done == root else os.path.dirname(done)  # noqa: PTH120
+            done = done if done == top else done.parent
             continue
-        path = f"{done}/{part}"
-        if os.path.islink(path):  # noqa: PTH114
+        path = done / part
+        if path.is_symlink():
             hops += 1
-            if hops > 40:
+            if hops > LONGEST_CHAIN:
                 raise Trouble(f"too many links in {target}")
-            to = os.readlink(path)  # noqa: PTH115
+            to = str(path.readlink())
             left = [p for p in to.split("/") if p] + left
-            done = root if to.startswith("/") else done
+            done = top if to.startswith("/") else done
             continue
-        if not os.path.exists(path):  # noqa: PTH110
+        if not path.exists():
             if left or not is_file:
-                os.mkdir(path)  # noqa: PTH102
+                path.mkdir()
             else:
-                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+                path.touch()
         done = path
-    return done
+    return str(done)
 
 
 # --- the kernel --------------------------------------------------------------------------------------------
@@ -483,7 +490,9 @@ def setns(fd: int, kind: int = 0) -> None:
 
 
 def enter(pid: int, names: tuple[str, ...]) -> None:
-    """Join these namespaces of a process; all are opened first, since /proc is out of sight after the last."""
+    """Join these namespaces of a process; all are opened first, since /proc is out of sight after the
+    last.
+    """
     fds = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
     for fd in fds:
         setns(fd)

@@ -1,13 +1,13 @@
 """A pod's status as a kubelet writes it: values in, values out.
 
-What the kubelet knows of a container is a ``Container``; the status of the pod follows from these and the few facts
-in ``Sandbox``; nothing of it is remembered elsewhere but the times at which conditions turned.
+What the kubelet knows of a container is a ``Container``; the status of the pod follows from these and the few
+facts in ``Sandbox``; nothing of it is remembered elsewhere but the times at which conditions turned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,8 +81,8 @@ def stamp_micro(when: float) -> str:
 
 
 def should_restart(pod: Object, name: str, code: int) -> bool:
-    """Whether a container that ended with this code is started again: the container's own rules and policy, where
-    it has some, before the pod's.
+    """Whether a container that ended with this code is started again: the container's own rules and policy,
+    where it has some, before the pod's.
     """
     spec = pod["spec"]
     container = next(
@@ -134,6 +134,9 @@ def status_of(
     pod: Object, containers: Sequence[Container], sandbox: Sandbox, now: float, *, stopping: bool = False
 ) -> Object:
     """The whole status. Times of conditions that did not turn are taken from the pod's present ones."""
+    if sandbox.phase and any(c.running for c in containers):
+        # Decided, but not told yet: a pod is not over while a container may still run.
+        sandbox = replace(sandbox, phase="", reason="", message="", conditions=())
     phase = sandbox.phase or phase_of(pod, containers, stopping=stopping)
     status: Object = {
         "phase": phase,

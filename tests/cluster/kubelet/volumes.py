@@ -1,7 +1,7 @@
 """Volumes of pods as folders: ConfigMaps, Secrets, projections, empty folders, claims.
 
-ConfigMaps, Secrets, projected and downward volumes are written as the kubelet writes them: files behind the link
-``..data``, which turns to a new folder as a whole when the content changes.
+ConfigMaps, Secrets, projected and downward volumes are written as the kubelet writes them: files behind the
+link ``..data``, which turns to a new folder as a whole when the content changes.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Volumes:
         )
         if claim is None:
             raise VolumeError(volume["name"], f'persistentvolumeclaim "{name}" not found')
-        bound = claim["spec"].get("volumeName")
+        bound: str = claim["spec"].get("volumeName", "")
         if not bound or (claim.get("status") or {}).get("phase") != "Bound":
             raise VolumeError(volume["name"], f'persistentvolumeclaim "{name}" is not bound')
         folder = self._claims / bound
