@@ -28,7 +28,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -296,14 +296,19 @@ class ControlPlane(Cluster):
         return self._keeper
 
     def _start_all(self) -> None:
-        started: set[str] = set()
-        others = list(self.parts)
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            while others:
-                now = [component for component in others if started.issuperset(component.needs)]
-                list(pool.map(self._bring_up, now))
-                started.update(component.name for component in now)
-                others = [component for component in others if component not in now]
+        coming: dict[str, Future[None]] = {}
+
+        def after_its_needs(component: Component) -> None:
+            for need in component.needs:
+                coming[need].result()
+            self._bring_up(component)
+
+        # One thread for each, as they wait for each other.
+        with ThreadPoolExecutor(max_workers=len(self.parts)) as pool:
+            for component in self.parts:
+                coming[component.name] = pool.submit(after_its_needs, component)
+        for future in coming.values():
+            future.result()
 
     def _bring_up(self, component: Component) -> None:
         began = time.monotonic()
