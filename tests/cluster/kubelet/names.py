@@ -145,6 +145,8 @@ def answered(query: bytes, names: Names) -> bytes:
         at += 1 + query[at]
         if at >= len(query):
             return b""
+    if len(query) < at + 5:
+        return b""
     kind, klass = struct.unpack(">HH", query[at + 1 : at + 5])
     question = query[12 : at + 5]
     found = names.addresses(".".join(labels)) if klass == IN else None
