@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import shutil
 import sys
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 
 from tests.cluster import components
 from tests.cluster.build import Unavailable, ensure
@@ -23,24 +24,35 @@ def main(arguments: list[str]) -> int:
         "build", help="build what is not built yet (the first time some 14 minutes on 2 cores)"
     )
     build.add_argument("components", nargs="*", help="default: all")
-    build.set_defaults(run=run_build)
+    build.set_defaults(run=run_build, changes=False)
     up = verbs.add_parser("up", help="start the cluster, or tell where it runs")
     up.add_argument("components", nargs="*", help="default: all that can be built here")
-    up.set_defaults(run=run_up)
+    up.set_defaults(run=run_up, changes=True)
     down = verbs.add_parser("down", help="stop the cluster and remove all that is in it")
     down.add_argument(
         "--keep", action="store_true", help="keep its objects and its address for the next `up`"
     )
-    down.set_defaults(run=run_down)
-    verbs.add_parser("status", help="what runs, and where").set_defaults(run=run_status)
+    down.set_defaults(run=run_down, changes=True)
+    status = verbs.add_parser("status", help="what runs, and where")
+    status.set_defaults(run=run_status, changes=False)
     options = parser.parse_args(arguments)
     try:
-        return int(options.run(options))
+        with alone() if options.changes else nullcontext():
+            return int(options.run(options))
     except (PlaneError, Unavailable, LookupError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Two that start or stop the cluster at once take turns."""
+    STATE.parent.mkdir(exist_ok=True)
+    with STATE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def tell(line: str) -> None:

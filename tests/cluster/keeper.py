@@ -5,7 +5,7 @@
 It knows nothing of Kubernetes. Clients send one JSON object per line to the socket and get one back
 (``Keeper`` below is the client). With a PID it ends, with all its children, once that is no longer its
 parent: a plane of a test run that was killed leaves nothing behind. Should the keeper itself be killed, the
-kernel kills its children (Linux).
+kernel kills its children. That needs Linux.
 
 The folder of the socket is the keeper's, and goes when it ends.
 
@@ -140,13 +140,11 @@ class _Server:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.since: dict[str, float] = {}
         self.libc = ctypes.CDLL(None, use_errno=True)
-        self.linux = sys.platform == "linux"
         self.ending = False
 
     def run(self) -> None:
-        if self.linux:
-            # What a component started and left behind comes to us, and ends with us.
-            self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # What a component started and left behind comes to us, and ends with us.
+        self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         listener = socket.socket(socket.AF_UNIX)
@@ -199,7 +197,7 @@ class _Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=self._die_with_me if self.linux else None,
+                preexec_fn=self._die_with_me,
             )
         self.since[name] = time.time()
         return {"pid": self.children[name].pid}

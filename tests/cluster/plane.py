@@ -25,6 +25,7 @@ import shutil
 import signal
 import socket
 import ssl
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -423,6 +424,8 @@ class ControlPlane(Cluster):
 
 def obstacle(component: Component) -> str | None:
     """Why this component cannot be started here now; None when it can."""
+    if sys.platform != "linux":
+        return "a control plane of ours needs Linux, which lets no process outlive the tests"
     if reason := (component.build and why_not(component.build)) or component.obstacle():
         return reason
     if component.fixed_port and not _is_free(component.fixed_port):

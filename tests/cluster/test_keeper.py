@@ -16,6 +16,8 @@ import pytest
 from tests.cluster.api import until
 from tests.cluster.keeper import Keeper, KeeperGone
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the keeper needs Linux")
+
 ENVIRON = {"PATH": os.environ["PATH"]}
 # Two processes, of which the second would stay when only the first is killed.
 FAMILY = ["sh", "-c", "sleep 1000 & echo $! > child; wait"]
@@ -92,7 +94,6 @@ def test_its_end_is_the_end_of_all(keeper: Keeper, tmp_path: Path) -> None:
         keeper.status()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel kills children of the dead on Linux alone")
 def test_a_keeper_killed_takes_its_children_along(keeper: Keeper, tmp_path: Path) -> None:
     pid = start(keeper, "a", ["sleep", "1000"], tmp_path)
     os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
