@@ -21,7 +21,9 @@ class ClusterFacts:
     whose PodGroups it makes by itself (``coscheduling``, ``volcano``); None: not known.
     ``schedulers``: gang scheduler -> the ``schedulerName`` under which it was found at work.
     The rest is what whoever set up the place says: namespace, the image of jobs that name none, the service
-    account of members, the node label that tells the GPU.
+    account of members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave them
+    open; and ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
+    `allaboard.pairing.check_place` says what cannot be meant.
     """
 
     kinds: frozenset[str] | None = None
@@ -31,6 +33,9 @@ class ClusterFacts:
     image: str | None = None
     service_account: str | None = None
     gpu_label: str = GPU_LABEL
+    gang: str | None = None
+    engine: str | None = None
+    secrets: tuple[str, ...] = ()
 
     def serves(self, kind: str) -> bool | None:
         """Whether ``group/version/Kind`` is served; None: not known."""
@@ -42,11 +47,18 @@ ASSUMED = ClusterFacts()
 
 def of_place(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
     """What the settings of a place say: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
-    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``. The cluster is not asked.
+    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and
+    ``ALLABOARD_ENGINE`` (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``:
+    Secrets whose keys become variables of every member, which is how a job that names no place finds the
+    store's). The cluster is not asked.
     """
+    secrets = (name.strip() for name in environ.get("ALLABOARD_SECRETS", "").split(","))
     return ClusterFacts(
         namespace=namespace or environ.get("ALLABOARD_NAMESPACE") or "default",
         image=environ.get("ALLABOARD_IMAGE") or None,
         service_account=environ.get("ALLABOARD_SERVICE_ACCOUNT") or None,
         gpu_label=environ.get("ALLABOARD_GPU_LABEL") or GPU_LABEL,
+        gang=environ.get("ALLABOARD_GANG") or None,
+        engine=environ.get("ALLABOARD_ENGINE") or None,
+        secrets=tuple(name for name in secrets if name),
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 JOB_NAME_MAX = 40
 OBJECT_NAME_MAX = 50
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _HASH_LENGTH = 8
 
 
@@ -28,6 +29,13 @@ def why_not_a_job_name(name: str) -> str | None:
             f"{name!r} is not a legal name; use lower-case letters, digits and '-', "
             "beginning with a letter and not ending with '-'"
         )
+    return None
+
+
+def why_not_an_object_name(name: str) -> str | None:
+    """None for what may be the name of a Secret or a claim, else the reason."""
+    if len(name) > 253 or not _OBJECT_NAME.fullmatch(name):
+        return f"{name!r} is no name of an object; use lower-case letters, digits, '-' and '.'"
     return None
 
 

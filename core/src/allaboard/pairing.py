@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from allaboard import marks, units
-from allaboard.engines import ENGINES, Engine
+from allaboard.engines import ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
 from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.gangs import GANGS, Gang
 from allaboard.gangs.base import GangPlan
-from allaboard.names import nearest, one_of
+from allaboard.names import nearest, one_of, why_not_an_object_name
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
     from allaboard.job import TrainingJob
@@ -100,13 +100,15 @@ def plan_gang(
     refused.
     """
     written = job.get("gang") or {}
-    asked = written.get("scheduler", AUTO)
+    own = written.get("scheduler", AUTO)
+    asked = own if own != AUTO else facts.gang or AUTO
     name = choose(engine, layout.total, facts) if asked == AUTO else asked
     gang = GANGS[name]
     found = pair(engine, gang, facts)
     if found.how == "refused":
         what = f"{engine.NAME} with {name}: {found.reason}"
-        raise BadInput(f"job {job.name!r} cannot run on this cluster:", [Problem("gang.scheduler", what)])
+        where = "gang.scheduler" if asked == own else "ALLABOARD_GANG"
+        raise BadInput(f"job {job.name!r} cannot run on this cluster:", [Problem(where, what)])
     plan = GangPlan(
         gang=name,
         how=found.how,
@@ -135,9 +137,41 @@ def _notes(written: Mapping[str, Any], gang: Gang, facts: ClusterFacts, asked: s
         yield "this cluster has no gang scheduler that is known: members start one by one"
 
 
-def name_problems(name: Any) -> Iterator[Problem]:
+def name_problems(name: Any, path: str = "gang.scheduler") -> Iterator[Problem]:
     """What is wrong with a gang scheduler's name."""
-    known = [AUTO, *GANGS]
+    yield from _unknown(path, name, [AUTO, *GANGS])
+
+
+def _unknown(path: str, name: Any, known: list[str]) -> Iterator[Problem]:
     if name not in known:
         hint = nearest(str(name), known)
-        yield Problem("gang.scheduler", f"{name!r} is not known; known: {one_of(known)}", hint)
+        yield Problem(path, f"{name!r} is not known; known: {one_of(known)}", hint)
+
+
+# What the place says for jobs that do not.
+
+
+def check_place(facts: ClusterFacts) -> None:
+    """Raises BadInput for what the place says and nobody can mean."""
+    problems = [
+        *name_problems(facts.gang or AUTO, "ALLABOARD_GANG"),
+        *_unknown("ALLABOARD_ENGINE", facts.engine or AUTO, [AUTO, *ENGINES]),
+        *(Problem("ALLABOARD_SECRETS", why) for n in facts.secrets if (why := why_not_an_object_name(n))),
+    ]
+    if problems:
+        raise BadInput("this place says what cannot be (ALLABOARD_*, or its connection):", problems)
+
+
+def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
+    """The engine of a checked job at this place: the job's own; where it leaves that open, the place's, if
+    it runs the job's framework. Raises BadInput for what that engine objects to.
+    """
+    check_place(facts)
+    usual = engine_of(job)
+    engine = ENGINES.get(facts.engine or AUTO, usual)
+    if job.get("engine", AUTO) != AUTO or engine.FRAMEWORK != usual.FRAMEWORK:
+        return usual
+    objections = engine.objections(job.as_mapping()) if engine is not usual else ()
+    if problems := [p for p in objections if p.severity == "error"]:
+        raise BadInput(f"job {job.name!r} cannot run as {engine.NAME} (ALLABOARD_ENGINE):", problems)
+    return engine

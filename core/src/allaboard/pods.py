@@ -33,6 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allaboard.errors import Problem
+from allaboard.names import why_not_an_object_name
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.facts import ClusterFacts
@@ -67,7 +68,6 @@ _ONE_SOURCE = frozenset({"volumes", "env"})
 """Items that have one source of several: the patch's fields alone are kept, or there would be two."""
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _MIG = re.compile(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?")
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class Shape(Protocol):
@@ -104,7 +104,7 @@ def pod_template(
         "command": list(group.command),
         **({"workingDir": CODE_FOLDER} if code else {}),
         "env": _environment(layout, group, engine),
-        **_secret_environment(job),
+        **_secret_environment(job, facts),
         **_resources(group.needs),
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -141,9 +141,11 @@ def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, 
     return [index, *written, *theirs]
 
 
-def _secret_environment(job: TrainingJob) -> dict[str, Any]:
-    found = [{"secretRef": {"name": s["name"]}} for s in job.get("secrets", ()) if s.get("env")]
-    return {"envFrom": found} if found else {}
+def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]:
+    """The place's secrets first: of a key that is in several, the last one's value stands."""
+    own = [s["name"] for s in job.get("secrets", ()) if s.get("env")]
+    names = [*(name for name in dict.fromkeys(facts.secrets) if name not in own), *own]
+    return {"envFrom": [{"secretRef": {"name": name}} for name in names]} if names else {}
 
 
 def gpu_resource(needs: Needs) -> str:
@@ -383,8 +385,8 @@ def _own_image(job: TrainingJob, engine: Shape) -> bool:
 
 
 def _name_problems(at: str, name: str | None) -> Iterator[Problem]:
-    if name is not None and (len(name) > 253 or not _OBJECT_NAME.fullmatch(name)):
-        yield Problem(at, f"{name!r} is no name of an object; use lower-case letters, digits, '-' and '.'")
+    if name is not None and (why := why_not_an_object_name(name)):
+        yield Problem(at, why)
 
 
 def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:

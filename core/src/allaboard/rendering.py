@@ -22,7 +22,7 @@ from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout
-from allaboard.pairing import plan_gang
+from allaboard.pairing import check_place, plan_gang
 from allaboard.units import show_bytes
 
 CODE_LIMIT = 2**20
@@ -58,11 +58,12 @@ def render(
     spec_hash: str,
     code: Mapping[str, bytes] | None = None,
 ) -> Rendered:
-    """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by the
-    engine that it names; ``launch``: the uid of the attempt (`marks.launch_uid`); ``spec_hash``: of the job
+    """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by its
+    engine at this place (`allaboard.pairing.engine_for`); ``launch``: the uid of the attempt (`marks.launch_uid`); ``spec_hash``: of the job
     as its author wrote it; ``code``: path -> content of the files that it ships. Raises BadInput with all
     problems.
     """
+    check_place(facts)
     engine = ENGINES[layout.engine]
     files = _normal(code or {})
     plan, notes = plan_gang(job, layout, engine, facts)

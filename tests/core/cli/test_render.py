@@ -78,6 +78,32 @@ def test_the_settings_of_the_place(ab: Terminal) -> None:
     assert template["spec"]["containers"][0]["image"] == "lab/default:2"
 
 
+def test_the_place_says_gang_and_secrets_for_jobs_that_do_not(ab: Terminal) -> None:
+    file = a_job_file(ab, JOB + "secrets: [{name: own, env: true}]\n")
+    plain = list(yaml.safe_load_all(ab("render", file, *STORE).out))[-1]
+    ab.environ |= {
+        "ALLABOARD_GANG": "coscheduling",
+        "ALLABOARD_ENGINE": "pytorchjob",
+        "ALLABOARD_SECRETS": "store-keys, own,",
+    }
+    config, group, job = yaml.safe_load_all(ab("render", file, *STORE).out)
+    assert (group["kind"], job["metadata"]["annotations"][marks.GANG]) == ("PodGroup", "coscheduling")
+    for role in ("Master", "Worker"):
+        template = job["spec"]["pytorchReplicaSpecs"][role]["template"]
+        secrets = [s["secretRef"]["name"] for s in template["spec"]["containers"][0]["envFrom"]]
+        assert secrets == ["store-keys", "own"], "the job's own last: its values stand"
+    # What a place says is no part of what its author wrote: the run is the same there.
+    assert (
+        job["metadata"]["annotations"][marks.SPEC_HASH] == plain["metadata"]["annotations"][marks.SPEC_HASH]
+    )
+    ab.environ |= {"ALLABOARD_GANG": "volcno", "ALLABOARD_SECRETS": "a_b"}
+    said = ab("render", file, *STORE)
+    assert (said.code, said.out) == (2, "")
+    assert "ALLABOARD_GANG: 'volcno' is not known; known: auto, coscheduling, none or workload" in said.err
+    assert "ALLABOARD_SECRETS: 'a_b' is no name of an object" in said.err
+    assert ab("list").code == 0, "only what is launched there has to do with it"
+
+
 def test_what_is_wrong_ends_with_2_and_nothing_on_stdout(ab: Terminal) -> None:
     said = ab("render", a_job_file(ab, "name: digits\ncommand: [python, train.py]\n"))
     assert (said.code, said.out) == (2, "")

@@ -12,10 +12,10 @@ import pytest
 from allaboard.checking import check, checked
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
-from allaboard.facts import ASSUMED, ClusterFacts
+from allaboard.facts import ASSUMED, ClusterFacts, of_place
 from allaboard.gangs import GANGS
 from allaboard.layout import lay_out
-from allaboard.pairing import choose, matrix, pair, plan_gang
+from allaboard.pairing import choose, engine_for, matrix, pair, plan_gang
 from allaboard.testing import a_job
 
 PYTORCH = ENGINES["pytorchjob"]
@@ -117,6 +117,40 @@ def test_a_refused_pair_is_said_with_its_reason() -> None:
         plan(replace(BOTH, operator_gang="coscheduling"), gang={"scheduler": "none"})
 
 
+def test_the_place_says_it_for_jobs_that_do_not() -> None:
+    place = replace(BOTH, gang="workload")
+    for gang in ({}, {"priority": "high"}, {"scheduler": "auto"}):
+        assert plan(place, gang=gang)[0].gang == "workload"  # type: ignore[attr-defined]
+    assert plan(place, gang={"scheduler": "none"})[0].gang == "none"  # type: ignore[attr-defined]
+    assert plan(replace(BOTH, gang="auto"))[0].gang == "coscheduling"  # type: ignore[attr-defined]
+    with pytest.raises(BadInput, match=r"ALLABOARD_GANG: pytorchjob with workload: this cluster does not"):
+        plan(served(COSCHEDULING, gang="workload"))
+
+
+def test_the_place_says_the_engine_of_jobs_that_do_not() -> None:
+    job = checked(a_job(image="x"))
+    for said in (None, "auto", "pytorchjob"):
+        assert engine_for(job, replace(ASSUMED, engine=said)) is PYTORCH
+    said = checked(a_job(image="x", engine="pytorchjob"))
+    assert engine_for(said, ASSUMED) is PYTORCH
+
+
+def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> None:
+    facts = of_place({
+        "ALLABOARD_GANG": "coschedulin",
+        "ALLABOARD_ENGINE": "pytorch-job",
+        "ALLABOARD_SECRETS": "store-keys, My_Keys",
+    })  # fmt: skip
+    with pytest.raises(BadInput, match="this place says what cannot be") as refused:
+        engine_for(checked(a_job(image="x")), facts)
+    assert [(p.path, p.suggestion) for p in refused.value.problems] == [
+        ("ALLABOARD_GANG", "coscheduling"),
+        ("ALLABOARD_ENGINE", "pytorchjob"),
+        ("ALLABOARD_SECRETS", None),
+    ]
+    assert "'My_Keys' is no name of an object" in refused.value.problems[2].message
+
+
 def test_check_knows_the_names() -> None:
     (problem,) = check(a_job(gang={"scheduler": "coschedulin"}))
     assert problem.path == "gang.scheduler" and problem.suggestion == "coscheduling"
@@ -166,6 +200,11 @@ assert check(a_job(gang={"scheduler": "toy"})) == []
 made = render(job, lay_out(job, ENGINES["toyjob"], "digits-1"), facts, launch="u", spec_hash="h")
 assert [m["kind"] for m in made.manifests] == ["Band", "ToyJob"], made.manifests
 worker = made.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+from dataclasses import replace
+from allaboard.pairing import engine_for
+toy = replace(facts, engine="toyjob")
+assert engine_for(a_job(image="x"), toy).NAME == "pytorchjob", "a toy runs no pytorch"
+assert engine_for(a_job(image="x", framework="toy"), replace(toy, engine="pytorchjob")).NAME == "toyjob"
 assert worker["spec"]["schedulerName"] == "toy-scheduler" and worker["metadata"]["labels"]["toy.io/band"]
 from allaboard.backends.kubernetes.reading import of_object
 thing = {**a_pytorchjob("Created", gang="toy"), "apiVersion": "toy.io/v1", "kind": "ToyJob"}

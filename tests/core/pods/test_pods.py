@@ -297,6 +297,16 @@ def test_what_contradicts_allaboard_is_a_problem(pod: Json, path: str, words: st
     assert words in found.get(path, f"nothing; said {found}")
 
 
+def test_the_secrets_of_the_place_come_before_the_jobs_own() -> None:
+    facts = replace(ASSUMED, secrets=("store", "mine", "store"))
+    fields = {"secrets": [{"name": "mine", "env": True}, {"name": "files", "mount": "/keys"}]}
+    (found,) = template(facts=facts, **fields)["spec"]["containers"]
+    assert found["envFrom"] == [{"secretRef": {"name": name}} for name in ("store", "mine")]
+    (bare,) = template(facts=facts)["spec"]["containers"]
+    assert [s["secretRef"]["name"] for s in bare["envFrom"]] == ["store", "mine"]
+    assert "envFrom" not in template()["spec"]["containers"][0]
+
+
 # What a cluster cannot make pods of.
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from allaboard import marks
 from allaboard.backends.base import Plan
-from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Problem
 from allaboard.facts import ClusterFacts
 from allaboard.gangs.base import GangPlan
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, lay_out
+from allaboard.pairing import engine_for
 from allaboard.rendering import CODE_LIMIT, render
 from allaboard.site import Site, place_on_cluster
 
@@ -67,7 +67,7 @@ def ready(
     Raises BadInput with every problem.
     """
     job, notes = _with_champion(place_on_cluster(plan.job, site), site, environ)
-    layout = lay_out(job, engine_of(job), plan.run, attempt, generation)
+    layout = lay_out(job, engine_for(job, facts), plan.run, attempt, generation)
     made = render(
         job,
         layout,

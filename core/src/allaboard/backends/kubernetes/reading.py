@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard import marks
-from allaboard.engines import Engine, engine_of, engine_of_object
+from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
@@ -125,7 +125,7 @@ def observation(
     from, for who its members are when it is gone; ``report``: None when nobody reads rank 0's log;
     ``memory``: of `remembered`, this look included.
     """
-    engine = _engine(record, job)
+    engine = _engine(record, job, layout)
     base = _of_job(engine, job, pods, events, groups, report, memory, now)
     stop = record.stop or base.stop
     seen = replace(
@@ -187,12 +187,14 @@ def of_object(
     return replace(seen, run=name, job=name, uid=job["metadata"].get("uid"), tails=dict(tails or {}))
 
 
-def _engine(record: RunRecord, job: Json | None) -> Engine:
-    """The engine of the object that is there, else of the record's job."""
+def _engine(record: RunRecord, job: Json | None, layout: Layout | None) -> Engine:
+    """The engine of the object that is there, else of what it was made from: a job may leave its engine to
+    the place.
+    """
     found = engine_of_object(job) if job is not None else None
-    if found is not None:
-        return found
-    return engine_of(TrainingJob.of(record.spec))
+    if found is None and layout is not None:
+        found = ENGINES.get(layout.engine)
+    return found or engine_of(TrainingJob.of(record.spec))
 
 
 # A job object and what belongs to it.
