@@ -59,9 +59,9 @@ def render(
     code: Mapping[str, bytes] | None = None,
 ) -> Rendered:
     """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by its
-    engine at this place (`allaboard.pairing.engine_for`); ``launch``: the uid of the attempt (`marks.launch_uid`); ``spec_hash``: of the job
-    as its author wrote it; ``code``: path -> content of the files that it ships. Raises BadInput with all
-    problems.
+    engine at this place (`allaboard.pairing.engine_for`); ``launch``: the uid of the attempt
+    (`marks.launch_uid`); ``spec_hash``: of the job as its author wrote it; ``code``: path -> content of the
+    files that it ships. Raises BadInput with all problems.
     """
     check_place(facts)
     engine = ENGINES[layout.engine]
