@@ -48,7 +48,7 @@ FIRST_SERVICE = "10.96.0.1"
 """The cluster address of the Service ``kubernetes``; in the certificate of the API server."""
 PORTS = range(18_000, 30_000)
 """Below every system's range for outgoing connections: a port stays free while its component is down."""
-READY = 60.0
+READY = 120.0
 """Seconds that a component gets; each needs less than two on an idle machine."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
