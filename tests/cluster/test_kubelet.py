@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import ssl
 import subprocess
 import time
@@ -57,7 +58,7 @@ class Pods:
 
     def __init__(self, nodes: Nodes, namespace: str) -> None:
         self._nodes, self.namespace = nodes, namespace
-        self._api = nodes.plane.api
+        self.api = nodes.plane.api
 
     def create(
         self,
@@ -90,15 +91,23 @@ class Pods:
                 **spec,
             },
         }
-        self._api.create(body)
+        self.api.create(body)
         return name
 
     def make(self, kind: str, name: str, version: str = "v1", **content: Any) -> None:
         meta = {"name": name, "namespace": self.namespace}
-        self._api.create({"apiVersion": version, "kind": kind, "metadata": meta, **content})
+        self.api.create({"apiVersion": version, "kind": kind, "metadata": meta, **content})
+
+    def uid(self, kind: str, name: str) -> str:
+        found = self.api.get("v1", kind, name, self.namespace)
+        assert found is not None
+        return str(found["metadata"]["uid"])
+
+    def remove(self, kind: str, name: str) -> None:
+        self.api.delete("v1", kind, name, self.namespace)
 
     def get(self, name: str) -> Object | None:
-        return self._api.get("v1", "Pod", name, self.namespace)
+        return self.api.get("v1", "Pod", name, self.namespace)
 
     def status(self, name: str) -> Object:
         found = self.get(name)
@@ -135,13 +144,13 @@ class Pods:
     def log(self, name: str, **query: Any) -> str:
         """Through the API server."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log?{urlencode(query)}"
-        return str(self._api.request("GET", path))
+        return str(self.api.request("GET", path))
 
     def condition(self, name: str, kind: str) -> Object:
         return next((c for c in self.status(name).get("conditions", []) if c["type"] == kind), {})
 
     def events(self, name: str) -> list[Object]:
-        found = self._api.list("v1", "Event", self.namespace, fieldSelector=f"involvedObject.name={name}")
+        found = self.api.list("v1", "Event", self.namespace, fieldSelector=f"involvedObject.name={name}")
         return [e for e in found if e.get("source", {}).get("component") == "kubelet"]
 
     def until_events(self, name: str, *reasons: str) -> None:
@@ -206,12 +215,12 @@ class Pods:
         return code, told[1], told[2]
 
     def delete_all(self) -> None:
-        for pod in self._api.list("v1", "Pod", self.namespace):
+        for pod in self.api.list("v1", "Pod", self.namespace):
             self.delete(pod["metadata"]["name"], grace=0)
 
     def delete(self, name: str, grace: int | None = None) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
-        self._api.request("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
+        self.api.request("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
 
 
 @pytest.fixture(scope="session")
@@ -569,6 +578,10 @@ def test_a_claim_is_a_folder_that_outlives_its_pods(pods: Pods) -> None:
     assert pods.run("writes", "echo saved > /kept/file", **options)[0] == 0
     pods.delete("writes", grace=0)
     assert pods.run("reads", "cat /kept/file", node=1, **options) == (0, "saved\n")
+    pods.delete_all()
+    volume = f"pvc-{pods.uid('PersistentVolumeClaim', 'kept')}"
+    pods.remove("PersistentVolumeClaim", "kept")
+    pods.until("its volume to go", lambda: pods.api.get("v1", "PersistentVolume", volume) is None)
 
 
 def test_a_pod_can_ask_the_api_server_with_its_own_token(pods: Pods) -> None:
@@ -1011,6 +1024,35 @@ def test_a_lost_node_is_told_by_the_node_controller_and_found_again(
             until("the node to be ready", lambda: ready() == "True", 20)
             until("the pod to be gone", lambda: pods.get("there") is None, 20)
             assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("how", ["run", "cut", "killed"])
+def test_what_becomes_of_the_processes_of_a_lost_node(
+    pods: Pods, kubelet: ProcessKubelet, nodes: Nodes, how: str
+) -> None:
+    pods.create("echo", image="harness/x", node=1, container={"command": ["python", "-c", ECHO]})
+    address = pods.until_phase("echo", "Running")["podIP"]
+
+    def answers() -> bool:
+        try:
+            with socket.create_connection((address, 9000), 0.3):
+                return True
+        except OSError:
+            return False
+
+    until("the echo", answers, 10)
+    kubelet.lose_node(nodes.name(1), how)
+    try:
+        until("it to be as asked", lambda: answers() == (how == "run"), 5)
+        time.sleep(0.5)
+        assert pods.status("echo")["phase"] == "Running"  # whatever happened, nobody tells
+    finally:
+        kubelet.find_node(nodes.name(1))
+    if how == "killed":
+        pods.until_phase("echo", "Failed")
+        assert pods.container("echo")["state"]["terminated"]["exitCode"] == 137
+    else:
+        until("the echo", answers, 5)
 
 
 # --- nothing is left ---------------------------------------------------------------------------------------

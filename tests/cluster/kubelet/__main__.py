@@ -46,7 +46,7 @@ async def _run(options: argparse.Namespace, folder: Path) -> int:
         for pattern in patterns
     ]
     settings = REAL if options.real_times else Settings()
-    kubelet = Kubelet(options.kubeconfig, options.node, images, folder, settings)
+    kubelet = Kubelet(options.kubeconfig, options.node, images, folder, settings, options.claims)
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--folder", type=Path, help="where everything lies; empty, on a disk; made when not given"
+    )
+    parser.add_argument(
+        "--claims", type=Path, help="where persistent volumes lie, if they shall outlive the kubelet"
     )
     parser.add_argument("--control", type=Path, help="the control socket (FOLDER/control)")
     parser.add_argument(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +14,9 @@ PROVISIONER = "allaboard.test/folder"
 
 
 async def provision(api: Api, folder: Path) -> None:
-    """Make the class (the default one), then a volume for every claim of it; for ever."""
+    """Make the class (the default one), then a volume for every claim of it, which goes with its claim; for
+    ever.
+    """
     default = {"storageclass.kubernetes.io/is-default-class": "true"}
     body = {
         "apiVersion": "storage.k8s.io/v1",
@@ -27,7 +31,10 @@ async def provision(api: Api, folder: Path) -> None:
     async for kind, found in api.follow("/api/v1/persistentvolumeclaims"):
         for claim in found["items"] if kind == "RESET" else [found]:
             spec = claim["spec"]
-            if kind != "DELETED" and spec.get("storageClassName") == CLASS and not spec.get("volumeName"):
+            if kind == "DELETED" and spec.get("volumeName") == f"pvc-{claim['metadata']['uid']}":
+                await api.delete(f"/api/v1/persistentvolumes/{spec['volumeName']}")
+                await asyncio.to_thread(shutil.rmtree, folder / spec["volumeName"], True)
+            elif kind != "DELETED" and spec.get("storageClassName") == CLASS and not spec.get("volumeName"):
                 meta = claim["metadata"]
                 volume = {
                     "apiVersion": "v1",

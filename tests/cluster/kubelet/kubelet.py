@@ -35,9 +35,11 @@ class Kubelet:
         images: Iterable[Image],
         folder: Path,
         settings: Settings,
+        claims: Path | None = None,
     ) -> None:
         self.folder, self.settings = folder, settings
-        self.claims = folder / "claims"
+        self.claims = claims or folder / "claims"
+        """Where the folders of persistent volumes lie; those outside of ``folder`` outlive the kubelet."""
         self.boot = uuid.uuid4()
         self.api = Api(kubeconfig)
         self.events = Events(self.api)
@@ -57,7 +59,7 @@ class Kubelet:
 
     async def start(self) -> None:
         """Until every node is ready. Raises NoNetwork, ApiError, ConnectionError."""
-        self.claims.mkdir(parents=True)
+        self.claims.mkdir(parents=True, exist_ok=True)
         self.cgroups = Cgroups()
         self.spawner = Spawner()
         self.network = Network(self.spawner)
@@ -85,14 +87,14 @@ class Kubelet:
         self._run(node.follow())
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """The pod of this name that is here; of two, the younger."""
+        """The pod of this name that is here; of two (one is still ending) the younger."""
         found = [
             p
             for n in self.nodes.values()
             for p in n.pods.values()
             if (p.namespace, p.name) == (namespace, name)
         ]
-        return found[-1] if found else None
+        return max(found, key=lambda pod: pod.created, default=None)
 
     async def _api_address(self) -> tuple[str, int] | None:
         with suppress(ApiError):

@@ -94,6 +94,10 @@ class Pod:
         return str(self.manifest["metadata"]["name"])
 
     @property
+    def created(self) -> str:
+        return str(self.manifest["metadata"]["creationTimestamp"])
+
+    @property
     def namespace(self) -> str:
         return str(self.manifest["metadata"]["namespace"])
 
@@ -141,13 +145,10 @@ class Pod:
         init = self.spec.get("initContainers") or []
         for spec in [*init, *self.spec["containers"]]:
             is_init = spec in init
-            reason = "PodInitializing" if init and not (is_init and spec is init[0]) else "ContainerCreating"
-            if is_init:
-                reason = "PodInitializing"
             found = Container(
                 spec["name"],
                 spec["image"],
-                waiting(reason),
+                waiting("PodInitializing" if init else "ContainerCreating"),
                 is_init=is_init,
                 is_sidecar=is_init and spec.get("restartPolicy") == "Always",
             )

@@ -155,7 +155,8 @@ class Server:
         pod = self._pod(namespace, name, container)
         log = _log_of(pod, container, previous=request.flag("previous"))
         wanted = _wanted(request)
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: {PLAIN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {PLAIN}\r\nConnection: close\r\n"
+        head += "Transfer-Encoding: chunked\r\n\r\n"
         request.writer.write(head.encode())
         await request.writer.drain()
         sending = asyncio.create_task(_send(request, log, wanted))
