@@ -67,9 +67,7 @@ def test_a_site_from_the_environment_and_its_mistakes() -> None:
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "os.path.expanduser", lambda path: path
-    )  # as for a user without an entry
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
     with pytest.raises(SiteError, match="set ALLABOARD_HOME"):
         home({})
     assert home({"ALLABOARD_HOME": "/somewhere"}) == "/somewhere"
