@@ -16,11 +16,21 @@ from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.observation import Progress, State
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
-from allaboard_provider.telling import LONGEST, MOST_BYTES, MOST_LINES, Teller, bounded, progress_words
+from allaboard_provider.telling import (
+    LONGEST,
+    MOST_BYTES,
+    MOST_LINES,
+    Teller,
+    bounded,
+    progress_words,
+    wrote,
+)
 
 
 class Backend:
     """A home, and the lines of rank 0."""
+
+    name = "local"
 
     def __init__(self, home: Path) -> None:
         self.home = str(home)
@@ -38,82 +48,95 @@ def backend(tmp_path: Path) -> Any:
     return Backend(tmp_path)
 
 
+class Telling(Teller):
+    """Reads and tells."""
+
+    def __init__(self, backend: Any, run: str, ti_id: str, **options: Any) -> None:
+        super().__init__(run, ti_id, home=backend.home, **options)
+        self.backend = backend
+
+    def look(self, seen: Any, now: float) -> list[str]:
+        self.about(seen)
+        return self.news(seen, now, wrote(self.backend, self))
+
+
 def at(step: int, **fields: Any) -> Any:
     return seen(State.RUNNING, progress=Progress(step=step, total=400, metrics={"loss": 0.3125}), **fields)
 
 
 def test_changes_are_told_once(backend: Any) -> None:
-    teller = Teller(backend, "r", "try-1")
-    assert teller.news(seen(State.QUEUED), 0.0) == ["r: queued: waits for 2 CPUs"]
-    assert teller.news(seen(State.QUEUED), 1.0) == []
-    assert teller.news(seen(State.QUEUED, waiting="waits for 1 CPU"), 2.0) == ["r: queued: waits for 1 CPU"]
+    teller = Telling(backend, "r", "try-1")
+    assert teller.look(seen(State.QUEUED), 0.0) == ["r: queued: waits for 2 CPUs"]
+    assert teller.look(seen(State.QUEUED), 1.0) == []
+    assert teller.look(seen(State.QUEUED, waiting="waits for 1 CPU"), 2.0) == ["r: queued: waits for 1 CPU"]
     running = seen(State.RUNNING, members=(a_member("master-0"),))
-    assert teller.news(running, 3.0) == ["r: running (master-0 running)"]
-    assert teller.news(replace(running, flags=("nan_loss",)), 4.0) == ["r: warning: nan loss (see diagnoses)"]
+    assert teller.look(running, 3.0) == ["r: running (master-0 running)"]
+    assert teller.look(replace(running, flags=("nan_loss",)), 4.0) == ["r: warning: nan loss (see diagnoses)"]
 
 
 def test_progress_is_told_now_and_then_and_at_the_last_step(backend: Any) -> None:
-    teller = Teller(backend, "r", "try-1")
-    told = [teller.news(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]
+    teller = Telling(backend, "r", "try-1")
+    told = [teller.look(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]
     lines = [line for news in told for line in news if "step" in line]
     assert "r: step 1/400 (0 %), loss 0.3125" in lines
     assert 10 < len(lines) < 40
-    assert any("step 400/400" in line for line in teller.news(at(400, started=1000.0), 1199.1))
+    assert any("step 400/400" in line for line in teller.look(at(400, started=1000.0), 1199.1))
 
 
 def test_a_checkpoint_and_a_resume_are_told(backend: Any) -> None:
-    teller = Teller(backend, "r", "try-1")
-    teller.news(at(1), 0.0)
+    teller = Telling(backend, "r", "try-1")
+    teller.look(at(1), 0.0)
     saved = replace(at(2).progress, checkpoint="file:///a/step-2", best_checkpoint="file:///a/step-2")
-    assert teller.news(seen(State.RUNNING, progress=saved), 0.1) == [
+    assert teller.look(seen(State.RUNNING, progress=saved), 0.1) == [
         "r: checkpoint file:///a/step-2, the best so far"
     ]
     resumed = replace(saved, resumed_from=2)
-    assert "r: resumed from step 2" in teller.news(seen(State.RUNNING, progress=resumed), 0.2)
+    assert "r: resumed from step 2" in teller.look(seen(State.RUNNING, progress=resumed), 0.2)
 
 
 def test_rank_0s_own_words_are_told_before_the_end_and_report_lines_are_not(backend: Any) -> None:
     backend.lines = ["hello", encode("progress", step=1), "good bye"]
-    teller = Teller(backend, "r", "try-1")
-    assert teller.news(seen(State.SUCCEEDED), 0.0) == ["hello", "good bye", "r: succeeded"]
-    assert Teller(backend, "r", "try-2", output=False).news(seen(State.SUCCEEDED), 0.0) == ["r: succeeded"]
+    teller = Telling(backend, "r", "try-1")
+    assert teller.look(seen(State.SUCCEEDED), 0.0) == ["hello", "good bye", "r: succeeded"]
+    assert Telling(backend, "r", "try-2", output=False).look(seen(State.SUCCEEDED), 0.0) == ["r: succeeded"]
 
 
 def test_another_process_goes_on_where_this_one_left_off(backend: Any) -> None:
     backend.lines = ["one"]
-    assert "one" in Teller(backend, "r", "try-1").news(seen(State.RUNNING), 0.0)
+    assert "one" in Telling(backend, "r", "try-1").look(seen(State.RUNNING), 0.0)
     backend.lines.append("two")
-    assert Teller(backend, "r", "try-1").news(seen(State.RUNNING), 1.0) == ["two"]
-    assert "one" in Teller(backend, "r", "try-2").news(seen(State.RUNNING), 1.0), (
+    assert Telling(backend, "r", "try-1").look(seen(State.RUNNING), 1.0) == ["two"]
+    assert "one" in Telling(backend, "r", "try-2").look(seen(State.RUNNING), 1.0), (
         "the log of another try is another log"
     )
 
 
 def test_another_attempt_begins_its_story_anew(backend: Any) -> None:
-    teller = Teller(backend, "r", "try-1")
+    teller = Telling(backend, "r", "try-1")
     backend.lines = ["of the first attempt"]
-    teller.news(seen(State.RUNNING, uid="u1"), 0.0)
+    teller.look(seen(State.RUNNING, uid="u1"), 0.0)
     backend.lines = ["of the second"]
-    assert "of the second" in teller.news(seen(State.RUNNING, uid="u2"), 1.0)
+    assert "of the second" in teller.look(seen(State.RUNNING, uid="u2"), 1.0)
 
 
 def test_what_was_told_is_forgotten_with_the_try_and_after_a_month(backend: Any, tmp_path: Path) -> None:
-    old = Teller(backend, "r", "long-ago")
-    old.news(seen(State.RUNNING), 0.0)
+    old = Telling(backend, "r", "long-ago")
+    old.look(seen(State.RUNNING), 0.0)
+    assert old.path is not None
     os.utime(old.path, (0, time.time() - 31 * 86400))
-    teller = Teller(backend, "r", "try-1")
-    teller.news(seen(State.RUNNING), 0.0)
+    teller = Telling(backend, "r", "try-1")
+    teller.look(seen(State.RUNNING), 0.0)
     teller.forget()
     assert list((tmp_path / "airflow").iterdir()) == []
 
 
 def test_a_disk_that_is_full_or_a_memory_that_is_torn_ends_no_task(backend: Any, tmp_path: Path) -> None:
     (tmp_path / "airflow").write_text("a file where the folder should be")
-    assert Teller(backend, "r", "try-1").news(seen(State.RUNNING), 0.0) != []
+    assert Telling(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
     (tmp_path / "airflow").unlink()
     (tmp_path / "airflow").mkdir()
     (tmp_path / "airflow" / "try-1.json").write_text('{"uid": "u1", "cur')
-    assert Teller(backend, "r", "try-1").news(seen(State.RUNNING), 0.0) != []
+    assert Telling(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
 
 
 def test_a_flood_of_lines_is_cut_to_its_end_and_says_so() -> None:

@@ -155,8 +155,9 @@ def test_whatever_goes_wrong_ends_in_an_event_that_says_so(monkeypatch: pytest.M
     def broken(*_: Any) -> Any:
         raise RuntimeError("the disk is on fire")
 
-    monkeypatch.setattr(TrainingJobTrigger, "_look", broken)
-    event = fired(trigger)
+    with monkeypatch.context() as here:
+        here.setattr(LocalBackend, "observe", broken)
+        event = fired(trigger)
     assert event["status"] == "error" and "the disk is on fire" in event["error"]
 
 

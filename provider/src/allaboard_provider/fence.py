@@ -7,9 +7,14 @@ first, by compare-and-swap, does it; the others see another owner and leave it a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allaboard.backends.base import Backend, Handle, Stopped
 from allaboard.errors import Conflict, UnknownRun
 from allaboard_provider.identity import in_triggerer, stopping
+
+if TYPE_CHECKING:
+    from allaboard_provider.triggers.watching import Watched
 
 BY = "airflow"
 
@@ -22,3 +27,13 @@ def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> 
     except (Conflict, UnknownRun):
         return False
     return isinstance(backend.stop(handle, ended, BY, reason), Stopped)
+
+
+async def astop_deferred(backend: Watched, handle: Handle, ti_id: str, reason: str) -> bool:
+    """The same, awaited."""
+    ended = stopping(ti_id)
+    try:
+        await backend.adopt(handle, in_triggerer(ti_id), ended)
+    except (Conflict, UnknownRun):
+        return False
+    return isinstance(await backend.stop(handle, ended, BY, reason), Stopped)

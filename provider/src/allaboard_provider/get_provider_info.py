@@ -61,24 +61,68 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "backend": {
                         "label": "Backend",
-                        "description": "Where runs live. local: real processes of the worker's own machine.",
-                        "schema": {"type": ["string", "null"], "default": "local", "enum": ["local"]},
+                        "description": "Where runs live. local: real processes of the worker's own machine. "
+                        "kubernetes: job objects of the operators that a cluster has.",
+                        "schema": {
+                            "type": ["string", "null"],
+                            "default": "local",
+                            "enum": ["local", "kubernetes"],
+                        },
+                    },
+                    "kubernetes_conn_id": {
+                        "label": "Kubernetes connection",
+                        "description": "On a cluster: the connection of type kubernetes that says which one, "
+                        "as whom. Empty: kubernetes_default, which need not exist in a pod.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "namespace": {
+                        "label": "Namespace",
+                        "description": "On a cluster: where runs live. Empty: what that connection says.",
+                        "schema": {"type": ["string", "null"]},
                     },
                     "store": {
                         "label": "Store",
                         "description": "The folder or s3://bucket/prefix that every store:// path hangs off. "
-                        "Empty: ALLABOARD_STORE, or ~/.allaboard/store.",
+                        "Empty: ALLABOARD_STORE, or ~/.allaboard/store, which no member on a cluster sees.",
                         "schema": {"type": ["string", "null"]},
+                    },
+                    "secrets": {
+                        "label": "Secrets",
+                        "description": "On a cluster: names of Secrets there, by commas, whose keys are "
+                        "the environment of every member: what they need to use the store, say.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "image": {
+                        "label": "Image",
+                        "description": "On a cluster: the image of jobs that name none.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "service_account": {
+                        "label": "Service account",
+                        "description": "On a cluster: of every member. Empty: the namespace's default.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "engine": {
+                        "label": "Engine",
+                        "description": "On a cluster: the kind of job object, for jobs that do not say.",
+                        "schema": {"type": ["string", "null"], "examples": ["pytorchjob"]},
+                    },
+                    "gang": {
+                        "label": "Gang scheduler",
+                        "description": "On a cluster: who starts all members together, for jobs that do not "
+                        "say. Empty: what is found there.",
+                        "schema": {"type": ["string", "null"], "examples": ["coscheduling"]},
                     },
                     "mounts": {
                         "label": "Mounts",
-                        "description": 'What a job\'s storage is here, as JSON: {"/data": "./data"}. '
+                        "description": 'Local runs: what a job\'s storage is, as JSON: {"/data": "./data"}. '
                         "Relative folders start at AIRFLOW_HOME.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "fit": {
                         "label": "Fit",
-                        "description": "More is asked for than there is: shrink it, or refuse it (strict).",
+                        "description": "Local runs: more is asked for than there is: shrink it, or refuse it "
+                        "(strict).",
                         "schema": {
                             "type": ["string", "null"],
                             "default": "shrink",

@@ -48,11 +48,12 @@ def instance(context: Any) -> str:
     return str(found)
 
 
-def on_worker(ti: Any) -> Owner:
-    """This try, while a worker follows. A local run whose worker is gone for good is stopped after some
-    minutes, as that of any client at a terminal; a next try that comes earlier adopts it.
+def on_worker(ti: Any, *, local: bool = True) -> Owner:
+    """This try, while a worker follows. A ``local`` run whose worker is gone for good is stopped after some
+    minutes, as that of any client at a terminal; a next try that comes earlier adopts it. A run on a cluster
+    goes on: that its follower is gone is seen by his Lease.
     """
-    return Owner(str(ti.id), "worker", "attached")
+    return Owner(str(ti.id), "worker", "attached" if local else "orchestrated")
 
 
 def in_triggerer(ti_id: Any) -> Owner:
@@ -62,6 +63,7 @@ def in_triggerer(ti_id: Any) -> Owner:
 
 def stopping(ti_id: Any) -> Owner:
     """The same try once a person has ended it: whoever takes the run to stop it owns it under this name.
-    Attached: should that one die before it has stopped the run, the run's own supervisor does.
+    Attached: should that one die before it has stopped the run, the supervisor of a local run does, and on a
+    cluster the janitor finds it. Deferred: a next try does not adopt it.
     """
     return Owner(f"{ti_id}/ended", "deferred", "attached")

@@ -5,7 +5,7 @@ It closes two gaps that operators and triggers cannot close by themselves:
 
 * a person ends a deferred task before any triggerer has begun to watch it: no trigger's ``on_kill`` is ever
   called, so the run is stopped from the process that took the order (the API server, or the scheduler for a
-  ``dagrun_timeout``);
+  ``dagrun_timeout``). A run on a cluster is stopped by a thread, for neither may wait for a cluster;
 * a worker is killed between taking a run's result and Airflow's accepting the success: a result counts as
   handed over only once it was accepted, so the next try hands it over instead of training again.
 """
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from pluggy import HookimplMarker
 
 log = logging.getLogger(__name__)
 hookimpl = HookimplMarker("airflow")
+
+TRIGGER = "allaboard_provider.triggers.train.TrainingJobTrigger"
 
 #: By task instance id: what is to be done when Airflow has accepted the success of that task.
 when_accepted: dict[str, Callable[[], None]] = {}
@@ -39,23 +42,25 @@ class Listener:
         if accepted is not None:
             accepted()
         elif previous_state is None:
-            stop_runs_of([task_instance.id], "the task was marked success while deferred")
+            stop_left_by(task_instance, "the task was marked success while deferred")
 
     @hookimpl
     def on_task_instance_failed(self, previous_state: Any, task_instance: Any, error: Any) -> None:
         when_accepted.pop(str(task_instance.id), None)
         if previous_state is None:  # as the API server calls it for a person
-            stop_runs_of([task_instance.id], "the task was marked failed while deferred")
+            stop_left_by(task_instance, "the task was marked failed while deferred")
 
     @hookimpl
     def on_task_instance_skipped(self, previous_state: Any, task_instance: Any) -> None:
         if previous_state is None:
-            stop_runs_of([task_instance.id], "the task was marked skipped while deferred")
+            stop_left_by(task_instance, "the task was marked skipped while deferred")
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
+        reason = "the DAG run was failed while the task was deferred"
         if _any_runs():
-            stop_runs_of(_tries_of(dag_run), "the DAG run was failed while the task was deferred")
+            stop_runs_of(_tries_of(dag_run), reason)
+        stop_on_clusters(_triggers_of(dag_run), reason)
 
 
 class AllaboardPlugin(AirflowPlugin):
@@ -68,21 +73,45 @@ class AllaboardPlugin(AirflowPlugin):
 
 
 def _tries_of(dag_run: Any) -> list[Any]:
-    """The ids of the present tries of a DAG run's tasks. Read in the session that the scheduler or the API
-    server is in the middle of: Airflow's own way to ask would end that session, and the scheduler with it.
-    """
+    """The ids of the present tries of a DAG run's tasks."""
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
+
+    return [row[0] for row in _found(dag_run, select(TaskInstance.id))]
+
+
+def _triggers_of(dag_run: Any) -> list[Mapping[str, Any]]:
+    """The arguments of the triggers of ours that its tasks wait for."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.trigger import Trigger
+    from sqlalchemy import select
+
+    ours = select(Trigger).join(TaskInstance, TaskInstance.trigger_id == Trigger.id)
+    rows = _found(dag_run, ours.where(Trigger.classpath == TRIGGER))
+    return [row[0].kwargs for row in rows]
+
+
+def _found(dag_run: Any, wanted: Any) -> list[Any]:
+    """What is selected of the tasks of a DAG run. Read in the session that the scheduler or the API server is
+    in the middle of: Airflow's own way to ask would end that session, and the scheduler with it.
+    """
+    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)
     if session is None:
         return []
+    of_it = wanted.where(TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id)
     with session.no_autoflush:
-        found = select(TaskInstance.id).where(
-            TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id
-        )
-        return list(session.scalars(found))
+        return list(session.execute(of_it))
+
+
+def stop_left_by(task_instance: Any, reason: str) -> None:
+    """Stop what a task that a person ended has left to a triggerer."""
+    stop_runs_of([task_instance.id], reason)
+    trigger = getattr(task_instance, "trigger", None)
+    if trigger is not None and trigger.classpath == TRIGGER:
+        stop_on_clusters([trigger.kwargs], reason)
 
 
 def stop_runs_of(ti_ids: Collection[Any], reason: str) -> None:
@@ -105,8 +134,43 @@ def stop_runs_of(ti_ids: Collection[Any], reason: str) -> None:
             log.info("run %s: stopped, because %s", seen.run, reason)
 
 
+def stop_on_clusters(left: Collection[Mapping[str, Any]], reason: str) -> None:
+    """Stop the runs that these triggers are about, from a thread: returns at once."""
+    remote = [arguments for arguments in left if arguments.get("backend", "local") != "local"]
+    if remote:
+        threading.Thread(target=_stop_each, args=(remote, reason), daemon=True).start()
+
+
+def _stop_each(left: Collection[Mapping[str, Any]], reason: str) -> None:
+    for arguments in left:
+        try:
+            _stop_on_its_cluster(arguments, reason)
+        except Exception as error:  # this process need not be able to use the connection; the triggerer is
+            log.warning("run %s could not be stopped from here: %s", arguments.get("run"), error)
+
+
+def _stop_on_its_cluster(arguments: Mapping[str, Any], reason: str) -> None:
+    from allaboard.backends.base import Handle
+    from allaboard_provider.fence import stop_deferred
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+    from allaboard_provider.places import place_of
+
+    run, uid, owner = (str(arguments[name]) for name in ("run", "uid", "owner"))
+    handle = Handle(run, int(arguments.get("attempt", 1)), int(arguments.get("generation", 1)), uid)
+    place = place_of(AllaboardHook(arguments.get("connection")))
+    try:
+        if stop_deferred(place.backend, handle, owner, reason):
+            log.info("run %s: stopped, because %s", run, reason)
+    finally:
+        place.leave()
+
+
 def _any_runs() -> bool:
     """Whether this user ever ran anything here; most API servers never see a run, and shall pay nothing."""
+    from allaboard.errors import SiteError
     from allaboard.site import home
 
-    return (Path(home(os.environ)) / "local").is_dir()
+    try:
+        return (Path(home(os.environ)) / "local").is_dir()
+    except SiteError:  # a user without a home has none here
+        return False

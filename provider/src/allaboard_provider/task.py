@@ -16,6 +16,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,24 +28,23 @@ from airflow.sdk.exceptions import (
     TaskDeferralTimeout,
 )
 
-from allaboard.backends.base import Changes, Handle, Plan
+from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.errors import AllaboardError, BackendUnreachable, Conflict, UnknownRun
 from allaboard.follow import Answer, Ask, Enforce, Launch, Observe, Outcome, Wait, drive, follow
-from allaboard.observation import Observation, State
-from allaboard.reportline import PREFIX
+from allaboard.observation import Observation, Owner, State
 from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
 from allaboard_provider.fence import BY
 from allaboard_provider.identity import in_triggerer, key_of, on_worker
-from allaboard_provider.telling import Teller
+from allaboard_provider.places import Place, place_of
+from allaboard_provider.telling import Teller, kept_at, rest_after, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 from allaboard_provider.words import in_airflows_words
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from allaboard.backends.local.backend import LocalBackend
     from allaboard_provider.operators.train import TrainingJobOperator
 
 RUN_KEY = "allaboard_run"
@@ -52,10 +52,11 @@ RUN_KEY = "allaboard_run"
 look.
 """
 
-LAST_LINES = 50
 _STEP = 0.5
 _UNTIL_SIGKILL = 4.0
 _UNTIL_GONE = 90.0
+_DEFERRED_AGAIN = 5
+"""How often a worker that cannot reach the cluster gives the run back to the triggerer, which waits."""
 
 
 class Leg:
@@ -65,13 +66,25 @@ class Leg:
         self.operator, self.log = operator, operator.log
         self.context: Any = context
         self.ti: Any = self.context["ti"]
-        self.worker, self.triggerer = on_worker(self.ti), in_triggerer(self.ti.id)
         self.handle: Handle | None = None
+        self.told: Mapping[str, Any] | None = None
         self.stays = not operator.deferrable
 
     @cached_property
-    def backend(self) -> LocalBackend:
-        return self.operator.hook.get_conn()
+    def place(self) -> Place:
+        return place_of(self.operator.hook, self._pause)
+
+    @cached_property
+    def backend(self) -> Backend:
+        return self.place.backend
+
+    @cached_property
+    def worker(self) -> Owner:
+        return on_worker(self.ti, local=self.place.is_local)
+
+    @cached_property
+    def triggerer(self) -> Owner:
+        return in_triggerer(self.ti.id)
 
     @cached_property
     def plan(self) -> Plan:
@@ -97,8 +110,12 @@ class Leg:
                 str(event["uid"]),
                 adopted=True,
             )
+            self.told = event.get("told")
             self._refuse_elsewhere(event)
-            self._take_back()
+            try:
+                self._take_back()
+            except BackendUnreachable as error:
+                self._give_back(event, error)
             match event.get("status"):
                 case "timeout" if not state_of(self.backend.observe(self.handle.run)).is_final:
                     self._out_of_time()
@@ -120,7 +137,7 @@ class Leg:
         """The trigger timed out or died, and nobody follows the run any more: stop it. The caller raises
         ``error``.
         """
-        with in_airflows_words():
+        with in_airflows_words(), self._timing():
             try:
                 seen = self.backend.observe(self.plan.run)
             except UnknownRun:
@@ -136,8 +153,10 @@ class Leg:
 
     def _let_a_stop_end(self) -> None:
         """A run that the try before was made to stop is not worth adopting: the next attempt begins when the
-        last member has had its grace.
+        last member has had its grace. (On a cluster the launch itself waits for that.)
         """
+        if not self.place.is_local:
+            return
         try:
             with self.backend.changes(self.plan.run) as changes:
                 while state_of(self.backend.observe(self.plan.run)) is State.STOPPING:
@@ -157,29 +176,20 @@ class Leg:
             else "launched"
         )
         self.log.info(
-            "run %s, attempt %d: %s; to look at it: allaboard follow %s",
+            "run %s, attempt %d: %s; to look at it: allaboard follow %s%s",
             handle.run,
             handle.attempt,
             how,
             handle.run,
+            self.place.options,
         )
-        place = {
-            "run": handle.run,
-            "attempt": handle.attempt,
-            "uid": handle.uid,
-            "host": socket.gethostname(),
-            "home": self.backend.home,
-        }
-        self.ti.xcom_push(RUN_KEY, place)
+        known = {"run": handle.run, "attempt": handle.attempt, "uid": handle.uid, **self.place.address}
+        self.ti.xcom_push(RUN_KEY, known)
 
     def _refuse_elsewhere(self, event: Mapping[str, Any]) -> None:
         """A local run belongs to its machine. A retry elsewhere would train twice, so there is none."""
         assert self.handle is not None
-        try:
-            here = self.backend.fingerprint(self.handle.run) == event.get("fingerprint")
-        except (UnknownRun, OSError):
-            here = False
-        if not here:
+        if not self.place.is_here(self.handle.run, event.get("fingerprint")):
             raise AirflowFailException(
                 f"run {self.handle.run} lives on {event.get('host') or 'another machine'}, and this worker "
                 f"is on {socket.gethostname()}: a local run can only be followed on its own machine; give "
@@ -200,31 +210,52 @@ class Leg:
                     f"{error}: somebody else took it over while this task was deferred"
                 ) from None
 
+    def _give_back(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
+        """A cluster that does not answer is waited for in the triggerer. Failing the task would be no end of
+        its run, and the next try would take that for one which a person asked to have anew.
+        """
+        again = int(event.get("again", 0)) + 1
+        if event.get("status") == "timeout":
+            self._out_of_time()
+        if again > _DEFERRED_AGAIN or not self.operator.deferrable:
+            raise error
+        self.log.warning("%s; the triggerer waits until it does", error)
+        self.operator.defer(
+            trigger=self._trigger(again=again), method_name="execute_complete", timeout=self._backstop()
+        )
+
     def _defer(self) -> NoReturn:
         handle = self.handle
         assert handle is not None
         self._leave_if_killed()
-        deadline = self._deadline()
-        trigger = TrainingJobTrigger(
+        trigger, backstop = self._trigger(), self._backstop()
+        self.backend.adopt(handle, self.worker, self.triggerer)
+        self.operator.defer(trigger=trigger, method_name="execute_complete", timeout=backstop)
+
+    def _trigger(self, **more: Any) -> TrainingJobTrigger:
+        handle = self.handle
+        assert handle is not None
+        return TrainingJobTrigger(
             run=handle.run,
             uid=handle.uid,
             owner=self.worker.id,
             attempt=handle.attempt,
             generation=handle.generation,
-            fingerprint=self.backend.fingerprint(handle.run),
-            host=socket.gethostname(),
-            deadline=deadline,
+            deadline=self._deadline(),
             get_logs=self.operator.get_logs,
+            told=self._teller.told_so_far,
+            **self.place.for_trigger(handle.run),
+            **more,
         )
-        # The trigger keeps the deadline; Airflow's own timer, by which no trigger is asked, is for when there
-        # is none.
-        backstop = (
-            None
-            if deadline is None
-            else timedelta(seconds=max(1.0, deadline - time.time()) + self.operator.backstop)
-        )
-        self.backend.adopt(handle, self.worker, self.triggerer)
-        self.operator.defer(trigger=trigger, method_name="execute_complete", timeout=backstop)
+
+    def _backstop(self) -> timedelta | None:
+        """The trigger keeps the deadline; Airflow's own timer, by which no trigger is asked, is for when
+        there is none.
+        """
+        deadline = self._deadline()
+        if deadline is None:
+            return None
+        return timedelta(seconds=max(1.0, deadline - time.time()) + self.operator.backstop)
 
     def _deadline(self) -> float | None:
         """When this try must be over, in epoch seconds: its start date lives through deferrals."""
@@ -239,16 +270,32 @@ class Leg:
     def _go_on(self) -> dict[str, Any]:
         assert self.handle is not None
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
-        with self.backend.changes(self.handle.run) as self._changes:
+        run = self.handle.run
+        # Whoever defers need not be woken.
+        with self.backend.changes(run) if self.stays else nullcontext() as self._changes:
             outcome = drive(follow(paced(self.backend, attempts=attempts)), self._answer)
         return self.finish(outcome)
 
-    _changes: Changes
+    _changes: Changes | None = None
+    _seen: Observation | None = None
+    _leaving = False
 
     @cached_property
     def _teller(self) -> Teller:
         assert self.handle is not None
-        return Teller(self.backend, self.handle.run, self.worker.id, output=self.operator.get_logs)
+        return Teller(
+            self.handle.run,
+            self.worker.id,
+            told=self.told,
+            home=kept_at(),
+            output=self.operator.get_logs,
+            options=self.place.options,
+        )
+
+    def _tell(self, seen: Observation) -> None:
+        self._teller.about(seen)
+        for line in self._teller.news(seen, time.time(), wrote(self.backend, self._teller)):
+            self.log.info("%s", line)
 
     def _answer(self, ask: Ask) -> Answer:
         match ask:
@@ -273,8 +320,8 @@ class Leg:
             seen = self.backend.observe(self.handle.run, evidence)
         except BackendUnreachable as error:
             return error
-        for line in self._teller.news(seen, time.time()):
-            self.log.info("%s", line)
+        self._tell(seen)
+        self._seen = seen
         if seen.uid != self.handle.uid or (seen.owner is not None and seen.owner.id != self.worker.id):
             owner = seen.owner.id if seen.owner is not None else "nobody"
             raise AirflowFailException(
@@ -286,12 +333,21 @@ class Leg:
         """Until something changed, in steps short enough to see that the task is being killed: SIGKILL
         follows in 5 s.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + rest_after(self.backend, self._seen, seconds, time.time())
         while True:
             self._leave_if_killed()
             left = end - time.monotonic()
+            assert self._changes is not None
             if left <= 0 or self._changes.wait(min(left, _STEP)):
                 return
+
+    def _pause(self, seconds: float) -> None:
+        """How a backend sleeps that waits for something, such as the end of the attempt before."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not self._leaving:
+                self._leave_if_killed()
+            time.sleep(min(left, _STEP))
 
     # Ending otherwise than by itself.
 
@@ -302,6 +358,7 @@ class Leg:
         """
         if not self.operator.killed:
             return
+        self._leaving = True
         ti = self.ti
         states = ti.get_task_states(
             dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
@@ -320,8 +377,8 @@ class Leg:
         self._stop(why, _UNTIL_SIGKILL)
         raise AirflowException(f"run {run} is stopped: {why}")
 
-    def _timing(self) -> _StopsWhenTimedOut:
-        return _StopsWhenTimedOut(self)
+    def _timing(self) -> _UntilItsEnd:
+        return _UntilItsEnd(self)
 
     def _out_of_time(self) -> NoReturn:
         raise AirflowTaskTimeout(
@@ -343,8 +400,7 @@ class Leg:
         with self.backend.changes(handle.run) as changes:
             while time.monotonic() < end:
                 seen = self.backend.observe(handle.run)
-                for line in self._teller.news(seen, time.time()):
-                    self.log.info("%s", line)
+                self._tell(seen)
                 if seen.uid != handle.uid or state_of(seen).is_final:
                     break
                 changes.wait(_STEP)
@@ -353,6 +409,8 @@ class Leg:
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         """The result of a run that succeeded; an exception with the reason for one that did not."""
+        for line in self._teller.last_words(outcome):
+            self.log.error("%s", line)
         self._teller.forget()
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
@@ -362,8 +420,7 @@ class Leg:
             result = self.operator.result(outcome)
             self._hand_over(result)
             return result
-        self._log_last_lines(outcome)
-        text = failure_text(outcome)
+        text = failure_text(outcome, self.place.options)
         raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
 
     def _hand_over(self, result: dict[str, Any]) -> None:
@@ -376,18 +433,11 @@ class Leg:
             self.ti.xcom_push("return_value", result)
             backend.hand_over(handle)
 
-    def _log_last_lines(self, outcome: Outcome) -> None:
-        member = first_failing(outcome)
-        text = outcome.seen.tails.get(member or "", "")
-        if text:
-            lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
-            self.log.error("the last lines of %s, which failed first:", member)
-            for line in lines:
-                self.log.error("  %s", line)
 
-
-class _StopsWhenTimedOut:
-    """Airflow's execution_timeout strikes as an exception anywhere: the run ends before the task does."""
+class _UntilItsEnd:
+    """Airflow's execution_timeout strikes as an exception anywhere: the run ends before the task does. And
+    Airflow ends the process of a task without a word, so what is open is closed here.
+    """
 
     def __init__(self, leg: Leg) -> None:
         self.leg = leg
@@ -402,22 +452,14 @@ class _StopsWhenTimedOut:
                 )
             except AllaboardError as trouble:
                 self.leg.log.error("the run could not be stopped: %s", trouble)
+        if "place" in self.leg.__dict__:
+            self.leg.place.leave()
 
 
-def first_failing(outcome: Outcome) -> str | None:
-    """The member whose end explains the run's: the one that the diagnosis blames, else the first to fail."""
-    seen = outcome.seen
-    blamed = outcome.diagnoses[0].blame if outcome.diagnoses else None
-    if blamed in {m.name for m in seen.members}:
-        return blamed
-    failed = [m for m in seen.members if m.exit_code not in (None, 0)]
-    return min(failed, key=lambda m: (m.ended or float("inf"), m.rank)).name if failed else None
-
-
-def failure_text(outcome: Outcome) -> str:
-    """What failed, why, and what to do."""
+def failure_text(outcome: Outcome, options: str = "") -> str:
+    """What failed, why, and what to do. ``options``: of the command line, by which the run is found."""
     fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
-    return f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}"
+    return f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
 
 
 #: Nothing but a person's hand can make these end differently. Everything else is tried again as often as the

@@ -1,39 +1,49 @@
 """What a task log says of a run: changes, progress now and then, and rank 0's own output, all bounded.
 
-The same teller speaks on a worker and in a triggerer, and goes on where another left off: what was told is
-remembered in a small file beside the runs of this machine (``<home>/airflow/<try>.json``), so that no line
-stands twice in the log of a try, whoever followed it when. It reads and formats; the caller logs.
+The same teller speaks on a worker and in a triggerer, and each goes on where the other left off: what was
+told (`Told`) travels with the trigger to the triggerer, and back with its event. What a triggerer told itself
+is also kept in a small file of its machine (``<home>/airflow/<try>.json``), for the one that takes its place
+there. So no line stands twice in the log of a try, but for a triggerer on another machine that takes over
+from one which was killed: it begins where the worker left off.
+
+It formats; `wrote` and `awrote` read what rank 0 wrote, and the caller logs.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.base import LogLine, Selection
-from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.backends.local.folders import write_json
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, SiteError
+from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
 from allaboard.units import show_seconds
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
+LAST_LINES = 50
+"""Of the member that failed first."""
 _FORGET_AFTER = 30 * 86400
 _SPEED = "steps_per_second"
 
 
 @dataclass
 class Told:
-    """What the log has already. ``uid``: of the attempt that the rest is about."""
+    """What the log has already. ``uid``: of the attempt that it is about; ``at``: when it was told, epoch
+    seconds, below zero for never; ``over``: how it ended is told too.
+    """
 
     uid: str | None = None
+    at: float = -1.0
     cursor: dict[str, Any] | None = None
     state: str | None = None
     waiting: str | None = None
@@ -42,34 +52,80 @@ class Told:
     checkpoint: str | None = None
     resumed_from: int | None = None
     flags: list[str] = field(default_factory=list)
+    over: bool = False
+
+    @classmethod
+    def of(cls, body: Any) -> Told:
+        """From its JSON; of another release's what is understood."""
+        if not isinstance(body, Mapping):
+            return cls()
+        return cls(**{name: body[name] for name in cls.__dataclass_fields__ if name in body})
 
 
 class Teller:
-    """Turns observations of one run into lines for the task log of one try."""
+    """Turns observations of one run into lines for the task log of one try. ``told``: what the log has
+    already, as far as the caller knows; ``home``: where else that is kept, None: nowhere; ``options``: of the
+    command line, by which the run is found there.
+    """
 
-    def __init__(self, backend: LocalBackend, run: str, ti_id: str, *, output: bool = True) -> None:
+    def __init__(
+        self,
+        run: str,
+        ti_id: str,
+        *,
+        told: Mapping[str, Any] | None = None,
+        home: str | None = None,
+        output: bool = True,
+        options: str = "",
+    ) -> None:
         """``output``: rank 0's own lines too."""
-        self.backend, self.run, self.output = backend, run, output
-        self.path = Path(backend.home) / "airflow" / f"{ti_id}.json"
-        self.told = self._remembered()
+        self.run, self.output, self.options = run, output, options
+        self.path = Path(home) / "airflow" / f"{ti_id}.json" if home is not None else None
+        self.told = max(Told.of(told), self._remembered(), key=lambda known: known.at)
 
-    def news(self, seen: Observation, now: float) -> list[str]:
-        """The lines that this look adds to the log; reads rank 0's output. Blocks on the disk."""
+    def about(self, seen: Observation) -> None:
+        """What follows is about the attempt that is seen here."""
         if seen.uid != self.told.uid:
             self.told = Told(uid=seen.uid)
+
+    @property
+    def told_so_far(self) -> dict[str, Any]:
+        """For whoever goes on after us. Plain JSON."""
+        return asdict(self.told)
+
+    def news(self, seen: Observation, now: float, lines: Iterable[str] = ()) -> list[str]:
+        """The lines that this look adds to the log. ``lines``: what rank 0 wrote since the last one."""
+        self.about(seen)
         before = asdict(self.told)
-        state, rest = (
-            list(self._state(seen)),
-            [*self._output(), *self._progress(seen, now), *self._flags(seen)],
-        )
-        # What a run wrote belongs between its start and its end.
-        lines = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
-        if asdict(self.told) != before:
+        state = list(self._state(seen))
+        output = [line for line in lines if not line.startswith(PREFIX)]
+        rest = [
+            *bounded(output, self.run, self.options),
+            *self._progress(seen, now),
+            *self._flags(seen),
+        ]
+        if rest or state or asdict(self.told) != before:
+            self.told.at = now
             self._remember()
-        return lines
+        # What a run wrote belongs between its start and its end.
+        return [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+
+    def last_words(self, outcome: Outcome) -> list[str]:
+        """Of a run that failed: the last lines of the member that failed first. Once."""
+        self.about(outcome.seen)
+        member = None if outcome.ok else first_failing(outcome)
+        text = outcome.seen.tails.get(member or "", "")
+        if not text or self.told.over:
+            return []
+        self.told.over = True
+        lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
+        cut = [f"  {_short(line)}" for line in lines]
+        return [f"the last lines of {member}, which failed first:", *cut]
 
     def forget(self) -> None:
         """The try is over; what was told in long-gone tries is forgotten as well."""
+        if self.path is None:
+            return
         self.path.unlink(missing_ok=True)
         with suppress(OSError):
             for left in self.path.parent.glob("*.json"):
@@ -78,13 +134,14 @@ class Teller:
 
     def _remembered(self) -> Told:
         try:
-            body = json.loads(self.path.read_bytes())
-            return Told(**{name: body[name] for name in Told.__dataclass_fields__ if name in body})
+            return Told.of(json.loads(self.path.read_bytes())) if self.path is not None else Told()
         except (OSError, ValueError, TypeError):
             return Told()
 
     def _remember(self) -> None:
         # A log line told twice is a lesser evil than a task that ends because a disk is full.
+        if self.path is None:
+            return
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.path, asdict(self.told))
@@ -110,11 +167,10 @@ class Teller:
             yield f"{self.run}: checkpoint {progress.checkpoint}{best}"
 
     def _is_due(self, seen: Observation, now: float) -> bool:
-        """Every 5 s at first, every minute later on; the last step always."""
+        """The last step always."""
         if seen.progress.step == seen.progress.total or state_of(seen).is_final:
             return True
-        running = now - (seen.started or now)
-        return now - self.told.progress_at >= max(5.0, min(60.0, running / 10))
+        return now - self.told.progress_at >= pause_after(seen, now)
 
     def _flags(self, seen: Observation) -> Iterator[str]:
         for flag in seen.flags:
@@ -122,28 +178,80 @@ class Teller:
                 self.told.flags.append(flag)
                 yield f"{self.run}: warning: {flag.replace('_', ' ')} (see diagnoses)"
 
-    def _output(self) -> list[str]:
-        """What rank 0 wrote since the last look, without report lines, which are told in better words."""
-        if not self.output:
-            return []
-        found: list[str] = []
-        try:
-            for item in self.backend.logs(self.run, Selection(ranks=(0,)), self.told.cursor):
-                if isinstance(item, LogLine):
-                    found.append(item.text)
-                else:
-                    self.told.cursor = item
-        except (AllaboardError, OSError):  # not started yet, or cleaned up meanwhile
-            return []
-        return bounded([line for line in found if not line.startswith(PREFIX)], self.run)
+
+def pause_after(seen: Observation, now: float) -> float:
+    """Seconds between two words about a run that goes on: 5 at first, a minute later on."""
+    return max(5.0, min(60.0, (now - (seen.started or now)) / 10))
 
 
-def bounded(lines: list[str], run: str) -> list[str]:
+def rest_after(backend: Any, seen: Observation | None, seconds: float, now: float) -> float:
+    """Seconds until a follower looks again whom nothing wakes, and who asked for ``seconds``. At this machine
+    it may look as often as it likes. A look at a cluster is some requests: one that follows no change is as
+    rare as the words that it is for.
+    """
+    if backend.name == "local" or seen is None:
+        return seconds
+    return min(seconds, pause_after(seen, now))
+
+
+def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where this machine keeps what was told; None for a user without a home."""
+    from allaboard.site import home
+
+    try:
+        return home(environ)
+    except SiteError:
+        return None
+
+
+# What rank 0 wrote.
+
+
+def wrote(backend: Backend, teller: Teller) -> list[str]:
+    """The lines of rank 0 since the last time. Blocks."""
+    if not teller.output:
+        return []
+    found: list[str] = []
+    try:
+        for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
+            _take(item, found, teller)
+    except (AllaboardError, OSError):  # not started yet, or cleaned up meanwhile
+        return []
+    return found
+
+
+async def awrote(backend: Any, teller: Teller) -> list[str]:
+    """The same of an async backend."""
+    if not teller.output:
+        return []
+    found: list[str] = []
+    try:
+        async for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
+            _take(item, found, teller)
+    except (AllaboardError, OSError):
+        return []
+    return found
+
+
+def _selection(backend: Any, teller: Teller) -> Selection:
+    # Whoever comes late to a run on a cluster does not fetch all that it ever wrote.
+    late = backend.name != "local" and teller.told.cursor is None
+    return Selection(ranks=(0,), tail=MOST_LINES if late else None)
+
+
+def _take(item: LogLine | Cursor, found: list[str], teller: Teller) -> None:
+    if isinstance(item, LogLine):
+        found.append(item.text)
+    else:
+        teller.told.cursor = item
+
+
+def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
     """The last of the lines, as many as a task log should take at once; first, how many are left out."""
     kept: list[str] = []
     room = MOST_BYTES
     for line in reversed(lines[-MOST_LINES:]):
-        short = line if len(line) <= LONGEST else f"{line[:LONGEST]}... ({len(line)} characters)"
+        short = _short(line)
         room -= len(short.encode("utf-8", "replace"))
         if room < 0:
             break
@@ -151,8 +259,26 @@ def bounded(lines: list[str], run: str) -> list[str]:
     kept.reverse()
     left_out = len(lines) - len(kept)
     if left_out:
-        kept.insert(0, f"({left_out} lines of rank 0 left out here: allaboard logs {run} --rank 0)")
+        where = f"allaboard logs {run} --rank 0{options}"
+        kept.insert(0, f"({left_out} lines of rank 0 left out here: {where})")
     return kept
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}... ({len(line)} characters)"
+
+
+# Words.
+
+
+def first_failing(outcome: Outcome) -> str | None:
+    """The member whose end explains the run's: the one that the diagnosis blames, else the first to fail."""
+    seen = outcome.seen
+    blamed = outcome.diagnoses[0].blame if outcome.diagnoses else None
+    if blamed in {m.name for m in seen.members}:
+        return blamed
+    failed = [m for m in seen.members if m.exit_code not in (None, 0)]
+    return min(failed, key=lambda m: (m.ended or float("inf"), m.rank)).name if failed else None
 
 
 def progress_words(progress: Progress) -> str:

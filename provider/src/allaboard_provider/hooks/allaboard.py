@@ -1,14 +1,25 @@
 """A connection of type ``allaboard``: the backend and the site (store, mounts, fit) that a DAG's tasks use.
 
 The default connection ``allaboard_default`` need not exist: then everything is local, on the worker's own
-machine. So the same DAG runs on a laptop, and elsewhere once an administrator makes the connection.
+machine. So the same DAG runs on a laptop, and elsewhere once an administrator makes the connection::
+
+    backend: kubernetes
+    kubernetes_conn_id: gpu_cluster         a connection of type `kubernetes`: which cluster, as whom
+    namespace: team-a
+    store: s3://bucket/team-a
+    image: registry.lab/team-a/train:3      for jobs that name none
+    secrets: team-a-store                   Secrets of the namespace: environment of every member
+
+Whatever a job says itself comes before what its place says.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +27,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
+    from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.site import Site
+    from allaboard_provider.clusters import Named
 
 DEFAULT_CONN_ID = "allaboard_default"
-FIELDS = ("backend", "store", "mounts", "fit")
-BACKENDS = ("local",)
+BACKENDS = ("local", "kubernetes")
+OF_CLUSTERS = ("kubernetes_conn_id", "namespace", "engine", "gang", "image", "service_account", "secrets")
+FIELDS = ("backend", "store", "mounts", "fit", *OF_CLUSTERS)
+IN_ENVIRONMENT = {name: f"ALLABOARD_{name.upper()}" for name in OF_CLUSTERS[2:]}
+"""What the core knows by these names as the settings of a place."""
 
 
 class AllaboardHook(BaseHook):
@@ -51,30 +68,107 @@ class AllaboardHook(BaseHook):
             return {}
         return checked_settings(self.conn_id, connection.conn_type, connection.extra_dejson)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether runs live on the worker's own machine."""
+        return bool(self.settings.get("backend", "local") == "local")
+
     @cached_property
     def site(self) -> Site:
         """Where the paths of a chain are."""
         return site_of_settings(self.settings)
 
-    def get_conn(self) -> LocalBackend:
+    @cached_property
+    def cluster(self) -> Named:
+        """What the connection of type ``kubernetes`` says."""
+        from allaboard_provider.clusters import named
+
+        return named(self._kubernetes_conn_id, self.settings.get("namespace"))
+
+    @property
+    def _kubernetes_conn_id(self) -> str:
+        from allaboard_provider import clusters
+
+        return str(self.settings.get("kubernetes_conn_id") or clusters.DEFAULT_CONN_ID)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The caller's environment, and over it what the connection says of the place."""
+        said = {IN_ENVIRONMENT[n]: _text(v) for n, v in self.settings.items() if n in IN_ENVIRONMENT}
+        return {**callers_environment(), **said}
+
+    def get_conn(self) -> Backend:
         """The backend."""
+        return self.local() if self.is_local else self.on_cluster()
+
+    def local(self) -> LocalBackend:
+        """That of this machine."""
         from allaboard.backends.local.backend import LocalBackend
 
         return LocalBackend(callers_environment(), self.site)
 
+    def on_cluster(self, pause: Callable[[float], None] = time.sleep) -> KubernetesBackend:
+        """That of the cluster. ``pause``: how it sleeps, for a caller who may have to leave in the midst."""
+        from allaboard.backends.kubernetes.backend import KubernetesBackend
+        from allaboard.backends.kubernetes.transport import Api
+        from allaboard_provider.clusters import settings_of
+
+        api = Api(settings_of(self.cluster))
+        return KubernetesBackend(api, site=self.site, environ=self.environment, pause=pause)
+
+    # In a triggerer.
+
+    @classmethod
+    async def aread(cls, conn_id: str | None) -> AllaboardHook:
+        """The hook of a connection to a cluster, with all that it names read, by way of the triggerer's loop.
+        Raises as reading does, and BadInput for a connection that names no cluster any more.
+        """
+        from allaboard.errors import BadInput
+        from allaboard_provider import clusters
+
+        hook = cls(conn_id)
+        hook.settings = checked_settings(str(conn_id), *await clusters.aextras(str(conn_id)))
+        if hook.is_local:
+            raise BadInput(f"connection {conn_id!r} names no cluster any more, and the run is on one")
+        hook.cluster = await clusters.anamed(hook._kubernetes_conn_id, hook.settings.get("namespace"))
+        return hook
+
+    @asynccontextmanager
+    async def awaited(self) -> AsyncIterator[AsyncKubernetesBackend]:
+        """The backend on the cluster for one trigger, over a client that all of a triggerer share."""
+        from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+        from allaboard_provider.clusters import shared_api
+
+        async with shared_api(self.cluster) as api:
+            yield AsyncKubernetesBackend(api, site=self.site, environ=self.environment)
+
+    # The button in the connection form.
+
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the store can be written: the button in the connection form."""
+        """Whether the store can be written, and whether the cluster answers."""
         from allaboard.errors import AllaboardError
         from allaboard.storage import open_store
 
         probe = "allaboard-connection-test"
         try:
+            where = "runs are local" if self.is_local else self._reach_cluster()
+            if not self.is_local and "://" not in self.site.store:
+                return True, f"{where}; the store {self.site.store} is a folder of the members"
             store = open_store(self.site.store)
             store.write(probe, b"")
             store.delete([probe])
         except AllaboardError as error:
             return False, str(error)
-        return True, f"runs are local; the store {self.site.store} can be written"
+        return True, f"{where}; the store {self.site.store} can be written"
+
+    def _reach_cluster(self) -> str:
+        from allaboard.backends.kubernetes.transport import Api
+        from allaboard.backends.kubernetes.wire import Patience
+        from allaboard_provider.clusters import settings_of
+
+        with Api(settings_of(self.cluster), patience=Patience(budget=5.0)) as api:
+            api.raw("GET", "/version")
+            return f"runs are in namespace {api.namespace} of {api.server}, which answers"
 
 
 def checked_settings(conn_id: str, conn_type: str | None, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,11 +184,30 @@ def checked_settings(conn_id: str, conn_type: str | None, extra: Mapping[str, An
     prefix = f"extra__{AllaboardHook.conn_type}__"
     found = {name.removeprefix(prefix): value for name, value in extra.items() if value not in (None, "")}
     problems = [Problem(name, "no such field", nearest(name, FIELDS)) for name in found if name not in FIELDS]
-    if found.get("backend", "local") not in BACKENDS:
-        problems.append(Problem("backend", f"{found['backend']!r} is not known; known: {one_of(BACKENDS)}"))
+    for name, known in _choices(found).items():
+        if found[name] not in known:
+            near = nearest(str(found[name]), known)
+            problems.append(Problem(name, f"{found[name]!r} is not known; known: {one_of(known)}", near))
+    if found.get("backend", "local") == "local":
+        void = [name for name in OF_CLUSTERS if name in found]
+        problems += [Problem(name, "it has a meaning with backend: kubernetes alone") for name in void]
     if problems:
         raise BadInput(f"connection {conn_id!r} cannot be used:", problems)
     return found
+
+
+def _choices(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What the fields that are there may be."""
+    known: dict[str, tuple[str, ...]] = {"backend": BACKENDS} if "backend" in found else {}
+    if "engine" in found:
+        from allaboard.engines import ENGINES
+
+        known["engine"] = ("auto", *ENGINES)
+    if "gang" in found:
+        from allaboard.gangs import GANGS
+
+        known["gang"] = ("auto", *GANGS)
+    return known
 
 
 def site_of_settings(settings: Mapping[str, Any]) -> Site:
@@ -127,6 +240,10 @@ def _mounts(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise BadInput(f'mounts: {value!r} is no mapping; write {{"/data": "./data"}}')
     return parse_mounts(f"{mount}={folder}" for mount, folder in value.items())
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def callers_environment() -> dict[str, str]:

@@ -36,12 +36,14 @@ class TrainingJobSensor(Watching):
         from allaboard.errors import BadInput
         from allaboard.follow import Outcome
         from allaboard.status import state_of
+        from allaboard_provider.places import place_of
         from allaboard_provider.task import failure_text, observation_words, result_of
         from allaboard_provider.triggers.train import found_run
 
         if bool(self.run) == bool(self.key):
             raise BadInput("give the run or the key to wait for, one of them")
-        backend = self.hook.get_conn()
+        place = place_of(self.hook)
+        backend = place.backend
         seen = found_run(backend, self.run, self.key)
         if seen is None:
             self.log.info("there is no run %s yet", self.run or f"under the key {self.key}")
@@ -52,17 +54,14 @@ class TrainingJobSensor(Watching):
         last = backend.observe(seen.run, evidence=True)
         outcome = Outcome(last, diagnose(last))
         if not outcome.ok:
-            raise AirflowException(failure_text(outcome))
+            raise AirflowException(failure_text(outcome, place.options))
         return result_of(outcome)
 
     def trigger(self) -> RunTrigger:
         from allaboard.backends.local.machine import fingerprint
         from allaboard_provider.triggers.train import RunTrigger
 
-        backend = self.hook.get_conn()
-        return RunTrigger(
-            run=self.run,
-            key=self.key,
-            fingerprint=fingerprint(str(backend.runs)),
-            poll=float(self.poke_interval),
-        )
+        what: dict[str, Any] = {"run": self.run, "key": self.key, "poll": float(self.poke_interval)}
+        if not self.hook.is_local:
+            return RunTrigger(backend="kubernetes", connection=self.hook.conn_id, **what)
+        return RunTrigger(fingerprint=fingerprint(str(self.hook.local().runs)), **what)

@@ -2,8 +2,11 @@
 anything but in `on_kill`, when a person has ended the task.
 
 Triggerers may be killed, frozen, doubled: the same trigger may run twice, may begin late, may never begin.
-Nothing here is remembered between them but what the core's run record and the task log's teller keep on this
-machine.
+Nothing here is remembered between them but what the core's run record and the task log's teller keep.
+
+Runs on a cluster are watched through one client and one hub for all triggers of a triggerer that go to the
+same place: changes wake, and in between a run is looked at once a minute. A cluster that does not answer is
+waited for, however long: the run is not there, and nothing better could be done elsewhere.
 """
 
 from __future__ import annotations
@@ -13,25 +16,35 @@ import random
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from allaboard_provider.triggers.looking import LookTrigger, settled
 
+if TYPE_CHECKING:
+    from allaboard.observation import Observation
+
 VERSION = 1
 POLL = 1.0
+POLL_CLUSTER = 60.0
+AGAIN = 15.0
+"""Seconds between two tries to reach a cluster. Each is patient by itself."""
+FOR_EVER = 1 << 60
 _ASKS = 3
 
 
 class TrainingJobTrigger(BaseTrigger):
-    """Fires once, with ``{"version", "status", "run", "attempt", "generation", "uid", "owner", "fingerprint",
-    "host"}``.
+    """Fires once, with ``{"version", "status", "run", "attempt", "generation", "uid", "owner", "backend",
+    "connection", "fingerprint", "host", "told", "again"}``.
 
     ``status``: ``ended`` (look at the run: it ended, or it is somebody else's now), ``timeout``
     (``deadline``, epoch seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another
     machine, container or folder), ``act`` (a limit has passed, and triggers only observe), ``error``
-    (``error`` says what). All arguments are plain JSON; those of a newer release are kept and passed over.
+    (``error`` says what). ``connection``: the id of the one that names the run's cluster, for the backend
+    ``kubernetes``; ``fingerprint`` and ``host`` are of local runs. ``told``: what the task log has already.
+    All arguments are plain JSON without secrets; those of a newer release are kept and passed over.
     """
 
     def __init__(
@@ -45,6 +58,10 @@ class TrainingJobTrigger(BaseTrigger):
         host: str = "",
         deadline: float | None = None,
         get_logs: bool = True,
+        backend: str = "local",
+        connection: str | None = None,
+        told: Mapping[str, Any] | None = None,
+        again: int = 0,
         version: int = VERSION,
         **newer: Any,
     ) -> None:
@@ -53,6 +70,8 @@ class TrainingJobTrigger(BaseTrigger):
         self.attempt, self.generation = attempt, generation
         self.fingerprint, self.host = dict(fingerprint or {}), host
         self.deadline, self.get_logs = deadline, get_logs
+        self.backend, self.connection = backend, connection
+        self.told, self.again = dict(told or {}), again
         self.version, self.newer = version, newer
         self._fired = False
 
@@ -61,18 +80,30 @@ class TrainingJobTrigger(BaseTrigger):
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
                 "version": self.version,
-                "run": self.run_name,
-                "uid": self.uid,
-                "owner": self.owner,
-                "attempt": self.attempt,
-                "generation": self.generation,
-                "fingerprint": self.fingerprint,
-                "host": self.host,
+                **self._about(),
                 "deadline": self.deadline,
                 "get_logs": self.get_logs,
                 **self.newer,
             },
         )
+
+    def _about(self) -> dict[str, Any]:
+        """What is in the arguments and in the event: all that the resume needs, for what defer() was given
+        besides does not survive everywhere.
+        """
+        return {
+            "run": self.run_name,
+            "attempt": self.attempt,
+            "generation": self.generation,
+            "uid": self.uid,
+            "owner": self.owner,
+            "backend": self.backend,
+            "connection": self.connection,
+            "fingerprint": self.fingerprint,
+            "host": self.host,
+            "told": self.told,
+            "again": self.again,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         begun = time.monotonic()
@@ -87,92 +118,32 @@ class TrainingJobTrigger(BaseTrigger):
         yield TriggerEvent(event)
 
     def _event(self, status: str, **more: Any) -> dict[str, Any]:
-        # Everything that the resume needs: what defer() was given besides does not survive everywhere.
-        return {
-            "version": VERSION,
-            "status": status,
-            "run": self.run_name,
-            "attempt": self.attempt,
-            "generation": self.generation,
-            "uid": self.uid,
-            "owner": self.owner,
-            "fingerprint": self.fingerprint,
-            "host": self.host,
-            **more,
-        }
+        return {**self._about(), "version": VERSION, "status": status, **more}
 
     # Watching.
 
-    async def _watch(self) -> dict[str, Any]:
-        from allaboard.follow import FollowPolicy, adrive, follow
-        from allaboard_provider.telling import Teller
-
-        backend = await asyncio.to_thread(self._backend)
-        if backend is None:
-            self.log.info(
-                "run %s lives on %s, which this triggerer (%s) is not",
-                self.run_name,
-                self.host,
-                socket.gethostname(),
-            )
-            return self._event("elsewhere", triggerer=socket.gethostname())
-        self._teller = await asyncio.to_thread(
-            Teller, backend, self.run_name, self.owner, output=self.get_logs
-        )
-        self._client = backend
-        try:
-            await adrive(follow(FollowPolicy(poll=POLL, attempts=1)), self._answer)
-        except _Deadline:
-            return self._event("timeout")
-        except _Overdue:
-            return self._event("act")
-        except _NotOurs:
-            pass
-        return self._event("ended")
-
-    def _backend(self) -> Any:
+    def _opened(self) -> AbstractAsyncContextManager[Any]:
         """The backend, None when the run cannot be followed from here."""
-        from allaboard.backends.local.backend import LocalBackend
-        from allaboard.errors import AllaboardError
+        from allaboard_provider.triggers.watching import on_its_cluster, on_this_machine
 
-        try:
-            backend = LocalBackend()
-            return backend if backend.fingerprint(self.run_name) == self.fingerprint else None
-        except (AllaboardError, OSError):
-            return None
+        if self.backend == "local":
+            return on_this_machine(self.run_name, self.fingerprint)
+        return on_its_cluster(self.connection)
 
-    async def _answer(self, ask: Any) -> Any:
-        from allaboard.follow import Enforce, Observe, Wait
-        from allaboard.status import state_of
-
-        match ask:
-            case Observe():
-                # The evidence of the end is for the worker, which looks again.
-                seen, lines = await asyncio.to_thread(self._look)
-                for line in lines:
-                    self.log.info("%s", line)
-                if getattr(seen, "uid", self.uid) != self.uid:
-                    raise _NotOurs
-                late = self.deadline is not None and time.time() >= self.deadline
-                if late and not (hasattr(seen, "uid") and state_of(seen).is_final):
-                    raise _Deadline
-                return seen
-            case Enforce():
-                raise _Overdue
-            case Wait(seconds):
-                left = seconds if self.deadline is None else min(seconds, self.deadline - time.time())
-                # Jittered, so that the triggers of one triggerer do not all look at once.
-                await asyncio.sleep(max(0.05, left) * random.uniform(0.9, 1.1))
-        return None
-
-    def _look(self) -> tuple[Any, list[str]]:
-        from allaboard.errors import BackendUnreachable
-
-        try:
-            seen = self._client.observe(self.run_name)
-        except BackendUnreachable as error:
-            return error, []
-        return seen, self._teller.news(seen, time.time())
+    async def _watch(self) -> dict[str, Any]:
+        async with self._opened() as backend:
+            if backend is None:
+                self.log.info(
+                    "run %s lives on %s, which this triggerer (%s) is not",
+                    self.run_name, self.host, socket.gethostname(),
+                )  # fmt: skip
+                return self._event("elsewhere", triggerer=socket.gethostname())
+            watch = _Watch(self, backend)
+            try:
+                status = await watch.to_the_end()
+            finally:
+                self.told = watch.teller.told_so_far
+            return self._event(status)
 
     # A person ended the task.
 
@@ -183,6 +154,9 @@ class TrainingJobTrigger(BaseTrigger):
         the word is not enough: the task's state is asked first, and only then is the run looked at, whose
         owner may have changed during the question.
         """
+        from allaboard.backends.base import Handle
+        from allaboard_provider.fence import astop_deferred
+
         if self._fired or self.task_instance is None:
             return
         state = await self._task_state()
@@ -192,8 +166,10 @@ class TrainingJobTrigger(BaseTrigger):
             )
             return
         reason = f"the task was {_ENDINGS.get(state or '', f'ended (its state is {state})')} while deferred"
-        if await asyncio.to_thread(self._stop, reason):
-            self.log.info("run %s: stopped, because %s", self.run_name, reason)
+        handle = Handle(self.run_name, self.attempt, self.generation, self.uid)
+        async with self._opened() as backend:
+            if backend is not None and await astop_deferred(backend, handle, self.owner, reason):
+                self.log.info("run %s: stopped, because %s", self.run_name, reason)
 
     async def _task_state(self) -> str | None:
         """The state of our task instance; None when it is gone. Raises when Airflow does not answer: then
@@ -218,13 +194,141 @@ class TrainingJobTrigger(BaseTrigger):
                 await asyncio.sleep(1)
         return task_state(states, ti)
 
-    def _stop(self, reason: str) -> bool:
-        from allaboard.backends.base import Handle
-        from allaboard_provider.fence import stop_deferred
 
-        backend = self._backend()
-        handle = Handle(self.run_name, self.attempt, self.generation, self.uid)
-        return backend is not None and stop_deferred(backend, handle, self.owner, reason)
+class _Watch:
+    """The other side of `allaboard.follow`, which a trigger holds for one run: it looks, tells and waits."""
+
+    def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
+        from allaboard_provider.telling import Teller, kept_at
+
+        self.trigger, self.backend = trigger, backend
+        self.teller = Teller(
+            trigger.run_name, trigger.owner, told=trigger.told, home=kept_at(), output=trigger.get_logs
+        )
+        self.changes: Any = None
+        self.seen: Observation | None = None
+
+    async def to_the_end(self) -> str:
+        """The status that the trigger fires."""
+        from allaboard.follow import FollowPolicy, adrive, follow
+
+        poll = POLL if self.backend.name == "local" else POLL_CLUSTER
+        async with self._woken() as self.changes:
+            try:
+                talk = follow(FollowPolicy(poll=poll, attempts=1, unreachable=FOR_EVER))
+                outcome = await adrive(talk, self._answer)
+            except _Enough as enough:
+                return enough.status
+        for line in self.teller.last_words(outcome):
+            self.trigger.log.error("%s", line)
+        return "ended"
+
+    def _woken(self) -> AbstractAsyncContextManager[Any]:
+        if self.backend.name == "local":
+            found: AbstractAsyncContextManager[Any] = self.backend.changes(self.trigger.run_name)
+            return found
+        return _Reached(self.trigger, self.backend)
+
+    async def _answer(self, ask: Any) -> Any:
+        from allaboard.follow import Enforce, Observe, Wait
+
+        match ask:
+            case Observe(evidence):
+                return await self._look(evidence)
+            case Enforce():
+                raise _Enough("act")
+            case Wait(seconds):
+                await self._wait(seconds)
+        return None
+
+    async def _look(self, evidence: bool) -> Any:
+        from allaboard.errors import BackendUnreachable
+        from allaboard.status import state_of
+        from allaboard_provider.telling import awrote
+
+        trigger = self.trigger
+        try:
+            seen = await self.backend.observe(trigger.run_name, evidence)
+        except BackendUnreachable as error:
+            self._refuse_late()
+            return error
+        if seen.uid != trigger.uid:
+            raise _Enough("ended")  # another attempt is on
+        self.seen = seen
+        self.teller.about(seen)
+        for line in self.teller.news(seen, time.time(), await awrote(self.backend, self.teller)):
+            trigger.log.info("%s", line)
+        if not state_of(seen).is_final:
+            self._refuse_late()
+        return seen
+
+    def _refuse_late(self) -> None:
+        deadline = self.trigger.deadline
+        if deadline is not None and time.time() >= deadline:
+            raise _Enough("timeout")
+
+    async def _wait(self, seconds: float) -> None:
+        from allaboard_provider.telling import rest_after
+
+        now, deadline = time.time(), self.trigger.deadline
+        rest = rest_after(self.backend, self.seen, seconds, now)
+        # Jittered, so that the triggers of one triggerer do not all look at once.
+        rest *= random.uniform(0.9, 1.1)
+        await self.changes.wait(max(0.05, rest if deadline is None else min(rest, deadline - now)))
+
+
+class _Reached:
+    """Wakes for a run on a cluster, as soon as that can be reached: whoever waits meanwhile looks again soon.
+    From then on this process is the one that follows the run for its owner.
+    """
+
+    def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
+        self.trigger, self.backend = trigger, backend
+        self._changes: Any = None
+        self._known = False  # that it is this process which follows
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> _Reached:
+        await self._try()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._open.aclose()
+
+    async def wait(self, seconds: float) -> bool:
+        if self._changes is None:
+            await asyncio.sleep(min(seconds, AGAIN) * random.uniform(0.9, 1.1))
+            await self._try()
+            return True
+        if not self._known:
+            await self._try()
+        return bool(await self._changes.wait(seconds))
+
+    async def _try(self) -> None:
+        from allaboard.errors import AllaboardError, BackendUnreachable
+
+        run = self.trigger.run_name
+        try:
+            if self._changes is None:
+                self._changes = await self._open.enter_async_context(self.backend.changes(run))
+            if not self._known:
+                await self.backend.watch_over(run)
+        except BackendUnreachable:
+            return
+        except AllaboardError as error:
+            if self._changes is None:
+                raise
+            # Whoever may only look can follow all the same.
+            self.trigger.log.info("nobody can see that run %s is followed here: %s", run, error)
+        self._known = True
+
+
+class _Enough(Exception):
+    """It is for a worker to go on."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 def task_state(states: Mapping[str, Any], ti: Any) -> str | None:
@@ -238,14 +342,29 @@ _ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "
 
 
 class RunTrigger(LookTrigger):
-    """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``."""
+    """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``. ``backend`` and
+    ``connection``: where it is, as for a `TrainingJobTrigger`.
+    """
 
-    def __init__(self, run: str | None = None, key: str | None = None, **common: Any) -> None:
+    def __init__(
+        self,
+        run: str | None = None,
+        key: str | None = None,
+        backend: str = "local",
+        connection: str | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(**common)
         self.run_name, self.key = run, key
+        self.backend, self.connection = backend, connection
 
     def arguments(self) -> dict[str, Any]:
-        return {"run": self.run_name, "key": self.key}
+        return {
+            "run": self.run_name,
+            "key": self.key,
+            "backend": self.backend,
+            "connection": self.connection,
+        }
 
     def is_here(self) -> bool:
         from allaboard.backends.local.backend import LocalBackend
@@ -259,6 +378,30 @@ class RunTrigger(LookTrigger):
 
         seen = found_run(LocalBackend(), self.run_name, self.key)
         return seen is not None and state_of(seen).is_final
+
+    async def _watch(self) -> dict[str, Any]:
+        from allaboard.errors import BackendUnreachable
+
+        if self.backend == "local":
+            return await super()._watch()
+        while True:
+            try:
+                await self._until_it_is_over()
+                return {"version": VERSION, "status": "there"}
+            except BackendUnreachable as error:
+                self.log.info("%s", error)
+                await asyncio.sleep(AGAIN * random.uniform(0.9, 1.1))
+
+    async def _until_it_is_over(self) -> None:
+        from allaboard.status import state_of
+        from allaboard_provider.triggers.watching import on_its_cluster
+
+        async with on_its_cluster(self.connection) as backend:
+            while (seen := await afound_run(backend, self.run_name, self.key)) is None:
+                await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
+            async with backend.changes(seen.run) as changes:
+                while not state_of(await backend.observe(seen.run)).is_final:
+                    await changes.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
 
 
 def found_run(backend: Any, run: str | None, key: str | None) -> Any:
@@ -275,13 +418,15 @@ def found_run(backend: Any, run: str | None, key: str | None) -> Any:
         return None
 
 
-class _Deadline(Exception):
-    """The task's execution_timeout has passed."""
+async def afound_run(backend: Any, run: str | None, key: str | None) -> Any:
+    """The same, awaited."""
+    from allaboard.errors import UnknownRun
 
-
-class _Overdue(Exception):
-    """A limit of the run has passed, and a worker has to act."""
-
-
-class _NotOurs(Exception):
-    """Another attempt is on."""
+    if key:
+        return next((seen for seen in await backend.list() if seen.key == key), None)
+    try:
+        return await backend.observe(run)
+    except UnknownRun:
+        if any(seen.run.startswith(run) for seen in await backend.list() if run):
+            raise
+        return None

@@ -1,0 +1,245 @@
+"""A cluster, as Airflow's connections of type ``kubernetes`` name it: in-cluster, a kubeconfig by path or by
+content, a context of it, or what is there when nothing is said.
+
+What such a connection means is the business of Airflow's own hook (`KubernetesHook` of the provider
+cncf.kubernetes), so what works for a KubernetesPodOperator works here, and means the same on a worker and in
+a triggerer. (AsyncKubernetesHook takes an empty connection for a kubeconfig also in a pod.) Nothing is sent
+through the hook's client: it gives a configuration, and the core speaks to the API server.
+
+Secrets stay in this process: what is kept by a name is kept by a digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from allaboard.errors import BadInput
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.settings import Credentials, Secret, Settings
+    from allaboard.backends.kubernetes.transport import AsyncApi
+
+DEFAULT_CONN_ID = "kubernetes_default"
+"""Need not exist: then the pod's own service account, else the usual kubeconfig, as for Airflow's hooks."""
+JUST_NOW = 5.0
+"""Seconds in which credentials that were read anew are not read once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the connection ``conn_id`` says; ``namespace``: where our runs are, None: it is for the connection
+    to say.
+    """
+
+    conn_id: str
+    extras: Mapping[str, Any] = field(repr=False)
+    namespace: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Equal for those who see the same cluster as the same user. Nothing can be read from it."""
+        words = json.dumps([self.conn_id, self.extras], sort_keys=True, default=str)
+        return hashlib.blake2s(words.encode(), digest_size=16).hexdigest()
+
+
+def named(conn_id: str, namespace: str | None) -> Named:
+    """Read by Airflow's hook. Raises BadInput where that is not installed, and Airflow's own error for a
+    connection that is not there.
+    """
+    with _provider_is_there():
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+    return Named(conn_id, dict(KubernetesHook(conn_id=conn_id).conn_extras), namespace)
+
+
+async def aextras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
+    """Type and extras of any connection, by way of a triggerer's loop. Raises as `named` does.
+
+    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by asking the supervisor
+    in the midst of the loop, which fails while another trigger asks it.
+    """
+    with _provider_is_there():
+        from airflow.providers.common.compat.connection import get_async_connection
+
+    connection: Any = await get_async_connection(conn_id)
+    if hasattr(connection, "aextra_dejson"):
+        return connection.conn_type, dict(await connection.aextra_dejson())
+    return connection.conn_type, dict(await asyncio.to_thread(lambda: connection.extra_dejson))
+
+
+async def anamed(conn_id: str, namespace: str | None) -> Named:
+    """As `named`, in a triggerer."""
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    await asyncio.to_thread(_import)
+    try:
+        _, extras = await aextras(conn_id)
+    except AirflowNotFoundException:
+        if conn_id != DEFAULT_CONN_ID:
+            raise
+        extras = {}
+    return Named(conn_id, extras, namespace)
+
+
+# From a connection to what the core speaks with.
+
+_known: dict[str, Settings] = {}
+_reading = threading.Lock()
+
+
+def settings_of(place: Named) -> Settings:
+    """The cluster of a connection; blocks, once for each connection of a process. Raises BadInput or
+    SiteError.
+    """
+    with _reading:
+        found = _known.get(place.digest)
+        if found is None:
+            found = _known[place.digest] = _read(place)
+    return replace(found, namespace=place.namespace or _namespace(place))
+
+
+def _read(place: Named) -> Settings:
+    from allaboard.backends.kubernetes.access import settings_of as in_our_words
+
+    configuration = _configuration(place)
+    found = in_our_words(configuration, source=f"the connection {place.conn_id!r}")
+    return replace(found, credentials=OfConnection(place, found.credentials))
+
+
+def _configuration(place: Named) -> Any:
+    """The client library's configuration, as Airflow's hook makes it."""
+    with _provider_is_there():
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+        from kubernetes.client import Configuration
+
+    # In-cluster, the hook takes what it has made from the library's default alone.
+    own = None if place.extras.get("in_cluster") else Configuration()
+    hook = KubernetesHook(conn_id=place.conn_id, client_configuration=own)
+    # Read already: a thread of the triggerer could not ask for the connection.
+    hook.conn_extras = dict(place.extras)
+    try:
+        client = hook.get_conn()
+    except Exception as error:  # of the hook, the library, YAML, the disk
+        _leads_nowhere(place, error)
+    with suppress(Exception):
+        client.close()
+    return client.configuration
+
+
+def _leads_nowhere(place: Named, error: Exception) -> NoReturn:
+    # The words of a parser show what it read, which may be a token.
+    words = "kube_config is no YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
+    raise BadInput(
+        f"the connection {place.conn_id!r} leads to no cluster: {words or type(error).__name__}; give it "
+        "in_cluster, kube_config or kube_config_path"
+    ) from None
+
+
+def _namespace(place: Named) -> str:
+    """That of the connection, else of the environment, else of the pod that we are in."""
+    from allaboard.backends.kubernetes.access import SERVICE_ACCOUNT
+
+    said = place.extras.get("namespace") or place.extras.get("extra__kubernetes__namespace")
+    if said or os.environ.get("ALLABOARD_NAMESPACE"):
+        return str(said or os.environ["ALLABOARD_NAMESPACE"])
+    with suppress(OSError):
+        return (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
+    return "default"
+
+
+class OfConnection:
+    """The credentials of a connection. They are refreshed as the client library does it; once the server has
+    refused them, all that the connection names (a kubeconfig, a plugin) is read anew.
+    """
+
+    def __init__(self, place: Named, now: Credentials) -> None:
+        self._place, self._lock = place, threading.Lock()
+        self._now: Credentials | None = now
+        self._since = time.monotonic()
+
+    def due(self, now: float) -> bool:
+        held = self._now
+        return held is None or held.due(now)
+
+    def current(self, now: float) -> Secret:
+        return self._held().current(now)
+
+    def renew(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._since > JUST_NOW:
+                self._now = None
+
+    def fingerprint(self) -> str:
+        return self._place.digest
+
+    def _held(self) -> Credentials:
+        from allaboard.backends.kubernetes.access import settings_of as in_our_words
+
+        with self._lock:
+            if self._now is None:
+                self._now = in_our_words(_configuration(self._place)).credentials
+                self._since = time.monotonic()
+            return self._now
+
+
+# One client for all triggers of a triggerer that go to the same place.
+
+
+@dataclass(slots=True)
+class _Shared:
+    loop: asyncio.AbstractEventLoop
+    api: AsyncApi
+    users: int = 0
+
+
+_shared: dict[tuple[int, str, str], _Shared] = {}
+
+
+@asynccontextmanager
+async def shared_api(place: Named) -> AsyncIterator[AsyncApi]:
+    """The client of this loop for this place; it lives as long as anybody uses it."""
+    from allaboard.backends.kubernetes.transport import AsyncApi
+
+    settings = await asyncio.to_thread(settings_of, place)
+    loop = asyncio.get_running_loop()
+    key = (id(loop), settings.identity, settings.namespace)
+    one = _shared.get(key)
+    if one is None or one.loop is not loop:
+        one = _shared[key] = _Shared(loop, AsyncApi(settings))
+    one.users += 1
+    try:
+        yield one.api
+    finally:
+        one.users -= 1
+        if not one.users:
+            _shared.pop(key, None)
+            await one.api.close()
+
+
+# The provider that Airflow's hooks come from.
+
+
+@contextmanager
+def _provider_is_there() -> Iterator[None]:
+    """Raises BadInput in place of an ImportError."""
+    try:
+        yield
+    except ImportError as error:
+        raise BadInput(
+            "a connection with the backend kubernetes needs Airflow's Kubernetes provider, which is not "
+            f"installed here ({error}): pip install 'airflow-provider-allaboard[kubernetes]'"
+        ) from None
+
+
+def _import() -> None:
+    with _provider_is_there():
+        import airflow.providers.cncf.kubernetes.hooks.kubernetes  # noqa: F401

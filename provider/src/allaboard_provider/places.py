@@ -1,0 +1,105 @@
+"""Where the runs of a task live, as far as its worker has to know: on its own machine, or on a cluster."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from allaboard.errors import UnknownRun
+
+if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+
+
+class Place(Protocol):
+    """``options``: what a command line needs to find a run there, with a blank before; ``address``: what a
+    person is told of it.
+    """
+
+    is_local: bool
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def options(self) -> str: ...
+
+    @property
+    def address(self) -> dict[str, Any]: ...
+
+    def is_here(self, run: str, fingerprint: Any) -> bool:
+        """Whether a run that was left to a triggerer can be followed from this worker. ``fingerprint``: of
+        where it was left.
+        """
+
+    def for_trigger(self, run: str) -> dict[str, Any]:
+        """What a trigger is told, to find the run. Plain JSON, nothing secret."""
+
+    def leave(self) -> None:
+        """This worker is done."""
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """Local runs belong to their machine."""
+
+    backend: LocalBackend
+    is_local = True
+    options = ""
+
+    @property
+    def address(self) -> dict[str, Any]:
+        return {"host": socket.gethostname(), "home": self.backend.home}
+
+    def is_here(self, run: str, fingerprint: Any) -> bool:
+        try:
+            return bool(self.backend.fingerprint(run) == fingerprint)
+        except (UnknownRun, OSError):
+            return False
+
+    def for_trigger(self, run: str) -> dict[str, Any]:
+        return {"fingerprint": self.backend.fingerprint(run), "host": socket.gethostname()}
+
+    def leave(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """Every worker and every triggerer that may use the connection can follow."""
+
+    backend: KubernetesBackend
+    connection: str | None
+    is_local = False
+
+    @property
+    def options(self) -> str:
+        return f" --backend kubernetes --namespace {self.backend.api.namespace}"
+
+    @property
+    def address(self) -> dict[str, Any]:
+        api = self.backend.api
+        return {"cluster": api.server, "namespace": api.namespace, "connection": self.connection}
+
+    def is_here(self, run: str, fingerprint: Any) -> bool:
+        return True
+
+    def for_trigger(self, run: str) -> dict[str, Any]:
+        return {"backend": self.backend.name, "connection": self.connection}
+
+    def leave(self) -> None:
+        self.backend.keeper.let_go()
+        self.backend.api.close()
+
+
+def place_of(hook: AllaboardHook, pause: Callable[[float], None] = time.sleep) -> Place:
+    """The place that a connection names. ``pause``: how its backend sleeps. Raises BadInput."""
+    if hook.is_local:
+        return ThisMachine(hook.local())
+    return OnCluster(hook.on_cluster(pause), hook.conn_id)

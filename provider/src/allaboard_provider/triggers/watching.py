@@ -1,0 +1,93 @@
+"""What a trigger watches a run with: the backend of its cluster, or that of this machine in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard.observation import Observation, Owner
+
+
+class Watched(Protocol):
+    """What triggers ask of a backend. Raises as `allaboard.backends.base.Backend`."""
+
+    name: str
+
+    async def observe(self, run: str, evidence: bool = False) -> Observation: ...
+
+    def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> AsyncIterator[LogLine | Cursor]: ...
+
+    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle: ...
+
+    async def stop(self, handle: Handle, owner: Owner, by: str, reason: str) -> Stopped | NotYours: ...
+
+
+class OfThisMachine:
+    """`LocalBackend`, awaited."""
+
+    name = "local"
+
+    def __init__(self, backend: LocalBackend) -> None:
+        self.backend = backend
+
+    async def observe(self, run: str, evidence: bool = False) -> Observation:
+        return await asyncio.to_thread(self.backend.observe, run, evidence)
+
+    async def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> AsyncIterator[LogLine | Cursor]:
+        for item in await asyncio.to_thread(lambda: [*self.backend.logs(run, selection, cursor)]):
+            yield item
+
+    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        return await asyncio.to_thread(self.backend.adopt, handle, old, new)
+
+    async def stop(self, handle: Handle, owner: Owner, by: str, reason: str) -> Stopped | NotYours:
+        return await asyncio.to_thread(self.backend.stop, handle, owner, by, reason)
+
+    @asynccontextmanager
+    async def changes(self, run: str) -> AsyncIterator[Nap]:
+        # Not the backend's own, which keep a run alive that nobody else follows.
+        yield Nap()
+
+
+class Nap:
+    """Wakes nobody: whoever looks every second need not be woken."""
+
+    async def wait(self, seconds: float) -> bool:
+        await asyncio.sleep(seconds)
+        return False
+
+
+@asynccontextmanager
+async def on_this_machine(run: str, fingerprint: Mapping[str, Any]) -> AsyncIterator[OfThisMachine | None]:
+    """None when the run cannot be followed from here: another machine, container or folder."""
+    yield await asyncio.to_thread(_backend_of, run, fingerprint)
+
+
+def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> OfThisMachine | None:
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard.errors import AllaboardError
+
+    try:
+        backend = LocalBackend()
+        return OfThisMachine(backend) if backend.fingerprint(run) == fingerprint else None
+    except (AllaboardError, OSError):
+        return None
+
+
+@asynccontextmanager
+async def on_its_cluster(connection: str | None) -> AsyncIterator[Any]:
+    """The backend of the cluster that the connection names. Raises AllaboardError."""
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+
+    hook = await AllaboardHook.aread(connection)
+    async with hook.awaited() as backend:
+        yield backend
