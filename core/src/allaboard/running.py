@@ -12,12 +12,14 @@ from typing import Any
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.backends.people import person
 from allaboard.checking import checked
-from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput
 from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key
 from allaboard.job import TrainingJob
 from allaboard.jobfile import parse, read_text
+from allaboard.names import nearest, one_of
 from allaboard.observation import Observation, Owner
+from allaboard.site import Site
 
 ATTEMPTS = 3
 """Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried
@@ -28,17 +30,36 @@ Job = TrainingJob | Mapping[str, Any] | str | os.PathLike[str]
 OnSeen = Callable[[Observation], None]
 
 
-def backend_of(backend: Backend | str | None = None) -> Backend:
-    """The backend itself, or the one of this name; ``local`` when none is named."""
-    if backend is None or backend == "local":
+BACKENDS = ("local", "kubernetes")
+
+
+def backend_of(
+    backend: Backend | str | None = None,
+    *,
+    site: Site | None = None,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Backend:
+    """The backend itself, or the one of this name; without one that of ``ALLABOARD_BACKEND``, else ``local``.
+    The rest says which cluster, as whom and where in it (`allaboard.backends.kubernetes.access`); nothing is
+    sent yet. Raises BadInput.
+    """
+    if backend is not None and not isinstance(backend, str):
+        return backend
+    name = backend or os.environ.get("ALLABOARD_BACKEND") or "local"
+    if name == "local":
         from allaboard.backends.local.backend import LocalBackend
 
-        return LocalBackend()
-    if isinstance(backend, str):
-        from allaboard.errors import BadInput
+        return LocalBackend(site=site)
+    if name == "kubernetes":
+        from allaboard.backends.kubernetes.access import Access
+        from allaboard.backends.kubernetes.backend import KubernetesBackend
 
-        raise BadInput(f"backend {backend!r} is not known; known: local")
-    return backend
+        return KubernetesBackend(Access(kubeconfig, context, namespace).api(), site=site)
+    near = nearest(name, BACKENDS)
+    hint = f"did you mean {near!r}?" if near else f"known: {one_of(BACKENDS)}"
+    raise BadInput(f"backend {name!r} is not known; {hint}")
 
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:

@@ -6,7 +6,7 @@ names. Every method is safe to call again after its caller died in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from allaboard.identity import spec_hash, spec_of
 from allaboard.job import TrainingJob
 from allaboard.names import run_name
-from allaboard.observation import Observation, Owner
+from allaboard.observation import Event, Observation, Owner
 
 if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
     from allaboard.follow import FollowPolicy
@@ -124,6 +124,10 @@ class Backend(Protocol):
     pace: FollowPolicy
     """How often a run here is looked at when nothing wakes its follower."""
 
+    @property
+    def where(self) -> str:
+        """Where its runs live, for people: ``on this machine``."""
+
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """Make the run of this key be what the table of contract section 1 says, and return its attempt.
 
@@ -142,10 +146,18 @@ class Backend(Protocol):
     def changes(self, run: str) -> AbstractContextManager[Changes]:
         """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
 
+    def events(self, run: str) -> Sequence[Event]:
+        """What happened to a run, over all its attempts, oldest first."""
+
+    def saving(self, run: str) -> str | None:
+        """The folder in which a run keeps its checkpoints; None when its job says nothing of them."""
+
     def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None
+        self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        """Lines after the cursor; the last item is the new cursor."""
+        """Lines after the cursor; the last item is the new cursor. ``follow``: then lines as they come, until
+        the attempt is over and everything was read, with cursors in between.
+        """
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False

@@ -38,7 +38,7 @@ VERBS = {
     "suspend": Verb("suspend:suspend", "Run", "end a run's members and give its slots back, for now"),
     "resume": Verb("suspend:resume", "Run", "start the members of a suspended run again"),
     "delete": Verb("delete:delete", "Run", "remove a run and its logs"),
-    "list": Verb("listing:list_runs", "Watch", "the runs of this machine, and who holds its slots"),
+    "list": Verb("listing:list_runs", "Watch", "the runs here, and who holds slots"),
     "status": Verb("status:status", "Watch", "how a run stands, and why"),
     "follow": Verb("follow:follow", "Watch", "watch a run to its end, without owning it"),
     "logs": Verb("logs:logs", "Watch", "what the members wrote, every try of it"),

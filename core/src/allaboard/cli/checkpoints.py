@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from allaboard.cli.place import is_place, json_option, local, resolved, store_option
+from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
 from allaboard.cli.saying import bar, say, show
 from allaboard.errors import BadInput
 from allaboard.units import show_bytes
@@ -57,11 +57,12 @@ def checkpoints() -> None:
 )
 @click.argument("where")
 @store_option
+@place_options
 @json_option
-def list_(where: str, store: str | None, as_json: bool) -> None:
+def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard.checkpoints import Torn
 
-    uri, step = _place(where, store)
+    uri, step = _place(where, store, at)
     found = [item for item in _scan(uri) if step in (None, item.step)]
     complete = [item for item in found if not isinstance(item, Torn)]
     if as_json:
@@ -127,11 +128,12 @@ def _saved(found: Checkpoint) -> str:
 @click.argument("where")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="This step alone.")
 @store_option
+@place_options
 @json_option
-def verify(where: str, step: int | None, store: str | None, as_json: bool) -> int:
+def verify(where: str, step: int | None, store: str | None, at: Place, as_json: bool) -> int:
     from allaboard import checkpoints as of
 
-    uri, named = _place(where, store)
+    uri, named = _place(where, store, at)
     place = _store(uri)
     wanted = step if step is not None else named
     steps = [item.step for item in of.scan(place)] if wanted is None else [wanted]
@@ -162,15 +164,16 @@ def verify(where: str, step: int | None, store: str | None, as_json: bool) -> in
 )
 @click.option("--best", metavar="METRIC:MODE", help="The best one: val_loss:min or accuracy:max.")
 @store_option
+@place_options
 @json_option
 def collect(
-    where: str, into: str, step: int | None, best: str | None, store: str | None, as_json: bool
+    where: str, into: str, step: int | None, best: str | None, store: str | None, at: Place, as_json: bool
 ) -> None:
     from allaboard import checkpoints as of
 
     if step is not None and best is not None:
         raise BadInput("give either --step or --best, not both")
-    uri, named = _place(where, store)
+    uri, named = _place(where, store, at)
     chosen = step if step is not None else named
     which: str | int = f"best:{best}" if best is not None else "latest" if chosen is None else chosen
     if best is not None:
@@ -197,11 +200,12 @@ def collect(
 )
 @click.option("--best", metavar="METRIC:MODE", help="The best one stays too: val_loss:min or accuracy:max.")
 @store_option
+@place_options
 @json_option
-def prune(where: str, keep: int, best: str | None, store: str | None, as_json: bool) -> None:
+def prune(where: str, keep: int, best: str | None, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard import checkpoints as of
 
-    uri, step = _place(where, store)
+    uri, step = _place(where, store, at)
     if step is not None:
         raise BadInput(f"{uri} is in one checkpoint; name the run's folder")
     found = of.prune(_store(uri), keep, None if best is None else of.parse_best(best), time.time())
@@ -227,13 +231,13 @@ def _store(uri: str) -> Store:
     return open_store(uri)
 
 
-def _place(where: str, store: str | None) -> tuple[str, int | None]:
+def _place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
     """The folder of a run that these words name, and the step when they name one checkpoint."""
     from allaboard.checkpoints import locate
 
     if is_place(where):
         return locate(resolved(where, store))
-    saved = local().saving(where)
+    saved = at.open().saving(where)
     if saved is None:
         raise BadInput(f"the job of run {where!r} says nothing of checkpoints; name their folder instead")
     return saved, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from allaboard.cli.place import json_option, local
+from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.status import state_of
 
@@ -19,10 +19,11 @@ are never touched (`allaboard checkpoints prune` does that).
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
+@place_options
 @json_option
-def delete(run: str, as_json: bool) -> None:
+def delete(run: str, at: Place, as_json: bool) -> None:
     """Remove a run and its logs, stopping it first if it lives."""
-    backend = local()
+    backend = at.open()
     seen = backend.observe(run)
     lived = not state_of(seen).is_final
     if lived and not as_json:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from allaboard.cli import words
+from allaboard.cli.place import command
 from allaboard.cli.saying import Ink, colours
 from allaboard.diagnose import Diagnosis
 from allaboard.follow import Outcome
@@ -90,16 +91,16 @@ def _where(outcome: Outcome) -> Iterator[str]:
 def _next(outcome: Outcome, again: str | None) -> Iterator[str]:
     run, commands = outcome.run, []
     if outcome.ok and outcome.seen.progress.checkpoint:
-        commands.append(f"allaboard checkpoints list {run}")
+        commands.append(command(f"checkpoints list {run}"))
     member = words.first_failing(outcome) if outcome.diagnoses and not outcome.ok else None
-    commands.append(f"allaboard logs {run}" + (f" {member.name}" if member is not None else ""))
+    commands.append(command(f"logs {run}" + (f" {member.name}" if member is not None else "")))
     if not outcome.ok:
-        commands.append(f"allaboard events {run}")
+        commands.append(command(f"events {run}"))
     if again is not None and not outcome.ok:
         resumes = "resumes from its newest checkpoint" if outcome.seen.progress.checkpoint else "tries again"
         commands.append(f"{again}   ({resumes})")
-    for label, command in zip(["next", *[""] * len(commands)], commands, strict=False):
-        yield _row(label, command)
+    for label, line in zip(["next", *[""] * len(commands)], commands, strict=False):
+        yield _row(label, line)
 
 
 def command_again(verb: str, words: list[str], key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from allaboard.cli.place import json_option, local, resolved, site, site_options
+from allaboard.cli.place import Place, json_option, place_options, resolved, site_options
 
 EPILOG = """\b
 Examples:
@@ -24,6 +24,7 @@ its metrics with allaboard.inside.result(...). Exit codes are those of `allaboar
     "--key", metavar="K", help="The identity of the evaluation; without one, every call evaluates anew."
 )
 @site_options
+@place_options
 @json_option
 def evaluate(
     job: str,
@@ -32,6 +33,7 @@ def evaluate(
     store: str | None,
     mounts: tuple[str, ...],
     fit: str | None,
+    at: Place,
     as_json: bool,
 ) -> int:
     """Run an evaluation on a checkpoint and print its metrics."""
@@ -39,13 +41,15 @@ def evaluate(
     from allaboard.checkpoints import checkpoint_at
     from allaboard.cli.ending import command_again
     from allaboard.cli.failing import before_start
-    from allaboard.cli.run import attended, said
+    from allaboard.cli.run import attended, opened, said
     from allaboard.identity import fresh_key
     from allaboard.running import evaluation_job
 
     with before_start():
-        backend = local(site(store, mounts, fit))
+        backend = opened(at, store, mounts, fit)
         _, found = checkpoint_at(resolved(checkpoint, store))
     plan = Plan(evaluation_job(job, found.uri), key or fresh_key())
-    again = command_again("evaluate", [job, "--checkpoint", found.uri, *said(store, mounts, fit)], plan.key)
+    again = command_again(
+        "evaluate", [job, "--checkpoint", found.uri, *said(store, mounts, fit), *at.words], plan.key
+    )
     return attended(backend, plan, again=again, as_json=as_json)

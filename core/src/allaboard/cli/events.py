@@ -7,7 +7,7 @@ import time
 import click
 
 from allaboard.cli import words
-from allaboard.cli.place import json_option, local
+from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.saying import colours, say, show
 from allaboard.units import rfc3339
 
@@ -19,10 +19,11 @@ Example:
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
+@place_options
 @json_option
-def events(run: str, as_json: bool) -> None:
+def events(run: str, at: Place, as_json: bool) -> None:
     """Say what happened to a run, in order."""
-    found = local().events(run)
+    found = at.open().events(run)
     if as_json:
         body = [
             {

@@ -10,7 +10,7 @@ from dataclasses import replace
 import click
 
 from allaboard.cli.failing import INTERRUPTED
-from allaboard.cli.place import handle_of, json_option, local
+from allaboard.cli.place import Place, command, handle_of, json_option, place_options
 from allaboard.cli.run import view_of
 from allaboard.cli.saying import say, show_line
 from allaboard.diagnose import diagnose
@@ -32,12 +32,13 @@ EVERY = 1.0
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
+@place_options
 @json_option
-def follow(run: str, as_json: bool) -> int:
+def follow(run: str, at: Place, as_json: bool) -> int:
     """Watch a run to its end."""
     # As Ctrl-C: the terminal gets its cursor back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    backend = local()
+    backend = at.open()
     seen = backend.observe(run)
     policy = paced(backend)
     if as_json:
@@ -56,7 +57,8 @@ def follow(run: str, as_json: bool) -> int:
         return outcome.exit_code
     except KeyboardInterrupt:
         view.close()
-        say(f"{seen.run} goes on; watch it again with: allaboard follow {seen.run}", to_stderr=True)
+        again = command(f"follow {seen.run}")
+        say(f"{seen.run} goes on; watch it again with: {again}", to_stderr=True)
         return INTERRUPTED
     finally:
         view.close()

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.backends.people import person
 from allaboard.cli.failing import before_start
-from allaboard.cli.place import handle_of
+from allaboard.cli.place import command, handle_of
 from allaboard.errors import AllaboardError, Conflict
 from allaboard.follow import Answer, Ask, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
@@ -154,12 +154,12 @@ class Attended(Follower):
     def _stop(self, why: str) -> None:
         assert self.handle is not None and self.owner is not None
         if self.obeyed > 2:
-            raise self._leaving(3, f"leaving; {self.run} is being killed: allaboard status {self.run}")
+            raise self._leaving(3, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}")
         kill = self.obeyed == 2
         answer = self.backend.stop(self.handle, self.owner, person(), why, kill=kill)
         if isinstance(answer, NotYours):
             words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
-            raise self._leaving(5, words + f"allaboard stop {self.run}")
+            raise self._leaving(5, words + command(f"stop {self.run}"))
         gently = f"{why}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
@@ -167,7 +167,8 @@ class Attended(Follower):
         assert self.handle is not None and self.owner is not None
         with suppress(Conflict):  # somebody else has taken it over: it is in good hands
             self.backend.adopt(self.handle, self.owner, me("detached"))
-        words = f"{self.run} goes on without this terminal; watch it with: allaboard follow {self.run}"
+        watch = command(f"follow {self.run}")
+        words = f"{self.run} goes on without this terminal; watch it with: {watch}"
         raise self._leaving(0, words)
 
     def _leaving(self, code: int, words: str) -> Left:
@@ -212,7 +213,7 @@ def to_the_end(
                 follower.view.close()
 
 
-def news(backend: Any, run: str) -> Callable[[], Sequence[Event]]:
+def news(backend: Backend, run: str) -> Callable[[], Sequence[Event]]:
     """What happened to a run so far, for a view to ask when it sees a change."""
 
     def events() -> Sequence[Event]:

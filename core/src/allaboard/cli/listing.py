@@ -1,5 +1,5 @@
-"""``allaboard list``: the runs of this machine, newest first, and below them who holds slots and who waits
-for some."""
+"""``allaboard list``: the runs of a place, newest first, and on this machine below them who holds slots and
+who waits for some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from allaboard.cli import words
-from allaboard.cli.place import json_option, local
+from allaboard.cli.orphans import list_orphans
+from allaboard.cli.place import Place, command, json_option, place_options
 from allaboard.cli.saying import colours, say, show
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
@@ -20,17 +21,23 @@ from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
 EPILOG = """\b
-Example:
+Examples:
   allaboard list
+  allaboard list -n research
+  allaboard list --orphans -n research     what clients that died have left behind
 """
 _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
 
 
 @click.command(name="list", epilog=EPILOG)
+@click.option("--orphans", is_flag=True, help="What clients that died have left behind, on a cluster.")
+@place_options
 @json_option
-def list_runs(as_json: bool) -> None:
-    """Show the runs of this machine, newest first, and who holds or waits for its slots."""
-    backend = local()
+def list_runs(orphans: bool, at: Place, as_json: bool) -> None:
+    """Show the runs of this machine or of a cluster's namespace, newest first."""
+    if orphans:
+        return list_orphans(at, as_json)
+    backend = at.open()
     runs = backend.list()
     if as_json:
         show({"runs": [summary(seen) for seen in runs]})
@@ -47,8 +54,8 @@ def list_runs(as_json: bool) -> None:
                 else line
             )
     else:
-        say("no runs on this machine yet; start one: allaboard run job.yaml")
-    for line in _slots(now):
+        say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
+    for line in () if at.is_cluster else _slots(now):
         say(line)
 
 

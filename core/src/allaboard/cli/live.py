@@ -37,6 +37,7 @@ from rich.text import Text
 from allaboard.backends.base import Handle
 from allaboard.cli import words
 from allaboard.cli.ending import ending
+from allaboard.cli.place import command
 from allaboard.cli.plain import introduction
 from allaboard.follow import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
@@ -146,7 +147,7 @@ class Frame:
         if self.sentence:
             yield Padding(Text(self.sentence, style="bold magenta"), (1, 0, 0, 2))
         elif not self.over:
-            yield Padding(Text(f"its output: allaboard logs {seen.run} -f", style="dim"), (1, 0, 0, 2))
+            yield Padding(Text(f"its output: {command(f'logs {seen.run} -f')}", style="dim"), (1, 0, 0, 2))
 
     def _headline(self, seen: Observation) -> RenderableType:
         state = state_of(seen)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import click
 
-from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.base import Backend, LogLine, Selection
 from allaboard.cli.failing import INTERRUPTED
-from allaboard.cli.place import json_option, local
+from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.saying import colours, say, show_line
 from allaboard.errors import BadInput
 from allaboard.observation import Observation
-from allaboard.status import state_of
 from allaboard.units import rfc3339, seconds
 
 EPILOG = """\b
@@ -24,7 +23,6 @@ Examples:
   allaboard logs digits worker-0 --restart 1   its second try
   allaboard logs digits --rank 0 --tail 50
 """
-_EVERY = 0.3
 _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 
 
@@ -44,6 +42,7 @@ _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
 @click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@place_options
 @json_option
 def logs(
     run: str,
@@ -54,6 +53,7 @@ def logs(
     restart: int | None,
     tail: int | None,
     since: str | None,
+    at: Place,
     as_json: bool,
 ) -> int:
     """Print what the members of a run wrote."""
@@ -67,7 +67,7 @@ def logs(
         tail=tail,
         since=None if since is None else time.time() - _ago(since),
     )
-    backend = local()
+    backend = at.open()
     seen = backend.observe(run)
     if seen.deleted:
         raise BadInput(f"run {seen.run} was deleted, and its logs with it")
@@ -75,8 +75,7 @@ def logs(
         seen, single=member is not None or rank is not None or len(seen.members) == 1, as_json=as_json
     )
     try:
-        lines = _followed(backend, seen, selection) if follow else _once(backend, seen, selection, None)[0]
-        for line in lines:
+        for line in _lines(backend, seen, selection, follow):
             printer.line(line)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -90,36 +89,21 @@ def _ago(text: str) -> float:
         raise BadInput(f"--since: {error}") from None
 
 
-def _once(
-    backend: LocalBackend, seen: Observation, selection: Selection, cursor: Cursor | None
-) -> tuple[Iterator[tuple[int, LogLine]], Cursor]:
-    """The lines after the cursor, each with its attempt, and the new cursor."""
-    *lines, new = backend.logs(seen.run, selection, cursor)
-    assert isinstance(new, dict)
-    attempt = selection.attempt or seen.attempt
-    return ((attempt, line) for line in lines if isinstance(line, LogLine)), new
-
-
-def _followed(
-    backend: LocalBackend, seen: Observation, selection: Selection
+def _lines(
+    backend: Backend, seen: Observation, selection: Selection, follow: bool
 ) -> Iterator[tuple[int, LogLine]]:
-    """Lines as they come, over all further attempts, until the run has ended and everything was read."""
-    cursor: Cursor | None = None
-    with backend.changes(seen.run) as changes:
-        while True:
-            # Whether it has ended first, its logs second: nothing that was written before the end is missed.
-            now = backend.observe(seen.run)
-            if now.attempt != seen.attempt and selection.attempt is None:
-                yield from _once(backend, seen, selection, cursor)[0]
-                cursor = None
-            seen = now
-            lines, cursor = _once(backend, seen, selection, cursor)
-            yield from lines
-            over = state_of(seen).is_final and not any(m.phase == "running" for m in seen.members)
-            if over or (selection.attempt is not None and selection.attempt < seen.attempt):
-                return
-            changes.wait(_EVERY)
-            time.sleep(0.05)
+    """Lines with their attempt; followed over all further attempts, until the run has ended."""
+    while True:
+        attempt = selection.attempt or seen.attempt
+        for item in backend.logs(seen.run, replace(selection, attempt=attempt), follow=follow):
+            if isinstance(item, LogLine):
+                yield attempt, item
+        if not follow or selection.attempt is not None:
+            return
+        now = backend.observe(seen.run)
+        if (now.attempt, now.generation) == (attempt, seen.generation):
+            return
+        seen = now
 
 
 class _Printer:

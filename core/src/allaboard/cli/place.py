@@ -1,19 +1,22 @@
-"""The machine that a command line works on, and the options that say more about it."""
+"""The place that a command line works on, this machine or a cluster, and the options that say which."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from allaboard.errors import SiteError
+from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
-    from allaboard.backends.base import Handle
+    from allaboard.backends.base import Backend, Handle
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.observation import Observation
     from allaboard.site import Site
@@ -76,6 +79,67 @@ def is_cluster(backend: str | None, *said: str | None) -> bool:
     return (
         backend or os.environ.get("ALLABOARD_BACKEND") or ("kubernetes" if any(said) else "")
     ) == "kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the runs are that a verb is about, as the options said it."""
+
+    backend: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+
+    @property
+    def is_cluster(self) -> bool:
+        return is_cluster(self.backend, self.kubeconfig, self.context, self.namespace)
+
+    def open(self, at: Site | None = None) -> Backend:
+        """The backend. Raises BadInput for a cluster's options beside ``--backend local``."""
+        from allaboard.running import backend_of
+
+        said = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
+        if said and self.backend == "local":
+            raise BadInput(
+                f"{' and '.join(said)} name a cluster, and --backend says local; leave out one of them"
+            )
+        name = "kubernetes" if self.is_cluster else self.backend
+        return backend_of(
+            name, site=at, kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace
+        )
+
+    @property
+    def words(self) -> list[str]:
+        """The same options, for another command line."""
+        names = ("backend", "kubeconfig", "context", "namespace")
+        return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
+
+
+_here = Place()
+
+
+def place_options(verb: Verb) -> Verb:
+    """``--backend`` and the options of a cluster, handed to the verb as ``at``, a `Place`."""
+
+    @wraps(verb)
+    def placed(
+        *args: Any,
+        backend: str | None,
+        kubeconfig: str | None,
+        context: str | None,
+        namespace: str | None,
+        **rest: Any,
+    ) -> Any:
+        global _here
+        _here = Place(backend, kubeconfig, context, namespace)
+        return verb(*args, at=_here, **rest)
+
+    return cast(Verb, backend_option(cluster_options(placed)))
+
+
+def command(words: str) -> str:
+    """A command line to go on with, at the place where this one works."""
+    return " ".join(["allaboard", words, *map(shlex.quote, _here.words)])
 
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:

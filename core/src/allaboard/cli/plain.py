@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from allaboard.backends.base import Handle
 from allaboard.cli import words
 from allaboard.cli.ending import ending
+from allaboard.cli.place import command
 from allaboard.cli.saying import say, silence
 from allaboard.follow import Outcome
 from allaboard.observation import Event, Observation, State
@@ -91,7 +92,7 @@ class PlainView:
     def _warnings(self) -> None:
         events = self.events()
         for event in events[self.told :]:
-            if event.type == "Warning":
+            if event.type == "Warning" and event.reason not in words.TOLD_BY_STATE:
                 self._line("  ".join((words.clock(event.time), f"{event.object}: {event.message}")))
         self.told = max(self.told, len(events))
 
@@ -115,7 +116,7 @@ def introduction(handle: Handle) -> list[str]:
         how = "runs already; following it"
     else:
         how = f"attempt {handle.attempt}" if handle.attempt > 1 else "is on its way"
-    return [f"{handle.run} {how}; its output: allaboard logs {handle.run} -f", *handle.notes]
+    return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
 
 
 def _signature(seen: Observation) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
@@ -12,7 +13,7 @@ from allaboard.backends.base import Backend, Plan
 from allaboard.cli.ending import command_again
 from allaboard.cli.failing import before_start
 from allaboard.cli.following import Left, View, news, to_the_end
-from allaboard.cli.place import json_option, local, site, site_options
+from allaboard.cli.place import Place, command, json_option, place_options, site, site_options
 from allaboard.cli.saying import say, show
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
@@ -47,6 +48,7 @@ Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 
     help="Tries of the whole job, if a failure may pass.",
 )
 @site_options
+@place_options
 @json_option
 def run(
     job: str,
@@ -56,6 +58,7 @@ def run(
     store: str | None,
     mounts: tuple[str, ...],
     fit: str | None,
+    at: Place,
     as_json: bool,
 ) -> int:
     """Start the job of a file (YAML or JSON) and follow it to its end."""
@@ -64,12 +67,23 @@ def run(
     if detach and attempts is not None:
         raise BadInput("--attempts needs somebody who follows and starts the next one; leave out --detach")
     with before_start():
-        backend = local(site(store, mounts, fit))
+        backend = opened(at, store, mounts, fit)
     plan = Plan(read_job(job), key or fresh_key())
-    again = command_again("run", [job, *said(store, mounts, fit)], plan.key)
+    again = command_again("run", [job, *said(store, mounts, fit), *at.words], plan.key)
     if detach:
-        return _detached(backend, plan, as_json)
+        return _detached(backend, plan, as_json, nobody_keeps(plan) if at.is_cluster else [])
     return attended(backend, plan, again=again, as_json=as_json, attempts=attempts)
+
+
+def opened(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
+    """The backend of a place, with its site. Raises BadInput for what means nothing there."""
+    if at.is_cluster and (mounts or fit):
+        option = "--mount" if mounts else "--fit"
+        raise BadInput(
+            f"{option} is about this machine; on a cluster members mount what the job's storage names (pvc), "
+            "and a gang is never shrunk"
+        )
+    return at.open(site(store, mounts, fit))
 
 
 def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None) -> int:
@@ -116,22 +130,39 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
     return PlainView(news(backend, run), aside=as_json, again=again)
 
 
-def _detached(backend: Backend, plan: Plan, as_json: bool) -> int:
+def nobody_keeps(plan: Plan) -> list[str]:
+    """What a job asks for that only a follower does on a cluster: with ``--detach`` nobody does."""
+    policy = plan.job.get("policy") or {}
+    found = []
+    if "deadline" in policy:
+        found.append(
+            f"policy.deadline: {policy['deadline']} may pass unnoticed; the operator looks only when "
+            "something else happens to the job"
+        )
+    if policy.get("attempts", 1) > 1:
+        found.append(f"policy.attempts: {policy['attempts']}: nobody starts another attempt")
+    found += [f"policy.clocks.{name}: nobody keeps it" for name in policy.get("clocks", ())]
+    return found
+
+
+def _detached(backend: Backend, plan: Plan, as_json: bool, warnings: Sequence[str]) -> int:
     from allaboard.diagnose import diagnose
     from allaboard.status import summary
 
     with before_start():
         handle = backend.launch(plan, me("detached"))
     if as_json:
+        for warning in warnings:
+            say(f"nobody follows it: {warning}", to_stderr=True)
         seen = backend.observe(handle.run)
         show(summary(seen, diagnose(seen)))
         return 0
-    for note in handle.notes:
+    for note in (*handle.notes, *(f"nobody follows it: {warning}" for warning in warnings)):
         say(note)
     what = "runs already" if handle.adopted else "is on its way"
     say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else what}")
-    say(f"  follow     allaboard follow {handle.run}")
-    say(f"  stop       allaboard stop {handle.run}")
+    say(f"  follow     {command(f'follow {handle.run}')}")
+    say(f"  stop       {command(f'stop {handle.run}')}")
     if not plan.key.startswith("once/"):
         say(f"  the key    {plan.key}")
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from allaboard.cli import words
-from allaboard.cli.place import json_option, local
+from allaboard.cli.place import Place, command, json_option, place_options
 from allaboard.cli.saying import Ink, colours, say, show
 from allaboard.diagnose import Diagnosis, diagnose
 from allaboard.observation import Observation
@@ -27,10 +27,11 @@ _BAR = 24
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
+@place_options
 @json_option
-def status(run: str, as_json: bool) -> None:
+def status(run: str, at: Place, as_json: bool) -> None:
     """Say how a run stands: its phases, members, progress, checkpoints, and why it waits or failed."""
-    seen = local().observe(run, evidence=True)
+    seen = at.open().observe(run, evidence=True)
     diagnoses = diagnose(seen)
     if as_json:
         show(summary(seen, diagnoses))
@@ -126,10 +127,10 @@ def _events(seen: Observation, ink: Ink) -> Iterator[str]:
 
 def _commands(seen: Observation) -> list[str]:
     if state_of(seen).is_final:
-        return [f"allaboard logs {seen.run}", f"allaboard events {seen.run}"]
+        return [command(f"logs {seen.run}"), command(f"events {seen.run}")]
     if seen.suspended:
-        return [f"allaboard resume {seen.run}", f"allaboard stop {seen.run}"]
-    return [f"allaboard follow {seen.run}", f"allaboard logs {seen.run} -f", f"allaboard stop {seen.run}"]
+        return [command(f"resume {seen.run}"), command(f"stop {seen.run}")]
+    return [command(f"follow {seen.run}"), command(f"logs {seen.run} -f"), command(f"stop {seen.run}")]
 
 
 def _row(label: str, text: str) -> str:

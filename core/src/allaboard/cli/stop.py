@@ -6,19 +6,20 @@ import time
 
 import click
 
-from allaboard.backends.base import NotYours
-from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.base import Backend, NotYours
 from allaboard.backends.people import person
-from allaboard.cli.place import handle_of, json_option, local
+from allaboard.cli.orphans import stop_orphans
+from allaboard.cli.place import Place, handle_of, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
-from allaboard.errors import Conflict
+from allaboard.errors import BadInput, Conflict
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
 Examples:
   allaboard stop digits
+  allaboard stop --orphans -n research
   allaboard stop digits --now --reason "the GPUs are needed"
 
 Its members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. A run that has
@@ -28,13 +29,23 @@ _TRIES = 5
 
 
 @click.command(epilog=EPILOG)
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", required=False)
+@click.option(
+    "--orphans", is_flag=True, help="On a cluster: all that clients left behind which cannot come back."
+)
 @click.option("--now", is_flag=True, help="Kill its members, without time to save.")
 @click.option("--reason", default="allaboard stop", metavar="TEXT", help="Why; kept in the run's record.")
+@place_options
 @json_option
-def stop(run: str, now: bool, reason: str, as_json: bool) -> None:
+def stop(run: str | None, orphans: bool, now: bool, reason: str, at: Place, as_json: bool) -> int:
     """Stop a run and wait until its processes are gone."""
-    backend = local()
+    if orphans:
+        if run is not None:
+            raise BadInput(f"give either {run!r} or --orphans, not both")
+        return stop_orphans(at, as_json)
+    if run is None:
+        raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
+    backend = at.open()
     seen = backend.observe(run)
     ended = state_of(seen).is_final
     living = any(m.phase == "running" for m in seen.members)
@@ -54,9 +65,10 @@ def stop(run: str, now: bool, reason: str, as_json: bool) -> None:
         say(f"{seen.run} was stopped by {seen.stop.by}: {seen.stop.reason}")
     else:
         say(f"{seen.run} ended by itself: {state_of(seen)}")
+    return 0
 
 
-def _ask(backend: LocalBackend, seen: Observation, reason: str, now: bool) -> None:
+def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
     """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
     for _ in range(_TRIES):
         assert seen.owner is not None
@@ -67,7 +79,7 @@ def _ask(backend: LocalBackend, seen: Observation, reason: str, now: bool) -> No
     raise Conflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
 
 
-def gone(backend: LocalBackend, run: str) -> Observation:
+def gone(backend: Backend, run: str) -> Observation:
     """The run once it has ended and none of its members lives. Its grace bounds the wait."""
     with backend.changes(run) as changes:
         while True:

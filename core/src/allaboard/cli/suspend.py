@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from allaboard.backends.local.backend import LocalBackend
-from allaboard.cli.place import json_option, local
+from allaboard.backends.base import Backend
+from allaboard.cli.place import Place, command, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
 from allaboard.errors import SiteError
@@ -28,16 +28,17 @@ Its members get SIGTERM and their grace to save; they start again with `allaboar
 checkpoint. """
 )
 @click.argument("run", metavar="RUN")
+@place_options
 @json_option
-def suspend(run: str, as_json: bool) -> None:
+def suspend(run: str, at: Place, as_json: bool) -> None:
     """End a run's members and give its slots back, until it is resumed."""
-    backend = local()
+    backend = at.open()
     name = backend.observe(run).run
     backend.suspend(name)
     seen = _until(
         backend, name, lambda s: s.suspended and not any(m.phase == "running" for m in s.members), "suspended"
     )
-    _answer(seen, as_json, f"{name} is suspended; go on with: allaboard resume {name}")
+    _answer(seen, as_json, f"{name} is suspended; go on with: {command(f'resume {name}')}")
 
 
 @click.command(
@@ -47,17 +48,19 @@ Example:
 """
 )
 @click.argument("run", metavar="RUN")
+@place_options
 @json_option
-def resume(run: str, as_json: bool) -> None:
+def resume(run: str, at: Place, as_json: bool) -> None:
     """Start the members of a suspended run again."""
-    backend = local()
+    backend = at.open()
     name = backend.observe(run).run
     backend.resume(name)
     seen = _until(backend, name, lambda s: not s.suspended, "resumed")
-    _answer(seen, as_json, f"{name} is on its way again; watch it with: allaboard follow {name}")
+    watch = command(f"follow {name}")
+    _answer(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
 
 
-def _until(backend: LocalBackend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
+def _until(backend: Backend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
     deadline = None
     with backend.changes(run) as changes:
         while True:
@@ -69,7 +72,7 @@ def _until(backend: LocalBackend, run: str, reached: Callable[[Observation], boo
                 deadline = deadline or time.monotonic() + _PATIENCE
                 if time.monotonic() > deadline:
                     why = f"was asked to be {what} and did not answer for {_PATIENCE:g} s"
-                    raise SiteError(f"{run} {why}; see `allaboard status {run}`")
+                    raise SiteError(f"{run} {why}; see: {command(f'status {run}')}")
             changes.wait(1.0)
 
 

@@ -226,6 +226,10 @@ def tail(outcome: Outcome, member: MemberSeen, lines: int = 20) -> list[str]:
     return outcome.seen.tails.get(member.name, "").rstrip().splitlines()[-lines:]
 
 
+TOLD_BY_STATE = frozenset({"FailedScheduling"})
+"""Warnings that the words of the state tell better: why a run waits, for as long as it does."""
+
+
 def log_folder(seen: Observation) -> str | None:
-    """Where the members' logs are."""
-    return next((m.log.rpartition("/")[0] for m in seen.members if m.log), None)
+    """The folder of the members' logs, where they are files."""
+    return next((m.log.rpartition("/")[0] for m in seen.members if m.log and m.log.startswith("/")), None)

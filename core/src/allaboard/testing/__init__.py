@@ -25,7 +25,7 @@ from allaboard.follow import FollowPolicy
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.ledger import RunRecord
-from allaboard.observation import Condition, MemberSeen, Observation, Owner, State, Stop
+from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
 from allaboard.status import state_of
 
 
@@ -89,6 +89,7 @@ class FakeBackend:
 
     name = "fake"
     pace = FollowPolicy()
+    where = "in memory"
 
     def __init__(self, *scripts: Sequence[State | str | Observation]) -> None:
         self.scripts = scripts or ((State.QUEUED, State.STARTING, State.RUNNING, State.SUCCEEDED),)
@@ -178,8 +179,14 @@ class FakeBackend:
     def changes(self, run: str) -> Iterator[_Awake]:
         yield _Awake(self)
 
+    def events(self, run: str) -> Sequence[Event]:
+        return self.observe(run, evidence=True).events
+
+    def saving(self, run: str) -> str | None:
+        return None
+
     def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None
+        self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         start = int((cursor or {}).get("n", 0))
         yield from self.lines[start:]

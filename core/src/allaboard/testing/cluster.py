@@ -142,8 +142,8 @@ class FakeCluster:
         return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **{**own, **given})
 
     def tick(self, seconds: float = 1.0) -> None:
-        """Let time pass: in steps of a second (of a long time in 120 steps), the operator, the kubelet and the
-        garbage collector act.
+        """Let time pass: in steps of a second, 120 of them at most, the operator, the kubelet and the garbage
+        collector act.
         """
         left, longest = max(seconds, 0.001), max(1.0, seconds / 120)
         while left > 0:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
@@ -27,7 +28,7 @@ from allaboard.backends.kubernetes.hub import (
 from allaboard.backends.kubernetes.janitor import Orphan, Tidied
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
-from allaboard.backends.kubernetes.looking import find, resource_of
+from allaboard.backends.kubernetes.looking import resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.verbs import Verbs
 from allaboard.backends.people import person
@@ -71,6 +72,10 @@ class KubernetesBackend:
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
 
+    @property
+    def where(self) -> str:
+        return f"in namespace {self.api.namespace} of {self.api.server}"
+
     def _do(self, talk: Talk[T]) -> T:
         return drive(talk, self.api, self.pause)
 
@@ -99,15 +104,24 @@ class KubernetesBackend:
 
     @contextmanager
     def changes(self, run: str) -> Iterator[Changes]:
-        stored = self._do(find(run))
+        stored = self._do(self.verbs.find(run))
         with self.hub.changes(stored.record.run, resource_of(stored.job)) as changes:
             yield changes
 
     def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None
+        self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        found = self._do(self.verbs.tries(run, selection))
-        return logs.read(self.api, None, found, selection, cursor, self._kept.setdefault(run, Kept()))
+        first = self._do(self.verbs.readable(run, selection))
+        kept = self._kept.setdefault(f"{run} {first.attempt}", Kept())
+        if not follow:
+            return logs.read(self.api, None, first.found, selection, cursor, kept)
+        chosen = replace(selection, attempt=first.attempt)
+
+        def look() -> logs.Looked:
+            now = self._do(self.verbs.readable(run, chosen))
+            return logs.Looked(now.found, now.over)
+
+        return logs.follow(self.api, None, look, chosen, cursor, kept)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
@@ -164,6 +178,10 @@ class AsyncKubernetesBackend:
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
 
+    @property
+    def where(self) -> str:
+        return f"in namespace {self.api.namespace} of {self.api.server}"
+
     async def _do(self, talk: Talk[T]) -> T:
         return await adrive(talk, self.api, self.pause)
 
@@ -193,17 +211,28 @@ class AsyncKubernetesBackend:
 
     @asynccontextmanager
     async def changes(self, run: str) -> AsyncIterator[AsyncChanges]:
-        stored = await self._do(find(run))
+        stored = await self._do(self.verbs.find(run))
         hub = self.hub or async_hub_of(self.api)
         async with hub.changes(stored.record.run, resource_of(stored.job)) as changes:
             yield changes
 
     async def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None
+        self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> AsyncIterator[LogLine | Cursor]:
-        found = await self._do(self.verbs.tries(run, selection))
-        kept = self._kept.setdefault(run, Kept())
-        async for item in logs.aread(self.api, None, found, selection, cursor, kept):
+        first = await self._do(self.verbs.readable(run, selection))
+        kept = self._kept.setdefault(f"{run} {first.attempt}", Kept())
+        chosen = replace(selection, attempt=first.attempt)
+
+        async def look() -> logs.Looked:
+            now = await self._do(self.verbs.readable(run, chosen))
+            return logs.Looked(now.found, now.over)
+
+        lines = (
+            logs.afollow(self.api, None, look, chosen, cursor, kept)
+            if follow
+            else logs.aread(self.api, None, first.found, selection, cursor, kept)
+        )
+        async for item in lines:
             yield item
 
     async def stop(
@@ -241,4 +270,4 @@ def _verbs(
 ) -> Verbs:
     said = dict(os.environ if environ is None else environ)
     base = facts or of_place(said, namespace)
-    return Verbs(site or site_of(said), base, said, known=facts is not None)
+    return Verbs(namespace, site or site_of(said), base, said, known=facts is not None)

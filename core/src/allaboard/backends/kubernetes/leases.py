@@ -62,7 +62,7 @@ def taken(holder: str) -> Talk[str]:
         yield from talk.create(LEASES, body(holder, now))
     except Exists:
         yield from renewed(holder)
-    except Forbidden:
+    except (Forbidden, Missing):  # without its namespace there is nothing to follow either
         return ""
     return marks.lease_name(holder)
 

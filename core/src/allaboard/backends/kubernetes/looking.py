@@ -18,9 +18,9 @@ from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.limits import limit_of
 from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, PODS, Resource
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.errors import Corrupt, UnknownRun
+from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
@@ -227,6 +227,22 @@ def find(run: str) -> Talk[Stored]:
     near = nearest(run, [s.record.run for s in every] + [s.record.job for s in every])
     hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this namespace"
     raise UnknownRun(f"there is no run {run!r} here; {hint}")
+
+
+def check_namespace(name: str) -> Talk[None]:
+    """Raises BadInput, with the nearest name, for a namespace that is known not to be there."""
+    try:
+        yield from talk.get(NAMESPACES, name)
+    except Forbidden:
+        return
+    except Missing:
+        try:
+            there = yield from talk.list_all(NAMESPACES)
+        except Forbidden:
+            there = []
+        near = nearest(name, [n["metadata"]["name"] for n in there])
+        hint = f"did you mean {near!r}?" if near else "name another with --namespace, or create it"
+        raise BadInput(f"namespace {name!r} does not exist; {hint}") from None
 
 
 def _is_label(text: str) -> bool:

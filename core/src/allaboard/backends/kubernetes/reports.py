@@ -15,7 +15,7 @@ def to_dict(told: Told) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Told:
-    """The inverse of `to_dict`; fields of a newer writer are left out, and of an empty one nothing is told."""
+    """The inverse of `to_dict`; fields of a newer writer are left out. Of nothing, nothing is told."""
     said = {k: v for k, v in data.get("progress", {}).items() if k in Progress.__dataclass_fields__}
     return Told(Progress(**said), tuple(data.get("flags", ())), data.get("first"))
 

@@ -18,6 +18,7 @@ from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import PROGRESS_EVERY, Witness, aattend, attend
 from allaboard.backends.kubernetes.looking import (
     Found,
+    check_namespace,
     find,
     is_meant,
     look,
@@ -34,7 +35,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
@@ -70,6 +71,15 @@ class Past:
         return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
 
 
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """The logs of an attempt. ``over``: nothing more will be written."""
+
+    attempt: int
+    found: list[Try]
+    over: bool
+
+
 class Verbs:
     """``facts``: what the place says of the cluster; the cluster is asked for the rest at the first launch,
     unless they are ``known``. ``progress_every``: seconds between two looks at what rank 0 reports; 0: none.
@@ -77,6 +87,7 @@ class Verbs:
 
     def __init__(
         self,
+        namespace: str,
         site: Site,
         facts: ClusterFacts,
         environ: Mapping[str, str],
@@ -84,7 +95,7 @@ class Verbs:
         known: bool = False,
         progress_every: float = PROGRESS_EVERY,
     ) -> None:
-        self.site, self.facts, self.environ = site, facts, environ
+        self.namespace, self.site, self.facts, self.environ = namespace, site, facts, environ
         self.known = known
         self.progress_every = progress_every
         self._pruned = False
@@ -94,7 +105,11 @@ class Verbs:
 
     def launch(self, plan: Plan, owner: Owner, lease: str = "") -> Talk[Handle]:
         """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing."""
-        handle = yield from launching.launch(plan, owner, self._prepare, lease)
+        try:
+            handle = yield from launching.launch(plan, owner, self._prepare, lease)
+        except Missing:
+            yield from check_namespace(self.namespace)
+            raise
         if not self._pruned:
             self._pruned = True
             with suppress(AllaboardError):  # the run is started, whatever becomes of old ones
@@ -114,10 +129,18 @@ class Verbs:
 
     # Looking.
 
+    def find(self, run: str) -> Talk[Stored]:
+        """The record of a run by its id, a unique prefix of it, or a job's name. Raises UnknownRun."""
+        try:
+            return (yield from find(run))
+        except UnknownRun:
+            yield from check_namespace(self.namespace)
+            raise
+
     def observe(self, run: str, evidence: bool = False) -> Talk[Observation]:
         """What is seen now. The first look that finds a run at its end writes that down."""
         while True:
-            stored = yield from find(run)
+            stored = yield from self.find(run)
             found = yield from look(stored)
             past = self._past(found)
             looked = seen(found, memory=past.memory)
@@ -154,7 +177,7 @@ class Verbs:
         return past
 
     def _with_checkpoints(self, stored: Stored, looked: Observation) -> Talk[Observation]:
-        """The checkpoints that are really there, where they are in a bucket: members' folders are not ours."""
+        """The checkpoints that are really there, if they are in a bucket: members' folders are not ours."""
         saving = Layout.from_dict(stored.layout).saving
         if saving is None or "://" not in saving.uri:
             return looked
@@ -167,6 +190,8 @@ class Verbs:
         """
         bodies = yield from talk.list_all(CONFIGMAPS, labels=records.selector())
         every = [*readable(bodies)]
+        if not bodies:
+            yield from check_namespace(self.namespace)
         yield from self.prune(every)
         yield from janitor.forgotten_leases()
         # After the records: what a record knows to have been created is in these lists, or is gone.
@@ -183,7 +208,7 @@ class Verbs:
 
     def events(self, run: str) -> Talk[list[Event]]:
         """What the cluster still knows to have happened, and how earlier attempts ended, oldest first."""
-        stored = yield from find(run)
+        stored = yield from self.find(run)
         found, _ = yield from look_closer((yield from look(stored)), everything=True)
         return [*_ends(stored), *seen(found).events]
 
@@ -191,25 +216,27 @@ class Verbs:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
         checkpoints.
         """
-        stored = yield from find(run)
+        stored = yield from self.find(run)
         saving = Layout.from_dict(stored.layout).saving
         return None if saving is None else saving.uri
 
-    def tries(self, run: str, selection: Selection) -> Talk[list[Try]]:
-        """Every log of the run's attempt that can be read. Raises BadInput for a selection that fits
-        nothing.
-        """
-        stored = yield from find(run)
+    def readable(self, run: str, selection: Selection) -> Talk[Readable]:
+        """Every log of the run's attempt that can be read. Raises BadInput for what the run does not have."""
+        stored = yield from self.find(run)
         record = stored.record
         attempt = selection.attempt or record.attempt
         if attempt > record.attempt:
             raise BadInput(f"run {record.run} has no attempt {attempt}; it is on attempt {record.attempt}")
-        of_it = marks.selector(record.run, attempt, record.generation)
-        pods = yield from talk.list_all(PODS, labels=of_it)
         layout = Layout.from_dict(stored.layout)
         known = [MemberSeen(m.group, m.index, m.rank, "unknown") for m in layout.members]
         refuse_strangers(selection, known)
-        return readable_tries(layout, pods)
+        if attempt < record.attempt:
+            of_it = marks.selector(record.run, attempt, record.generation)
+            pods = yield from talk.list_all(PODS, labels=of_it)
+            return Readable(attempt, readable_tries(layout, pods), True)
+        found = yield from look(stored)
+        over = state_of(seen(found)).is_final and not found.living
+        return Readable(attempt, readable_tries(layout, found.pods), over)
 
     # Owning and ending.
 
@@ -224,13 +251,13 @@ class Verbs:
         return ending.stop(handle, owner, by, reason, kill)
 
     def suspend(self, run: str) -> Talk[None]:
-        yield from ending.suspend((yield from look((yield from find(run)))), True)
+        yield from ending.suspend((yield from look((yield from self.find(run)))), True)
 
     def resume(self, run: str) -> Talk[None]:
-        yield from ending.suspend((yield from look((yield from find(run)))), False)
+        yield from ending.suspend((yield from look((yield from self.find(run)))), False)
 
     def delete(self, run: str) -> Talk[None]:
-        yield from ending.delete((yield from look((yield from find(run)))))
+        yield from ending.delete((yield from look((yield from self.find(run)))))
 
     def hand_over(self, handle: Handle) -> Talk[None]:
         return ending.hand_over(handle)

@@ -52,7 +52,7 @@ class LocalBackend:
 
     name = "local"
     pace = FollowPolicy()
-    where = "this machine"
+    where = "on this machine"
 
     def __init__(self, environ: Mapping[str, str] | None = None, site: Site | None = None) -> None:
         if sys.platform == "win32":
@@ -437,9 +437,7 @@ class LocalBackend:
         seen = self._seen(attempt)
         return logs.read(attempt, seen.members if seen else (), selection, cursor)
 
-    def _followed(
-        self, run: str, selection: Selection, cursor: Cursor | None
-    ) -> Iterator[LogLine | Cursor]:
+    def _followed(self, run: str, selection: Selection, cursor: Cursor | None) -> Iterator[LogLine | Cursor]:
         attempt = selection.attempt or self.observe(run).attempt
         with self.changes(run) as changes:
             while True:

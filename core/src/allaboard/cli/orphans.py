@@ -1,0 +1,74 @@
+"""``allaboard list --orphans`` and ``allaboard stop --orphans``: what clients that died left on a cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from allaboard.cli import words
+from allaboard.cli.place import Place, command
+from allaboard.cli.saying import say, show
+from allaboard.units import show_seconds
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.kubernetes.janitor import Orphan
+
+_HERE = "runs of this machine are watched by their own supervisors; they leave no orphans"
+
+
+def list_orphans(at: Place, as_json: bool) -> None:
+    """Say what is an orphan, why, and when it may be tidied up."""
+    backend = _cluster(at)
+    found = backend.orphans() if backend is not None else []
+    if as_json:
+        show({"orphans": [orphan.to_dict() for orphan in found]})
+        return
+    if backend is None:
+        say(_HERE)
+        return
+    if not found:
+        say(f"no orphans {backend.where}")
+        return
+    now = time.time()
+    rows = (
+        (
+            o.kind,
+            o.name,
+            words.moment(o.since, now),
+            "now" if o.left <= 0 else f"in {show_seconds(o.left)}",
+            o.why,
+        )
+        for o in found
+    )
+    for line in words.table(("kind", "name", "since", "may go", "why"), rows):
+        say(line)
+    if any(o.left <= 0 for o in found):
+        say(f"tidy up with: {command('stop --orphans')}")
+
+
+def _when(orphan: Orphan) -> str:
+    return "now" if orphan.left <= 0 else f"in {show_seconds(orphan.left)}"
+
+
+def stop_orphans(at: Place, as_json: bool) -> int:
+    """Tidy up what may be, and say what was done about each."""
+    backend = _cluster(at)
+    done = backend.tidy_up() if backend is not None else []
+    if as_json:
+        show({"orphans": [tidied.to_dict() for tidied in done]})
+        return 0
+    if backend is None:
+        say(_HERE)
+    elif not done:
+        say(f"no orphans {backend.where}")
+    for tidied in done:
+        say(f"{tidied.orphan.kind} {tidied.orphan.name}: {tidied.words} ({tidied.orphan.why})")
+    return 0
+
+
+def _cluster(at: Place) -> KubernetesBackend | None:
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+
+    backend = at.open()
+    return backend if isinstance(backend, KubernetesBackend) else None
