@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
+import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.cluster.kubelet.images import full_name, is_valid
 from tests.cluster.kubelet.logs import Log, Wanted
 from tests.cluster.kubelet.names import answered, hosts_file, resolv_conf
 from tests.cluster.kubelet.node import NodeSpec, parse_node, requests_of
+from tests.cluster.kubelet.obstacles import FOLDER_PREFIX, OWNER, obstacle, own_folder, sweep
 from tests.cluster.kubelet.quantity import divided, quantity
 from tests.cluster.kubelet.settings import Backoff
 from tests.cluster.kubelet.status import Container, Sandbox, phase_of, status_of
@@ -341,3 +344,19 @@ def test_files_of_a_volume_turn_at_once(tmp_path: Path) -> None:
     write_atomically(tmp_path, {"c": File(b"3", 0o644)})
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("..")) == ["c"]
     assert len(list(tmp_path.glob("..2*"))) == 1
+
+
+def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    reason = obstacle.__wrapped__()
+    assert reason is not None and "need root" in reason
+
+
+def test_the_sweep_spares_the_living(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine, dead = tmp_path / f"{FOLDER_PREFIX}mine", tmp_path / f"{FOLDER_PREFIX}dead"
+    own_folder(mine)
+    own_folder(dead)
+    (dead / OWNER).write_text(f"{os.getpid()} 1")  # the same number, but a process that began at another time
+    sweep()
+    assert mine.exists() and not dead.exists()

@@ -36,6 +36,7 @@ def command(plane: ControlPlane) -> list[str]:
         "tests.cluster.kubelet",
         f"--kubeconfig={plane.kubeconfig}",
         f"--control={control(plane)}",
+        f"--claims={plane.folder('nodes') / 'claims'}",
         *(f"--node={node}" for node in NODES),
         *(f"--code={name}={ROOT / folder}" for name, folder in CODE.items()),
     ]

@@ -12,7 +12,7 @@ or, in a test, ``with ProcessKubelet(kubeconfig, [NodeSpec("n1", {"nvidia.com/gp
 | status, environment, quantity | what a status, an environment, a quantity is: values in, values out |
 | spawner, processes | the process that forks namespaces, and how it is asked |
 | network, names, relay | the pods' network and its faults; DNS; the way to the API server |
-| images, volumes, claims, cgroups | what a container sees and may use |
+| images, pulls, volumes, claims, cgroups | what a container sees and may use |
 | logs, server, execs, probes, events | what others see of it |
 | control, handle, obstacles | asking for faults; the object for tests; whether this machine can do it at all
 |

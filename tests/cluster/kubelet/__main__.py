@@ -18,7 +18,7 @@ from tests.cluster.kubelet.settings import REAL, Settings
 
 SYSTEM_IMAGES = ("alpine:*", "alpine", "busybox:*", "busybox", "debian:*", "*/alpine:*", "*/busybox:*")
 """Names that stand for the plain system of this machine."""
-PYTHON_IMAGES = ("python:*", "harness/*", "allaboard/*")
+PYTHON_IMAGES = ("python:*", "harness/*", "allaboard/*", "*/allaboard/*", "pytorch/*")
 """Names that stand for the given Python environment."""
 
 

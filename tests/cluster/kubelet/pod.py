@@ -12,6 +12,7 @@ import base64
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -166,20 +167,16 @@ class Pod:
             work = asyncio.create_task(self._work())
             stop: asyncio.Future[Any] = self._stop
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
-            if self._stop.done():
-                order = self._stop.result()
-                self.stopping = True
-                self.sandbox = replace(self.sandbox, **order.sandbox)
-                self.changed()
-                await self._kill_all(order.grace)
-            else:
-                self.stopping = True
-                await self._kill_all(self._grace())
-            await self._tear_down()
+            work.cancel()
+            await asyncio.wait({work})
+            order = self._stop.result() if stop.done() else Stop(self._grace(), {})
+            if not work.cancelled() and (error := work.exception()) is not None:
+                order = _broken(error)
+            self.stopping = True
+            self.sandbox = replace(self.sandbox, **order.sandbox)
+            self.changed()
+            await self._kill_all(order.grace)
+            self._tear_down()
             self.changed()
             await self._deleted.wait()
             publishing.cancel()
@@ -194,7 +191,7 @@ class Pod:
             looking_after.cancel()
             for run in self.runs.values():
                 run.send(signal.SIGKILL)
-            await self._tear_down()
+            self._tear_down()
             await asyncio.to_thread(shutil.rmtree, self.folder, True)
 
     async def _work(self) -> None:
@@ -299,7 +296,7 @@ class Pod:
         self.sandbox = replace(self.sandbox, pod_ip=self.address)
         self.changed()
 
-    async def _tear_down(self) -> None:
+    def _tear_down(self) -> None:
         if self._sandbox_process is not None:
             self._sandbox_process.close()
             self._sandbox_process = None
@@ -565,6 +562,12 @@ class Pod:
 
     def _path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
+
+def _broken(error: BaseException) -> Stop:
+    """A mistake of this kubelet: the pod ends with it, where whoever waits for the pod sees it."""
+    traceback.print_exception(error)
+    return Stop(0, {"phase": "Failed", "reason": "KubeletBroken", "message": repr(error)})
 
 
 def _as_patch(status: Object) -> Object:

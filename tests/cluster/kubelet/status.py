@@ -144,6 +144,8 @@ def status_of(
         "hostIP": sandbox.host_ip,
         "hostIPs": [{"ip": sandbox.host_ip}],
     }
+    if generation := pod["metadata"].get("generation"):
+        status["observedGeneration"] = generation
     if sandbox.start_time:
         status["startTime"] = sandbox.start_time
     if sandbox.pod_ip:
