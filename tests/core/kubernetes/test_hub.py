@@ -273,6 +273,7 @@ def test_two_users_of_a_cluster_share_nothing(server: Scripted, cluster: Collect
     other = server.api(credentials=Fixed(Secret("Bearer other")))
     assert hub_of(one) is hub_of(same)
     assert hub_of(one) is not hub_of(other)
+    assert hub_of(one) is not hub_of(server.api(namespace="elsewhere"))
     with hub_of(one).changes("a-1", PYTORCHJOBS), hub_of(other).changes("a-1", PYTORCHJOBS):
         cluster.until(lambda c: c.watching == 4)
     assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer sesame", "Bearer other"}

@@ -98,7 +98,9 @@ class Changes:
 
 
 class Hub:
-    """For one cluster as one user; `hub_of` gives it. May be used by several threads."""
+    """For one cluster as one user; `hub_of` gives it. May be used by several threads. A namespace that is not
+    named is the client's.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -424,15 +426,15 @@ class _Task:
 
 # --- one for all --------------------------------------------------------------------------------------------
 
-_hubs: dict[tuple[int, str], Hub] = {}
-_async_hubs: dict[tuple[int, str], tuple[asyncio.AbstractEventLoop, AsyncHub]] = {}
+_hubs: dict[tuple[int, str, str], Hub] = {}
+_async_hubs: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, AsyncHub]] = {}
 _registry = threading.Lock()
 
 
 def hub_of(api: Api) -> Hub:
-    """The hub of this process for all who are this user on this cluster."""
+    """The hub of this process for all who are this user on this cluster, in this namespace."""
     # Threads do not survive a fork; a child begins anew.
-    key = (os.getpid(), api.identity)
+    key = (os.getpid(), api.identity, api.namespace)
     with _registry:
         if key not in _hubs:
             _hubs[key] = Hub(api.twin(PATIENCE))
@@ -442,7 +444,7 @@ def hub_of(api: Api) -> Hub:
 def async_hub_of(api: AsyncApi) -> AsyncHub:
     """The same for the running loop."""
     loop = asyncio.get_running_loop()
-    key = (id(loop), api.identity)
+    key = (id(loop), api.identity, api.namespace)
     with _registry:
         for old in [k for k, (its, _) in _async_hubs.items() if its.is_closed()]:
             del _async_hubs[old]
