@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -316,6 +319,37 @@ def test_a_deadline_ends_it_as_timed_out(backend: LocalBackend, folder: Path) ->
     handle = backend.launch(a_plan(folder, SLEEP, policy={"deadline": 0.7}), ME)
     seen = ended(backend, handle.run)
     assert state_of(seen) is State.TIMED_OUT and processes_of(backend, handle.run) == []
+
+
+def test_a_deadline_is_told_at_once_when_members_may_live_on(backend: LocalBackend, folder: Path) -> None:
+    policy = {"deadline": 0.7, "clean_pods": "none"}
+    handle = backend.launch(a_plan(folder, SLEEP, policy=policy), ME)
+    wait_for(lambda: state_of(backend.observe(handle.run)) is State.TIMED_OUT)
+    assert {m.phase for m in backend.observe(handle.run).members} == {"running"}
+
+
+def test_whoever_looks_in_the_moment_of_a_start_does_not_prevent_it(
+    backend: LocalBackend, folder: Path
+) -> None:
+    """A look takes the lock of the attempt for a moment: the one that its supervisor must have."""
+    over = threading.Event()
+
+    def look_all_the_time() -> None:
+        while not over.is_set():
+            for live in backend.runs.glob("*/1-1/live.lock"):
+                with live.open("r+") as file, suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    time.sleep(0.05)
+            time.sleep(0.005)
+
+    looker = threading.Thread(target=look_all_the_time)
+    looker.start()
+    try:
+        for number in range(3):
+            backend.launch(a_plan(folder, QUICK, key=f"k{number}"), ME)
+    finally:
+        over.set()
+        looker.join()
 
 
 def test_adoption_is_compare_and_swap(backend: LocalBackend, folder: Path) -> None:

@@ -42,6 +42,7 @@ _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
 _ADMISSION_EVERY = 1.0
+_LOCK_PATIENCE = 5.0
 
 
 class Supervisor:
@@ -93,7 +94,10 @@ class Supervisor:
             self._requests(now)
             self._admission(woken)
             self._look(now)
+            said = self.operator.conditions
             self._do(self.operator.tick(now))
+            # A deadline may end the job, and leave nothing to be done: its members run on.
+            self.dirty |= self.operator.conditions != said
             self._clients(now)
         self._end()
 
@@ -419,8 +423,7 @@ def main() -> int:
     folder = AttemptFolder(Path(sys.argv[1]))
     detach()
     set_subreaper()
-    live = os.open(folder.live, os.O_RDWR | os.O_CLOEXEC)
-    fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    live = _held(folder.live)
     wake = os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     plan = {**read_json(folder.plan), "live_fd": live}
     record = records.read(RunFolder(folder.path.parent))
@@ -436,6 +439,21 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         raise
     return 0
+
+
+def _held(path: Path) -> int:
+    """The attempt's lock, ours from now on. Whoever looks whether we live has it for a moment."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
+        else:
+            return fd
 
 
 def _on_term(folder: AttemptFolder) -> None:
