@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
 import ssl
 import struct
 import threading
@@ -242,6 +243,44 @@ def scripted(context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> 
         httpd.shutdown()
         httpd.server_close()
         thread.join()
+
+
+@contextmanager
+def tunnel() -> Iterator[tuple[str, list[str]]]:
+    """A proxy that is asked to CONNECT, and the first line and the password of each who did."""
+    asked: list[str] = []
+
+    class Connecting(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            line = self.rfile.readline().decode().strip()
+            headers = {}
+            while header := self.rfile.readline().decode().strip():
+                name, _, value = header.partition(":")
+                headers[name.lower()] = value.strip()
+            asked.append(f"{line} {headers.get('proxy-authorization', '')}".strip())
+            host, _, port = line.split(" ")[1].rpartition(":")
+            with socket.create_connection((host, int(port))) as far:
+                self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                back = threading.Thread(target=self._pump, args=(far, self.connection), daemon=True)
+                back.start()
+                self._pump(self.connection, far)
+                back.join(5)
+
+        def _pump(self, one: socket.socket, other: socket.socket) -> None:
+            with suppress(OSError):
+                while data := one.recv(1 << 16):
+                    other.sendall(data)
+            with suppress(OSError):
+                other.shutdown(socket.SHUT_RDWR)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Connecting) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
 
 
 # --- what API servers say -----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from tests.core.kubernetes.scripted import (
     silent,
     streams,
     table,
+    tunnel,
 )
 
 Client = Callable[..., Any]
@@ -539,6 +540,20 @@ def test_a_server_whose_certificate_has_another_name(authority: Any, client: Cli
         client(server, authority=ca, tls_name="api.cluster").get(PODS, "a")
         with pytest.raises(SiteError, match="tls-server-name"):
             client(server, authority=ca, tls_name="other.cluster").get(PODS, "a")
+
+
+def test_through_a_proxy_with_a_password(authority: Any, client: Client) -> None:
+    ca, contexts, _ = authority
+    with scripted(contexts["address"]) as server, tunnel() as (address, asked):
+        server.otherwise = says(pod("a"))
+        client(server, authority=ca, proxy=f"http://user:hunter2@{address}").get(PODS, "a")
+        client(server, authority=ca, proxy=f"http://{address}").get(PODS, "a")
+    host = server.url.removeprefix("https://")
+    assert [line.split(" ")[:2] for line in asked] == [["CONNECT", host]] * 2
+    assert asked[0].endswith("Basic dXNlcjpodW50ZXIy")
+    with pytest.raises(BackendUnreachable, match="cannot be reached through its proxy") as caught:
+        client(server, authority=ca, proxy=f"http://user:hunter2@{address}").get(PODS, "a")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_bundle_of_authorities_is_read_once(authority: Any, monkeypatch: pytest.MonkeyPatch) -> None:
