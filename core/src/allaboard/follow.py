@@ -106,6 +106,8 @@ class Outcome:
         stop = self.seen.stop
         if self.state is State.STOPPED and stop is not None:
             words += f" by {stop.by}: {stop.reason}"
+        elif self.state is State.STOPPED and self.seen.notes:
+            words += f": {self.seen.notes[-1]}"
         elif not self.ok and self.diagnoses:
             words += f": {self.diagnoses[0].summary}"
         return words + (f" ({self.note})" if self.note else "")

@@ -11,21 +11,35 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from allaboard.errors import BadInput
 from allaboard.identity import differences, same_spec
 from allaboard.observation import Owner, State, Stop
+from allaboard.units import seconds
 
 VERSION = 1
-KEEP_SECONDS = 30 * 86400
+KEEP = "30d"
+
+
+def keep_seconds(environ: Mapping[str, str]) -> float:
+    """How long the record of a run that has ended is kept: ``ALLABOARD_KEEP_RECORDS``, 30 days where it says
+    nothing. Raises BadInput.
+    """
+    said = environ.get("ALLABOARD_KEEP_RECORDS") or KEEP
+    try:
+        return seconds(said)
+    except ValueError as error:
+        raise BadInput(f"ALLABOARD_KEEP_RECORDS: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended."""
+    """How an attempt ended. ``why``: in words, where nothing else is left that says it."""
 
     state: str
     at: float
     attempt: int
     generation: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +84,11 @@ class RunRecord:
             rest.pop("version", None)
         return cls(**known, unknown=rest)
 
-    def ended(self, state: State, at: float) -> RunRecord:
+    def ended(self, state: State, at: float, why: str = "") -> RunRecord:
         """The record once its attempt is known to have ended; the first word stands."""
         if self.outcome is not None:
             return self
-        ended = Ended(state.value, at, self.attempt, self.generation)
+        ended = Ended(state.value, at, self.attempt, self.generation, why)
         return replace(self, outcome=ended, history=(*self.history, ended))
 
     def next_attempt(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:

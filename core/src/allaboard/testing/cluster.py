@@ -95,7 +95,7 @@ class FakeCluster:
         served: Sequence[Resource] = SERVED,
         now: float = 1_790_000_000.0,
     ) -> None:
-        self.now, self.namespaces, self.served = now, list(namespaces), tuple(served)
+        self.now, self.served = now, tuple(served)
         self.objects: dict[Key, Json] = {}
         self.history: list[tuple[int, str, Key, Json]] = []
         self.requests: list[tuple[str, str, str]] = []
@@ -107,6 +107,8 @@ class FakeCluster:
         self.lock = threading.RLock()
         self._version = itertools.count(101)
         self._uids = (f"{n:08d}-0000-4000-8000-000000000000" for n in itertools.count(1))
+        for namespace in namespaces:
+            self.add_namespace(namespace)
 
     # For tests: clients, time, and a look inside.
 
@@ -120,12 +122,18 @@ class FakeCluster:
         """
         return FakeApi(self, dict(faults or {}), namespace)
 
-    def backend(self, faults: Mapping[int, str | Exception] | None = None, **given: Any) -> KubernetesBackend:
+    def backend(
+        self,
+        faults: Mapping[int, str | Exception] | None = None,
+        namespace: str = "default",
+        **given: Any,
+    ) -> KubernetesBackend:
         """A backend over a new client, whose waiting makes time pass here."""
         from allaboard.backends.kubernetes.backend import KubernetesBackend
 
-        api = cast("Api", self.client(faults))
-        own = {"facts": ClusterFacts(), "hub": FakeHub(self), "keeper": FakeKeeper(self, self.client())}
+        api = cast("Api", self.client(faults, namespace))
+        keeper = FakeKeeper(self, self.client(namespace=namespace))
+        own = {"facts": ClusterFacts(namespace=namespace), "hub": FakeHub(self), "keeper": keeper}
         return KubernetesBackend(api, pause=self.tick, **{**own, **given})
 
     def async_backend(
@@ -140,6 +148,11 @@ class FakeCluster:
         keeper = AsyncFakeKeeper(FakeKeeper(self, self.client()))
         own = {"facts": ClusterFacts(), "hub": AsyncFakeHub(self), "keeper": keeper}
         return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **{**own, **given})
+
+    def add_namespace(self, name: str) -> None:
+        body: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "namespace": ""}}
+        body["metadata"] |= {"uid": next(self._uids), "creationTimestamp": stamp(self.now)}
+        self._put(NAMESPACES, body, "ADDED")
 
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass: in steps of a second, 120 of them at most, the operator, the kubelet and the garbage
@@ -206,7 +219,7 @@ class FakeCluster:
             copy.deepcopy(o)
             for (group, plural, ns, _), o in sorted(self.objects.items())
             if (group, plural) == (resource.group, resource.plural)
-            and namespace in ("", ns)
+            and (namespace in ("", ns) or not resource.namespaced)
             and matches(o["metadata"].get("labels", {}))
             and _fields_match(fields, o)
         ]
@@ -216,7 +229,7 @@ class FakeCluster:
         self._serves(resource)
         _validate(resource, body)
         name = body["metadata"]["name"]
-        if resource.namespaced and namespace not in self.namespaces:
+        if resource.namespaced and _key(NAMESPACES, "", namespace) not in self.objects:
             raise _missing(NAMESPACES, namespace)
         for refused, only, error in self.refusals:
             if refused == resource and only in ("", name):
@@ -353,7 +366,7 @@ class FakeCluster:
             changed = False
             living = {o["metadata"]["uid"]: o for o in self.objects.values()}
             for (group, plural, namespace, name), body in list(self.objects.items()):
-                resource = next(r for r in self.served if (r.group, r.plural) == (group, plural))
+                resource = next((r for r in SERVED if (r.group, r.plural) == (group, plural)), PODS)
                 metadata = body["metadata"]
                 owners = [living.get(ref["uid"]) for ref in metadata.get("ownerReferences", [])]
                 orphaned = owners and not any(owners)
@@ -673,6 +686,12 @@ class FakeKeeper:
     def died(self) -> None:
         self.cluster.keepers.remove(self)
 
+    def let_go(self) -> None:
+        self.died()
+        if self.name:
+            drive(leases.let_go(self.holder), self.api)
+            self.name = None
+
     def renew(self) -> None:
         if self.name:
             drive(leases.renewed(self.holder), self.api)
@@ -689,6 +708,9 @@ class AsyncFakeKeeper:
 
     def died(self) -> None:
         self.keeper.died()
+
+    async def let_go(self) -> None:
+        self.keeper.let_go()
 
 
 # Rules of the API server, each as small as it is.

@@ -11,7 +11,7 @@ import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.resources import PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.resources import EVENTS, PODS, PYTORCHJOBS
 
 if TYPE_CHECKING:
     from allaboard.testing.cluster import FakeCluster
@@ -268,6 +268,23 @@ class FakeOperator:
         self._flip(job, "Running", None)
         self._condition(job, kind, message)
         job["status"].setdefault("completionTime", self._now())
+        self._tell(job, f"PyTorchJob{kind}", message)
+
+    def _tell(self, job: Json, reason: str, message: str) -> None:
+        metadata = job["metadata"]
+        about = {"apiVersion": job["apiVersion"], "kind": job["kind"], "uid": metadata["uid"]}
+        name = f"{metadata['name']}.{len(self.cluster.history):x}"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name},
+            "involvedObject": {**about, "name": metadata["name"], "namespace": metadata["namespace"]},
+            "reason": reason,
+            "message": message,
+            "type": "Normal",
+            "lastTimestamp": self._now(),
+        }
+        self.cluster.create(EVENTS, body, metadata["namespace"])
 
     def _condition(self, job: Json, kind: str, message: str) -> None:
         if _true(job, kind):

@@ -180,13 +180,16 @@ def recorded(found: Found, state: State, past: Mapping[str, Any] | None = None) 
     """
     uid = found.job["metadata"]["uid"] if found.job is not None else None
 
+    looked = seen(found)
+    # What its objects no longer say: who deleted them, or that nobody knows.
+    why = looked.notes[-1] if found.job is None and found.record.stop is None and looked.notes else ""
+
     def ended(now: Stored) -> Stored | None:
         record = now.record
         if record.uid != found.record.uid or record.outcome is not None:
             return None
-        at = seen(found).finished or found.now
-        record = replace(record.ended(state, at), object_uid=record.object_uid or uid)
-        return replace(now, record=record, **(past or {}))
+        record = record.ended(state, looked.finished or found.now, why)
+        return replace(now, record=replace(record, object_uid=record.object_uid or uid), **(past or {}))
 
     if found.record.outcome is not None:
         return found.stored
@@ -217,11 +220,16 @@ def clear(found: Found) -> Talk[Found]:
 
 
 def delete_job(job: Json) -> Talk[None]:
-    """This very object, and all that hangs off it. It is under way when this returns."""
-    metadata = job["metadata"]
+    """This very job, and all that hangs off it. It is under way when this returns."""
+    yield from delete_object(job, "Foreground")
+
+
+def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
+    """This very object; another one of its name stays."""
+    metadata = thing["metadata"]
     try:
         yield from talk.delete(
-            resource_of(job), metadata["name"], uid=metadata["uid"], propagation="Foreground"
+            resource_of(thing), metadata["name"], uid=metadata["uid"], propagation=propagation
         )
     except Conflict:
         return

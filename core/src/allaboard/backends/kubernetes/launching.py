@@ -27,7 +27,14 @@ from typing import Any
 from allaboard import ledger, marks
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records, talk
-from allaboard.backends.kubernetes.ending import carry_out, clear, delete_job, owned, stop_recorded
+from allaboard.backends.kubernetes.ending import (
+    carry_out,
+    clear,
+    delete_job,
+    delete_object,
+    owned,
+    stop_recorded,
+)
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
 from allaboard.backends.kubernetes.placing import Ready
@@ -261,7 +268,7 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
             # Of this run, and not what this attempt needs: a client that came too late has made it, or one
             # that died before it was used, or its record was pruned. Unless it is us who come too late.
             yield from _still_meant(stored)
-            yield from delete_job(there)
+            yield from (delete_job(there) if is_job(there, stored) else delete_object(there))
         yield from talk.sleep(1.0)
     raise SiteError(
         f"{resource.name} {name} of an earlier attempt does not go away; look at its finalizers: "
@@ -271,11 +278,16 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
 
 def _usable(there: Json, stored: Stored, body: Json) -> bool:
     """Whether what is there is what would be created."""
-    if (body["kind"], body["metadata"]["name"]) == (stored.job["kind"], stored.job["name"]):
+    if is_job(body, stored):
         return is_meant(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
     ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid
     return ours and not there["metadata"].get("ownerReferences") and _holds(there, body)
+
+
+def is_job(thing: Json, stored: Stored) -> bool:
+    """Whether this is the job of the attempt, by kind and name."""
+    return (thing["kind"], thing["metadata"]["name"]) == (stored.job["kind"], stored.job["name"])
 
 
 def _holds(there: Any, wanted: Any) -> bool:
@@ -375,7 +387,7 @@ def _undo(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Ta
             continue
         ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid
         if ours and not there["metadata"].get("ownerReferences"):
-            yield from delete_job(there)
+            yield from delete_object(there)
 
 
 def _swapped(stored: Stored, **changes: object) -> Talk[Stored | None]:

@@ -15,19 +15,27 @@ import os
 import secrets
 import threading
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from allaboard import marks
 from allaboard.backends.kubernetes import talk
 from allaboard.backends.kubernetes.errors import Exists, Forbidden, Missing
 from allaboard.backends.kubernetes.resources import LEASES
 from allaboard.backends.kubernetes.talk import Json, Talk, adrive, drive
+from allaboard.backends.kubernetes.wire import Patience
 from allaboard.errors import AllaboardError
 from allaboard.units import from_rfc3339, rfc3339
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+
+T = TypeVar("T")
 
 SECONDS = 60
 """How long a Lease holds without being renewed; it is renewed three times as often."""
 EVERY = SECONDS / 3
+PATIENCE = Patience(budget=5.0)
+"""Its next try comes soon anyway."""
 
 
 def body(holder: str, now: float) -> Json:
@@ -94,17 +102,22 @@ class Keeper(Protocol):
     def hold(self) -> str:
         """The name of the Lease, which holds from now to the end of the process; empty: there is none."""
 
+    def let_go(self) -> None:
+        """This process follows nothing here any more."""
+
 
 class AsyncKeeper(Protocol):
     """The same, awaited."""
 
     async def hold(self) -> str: ...
 
+    async def let_go(self) -> None: ...
+
 
 class ThreadKeeper:
     """Renews in a thread of its own: a follower that is busy lives, too."""
 
-    def __init__(self, api: Any, holder: str) -> None:
+    def __init__(self, api: Api, holder: str) -> None:
         self.api, self.holder = api, holder
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -115,26 +128,34 @@ class ThreadKeeper:
             if self._name is None:
                 self._name = drive(taken(self.holder), self.api)
                 if self._name:
-                    threading.Thread(target=self._keep, name=self._name, daemon=True).start()
+                    self._over = threading.Event()
+                    threading.Thread(target=self._keep, args=(self._over,), daemon=True).start()
                     atexit.register(self.let_go)
             return self._name
 
     def let_go(self) -> None:
-        """The process ends."""
-        self._over.set()
-        with suppress(AllaboardError):  # it runs out by itself
-            drive(let_go(self.holder), self.api)
+        with self._lock:
+            if not self._name:
+                return
+            self._name = None
+            self._over.set()
+            atexit.unregister(self.let_go)
+            with suppress(AllaboardError):  # it runs out by itself
+                drive(let_go(self.holder), self.api)
+            self.api.close()
 
-    def _keep(self) -> None:
-        while not self._over.wait(EVERY):
+    def _keep(self, over: threading.Event) -> None:
+        while not over.wait(EVERY):
             with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
                 drive(renewed(self.holder), self.api)
 
 
 class TaskKeeper:
-    """Renews in a task of the running loop."""
+    """Renews in a task of the running loop. Its connections do not outlive a request: nobody would close
+    them.
+    """
 
-    def __init__(self, api: Any, holder: str) -> None:
+    def __init__(self, api: AsyncApi, holder: str) -> None:
         self.api, self.holder = api, holder
         self._lock = asyncio.Lock()
         self._name: str | None = None
@@ -143,22 +164,32 @@ class TaskKeeper:
     async def hold(self) -> str:
         async with self._lock:
             if self._name is None:
-                self._name = await adrive(taken(self.holder), self.api)
+                self._name = await self._do(taken(self.holder))
                 if self._name:
                     self._task = asyncio.ensure_future(self._keep())
             return self._name
 
     async def let_go(self) -> None:
-        if self._task is not None:
+        async with self._lock:
+            if not self._name or self._task is None:
+                return
+            self._name = None
             self._task.cancel()
-        with suppress(AllaboardError):
-            await adrive(let_go(self.holder), self.api)
+            with suppress(AllaboardError):
+                await self._do(let_go(self.holder))
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(EVERY)
             with suppress(AllaboardError):
-                await adrive(renewed(self.holder), self.api)
+                await self._do(renewed(self.holder))
+
+    async def _do(self, talk: Talk[T]) -> T:
+        api = self.api.twin(PATIENCE)
+        try:
+            return await adrive(talk, api)
+        finally:
+            await api.close()
 
 
 _keepers: dict[tuple[int, str, str], ThreadKeeper] = {}
@@ -166,17 +197,17 @@ _tasks: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, TaskKeeper]]
 _registry = threading.Lock()
 
 
-def keeper_of(api: Any, person: str) -> ThreadKeeper:
+def keeper_of(api: Api, person: str) -> ThreadKeeper:
     """The keeper of this process for this cluster, user and namespace."""
     # Threads do not survive a fork, and a child is a process that may end at another time.
     key = (os.getpid(), api.identity, api.namespace)
     with _registry:
         if key not in _keepers:
-            _keepers[key] = ThreadKeeper(api, holder_of_this_process(person))
+            _keepers[key] = ThreadKeeper(api.twin(PATIENCE), holder_of_this_process(person))
         return _keepers[key]
 
 
-def async_keeper_of(api: Any, person: str) -> TaskKeeper:
+def async_keeper_of(api: AsyncApi, person: str) -> TaskKeeper:
     """The same for the running loop."""
     loop = asyncio.get_running_loop()
     key = (id(loop), api.identity, api.namespace)

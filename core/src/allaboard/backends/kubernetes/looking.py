@@ -20,6 +20,7 @@ from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
@@ -81,6 +82,12 @@ class Found:
         """Whether the job is being deleted."""
         return self.job is not None and "deletionTimestamp" in self.job["metadata"]
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the job was there, and is not, and nobody has written down how it ended."""
+        record = self.record
+        return self.job is None and self.was_created and record.outcome is None and record.stop is None
+
 
 def look(stored: Stored) -> Talk[Found]:
     """What is there now of the job and its pods."""
@@ -93,7 +100,21 @@ def look(stored: Stored) -> Talk[Found]:
         pass
     of_it = marks.selector(record.run, record.attempt, record.generation)
     pods = yield from talk.list_all(PODS, labels=of_it)
-    return Found(stored, job, other, tuple(pods), (yield from talk.server_time()))
+    found = Found(stored, job, other, tuple(pods), (yield from talk.server_time()))
+    if found.is_missing and record.object_uid is not None:
+        # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
+        found = replace(found, events=tuple((yield from happened([record.object_uid], []))))
+    return found
+
+
+def last_word(events: Iterable[Json]) -> State | None:
+    """How a job ended, by the events of its operator: ``PyTorchJobSucceeded``, ``PyTorchJobFailed``."""
+    ends = {f"{e.KIND}{word}": state for e in ENGINES.values() for word, state in _ENDS.items()}
+    found = {ends[e["reason"]] for e in events if e.get("reason") in ends}
+    return State.FAILED if State.FAILED in found else next(iter(found), None)
+
+
+_ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 
 def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
@@ -177,11 +198,17 @@ def seen(
         looked = replace(looked, members=tuple(members), restarts=sum(m.restarts for m in members))
     if record.outcome is not None:
         # The first word stands: also over a job that a client which came too late has made.
-        return replace(looked, recorded=record.outcome.state, stopped=record.outcome.state == State.STOPPED)
+        outcome = record.outcome
+        said = (*looked.notes, outcome.why) if outcome.why else looked.notes
+        stopped = outcome.state == State.STOPPED
+        return replace(looked, recorded=outcome.state, stopped=stopped, notes=said)
     if looked.stopped and record.stop is not None and record.stop.timed_out:
         return replace(looked, stopped=False, recorded=State.TIMED_OUT.value)
     if not found.was_created and record.stop is None:
         return replace(looked, waiting=NOT_CREATED)
+    if found.is_missing and (end := last_word(found.events)) is not None:
+        notes = ("its job is gone; how it ended is told by an event of its operator",)
+        return replace(looked, alive=None, deleted=False, recorded=end.value, notes=notes)
     return replace(looked, limit=limit(found, looked))
 
 

@@ -14,6 +14,7 @@ the API server itself can pick those that are past their age.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import Conflict as Lost
 from allaboard.errors import Corrupt
 from allaboard.layout import Layout
-from allaboard.ledger import KEEP_SECONDS, VERSION, RunRecord
+from allaboard.ledger import VERSION, RunRecord
 from allaboard.units import from_rfc3339
 
 RECORD = marks.PREFIX + "record"
@@ -230,16 +231,22 @@ def selector(job: str | None = None, run: str | None = None) -> str:
     return ",".join(parts)
 
 
-def overdue(now: float) -> str:
-    """The label selector of records that ended more than 30 days ago, by the day."""
+def overdue(now: float, keep: float) -> str:
+    """The label selector of records that ended more than ``keep`` seconds ago, by the day. Beyond a year of
+    them all that have ended are listed, and most of them kept.
+    """
     today = datetime.fromtimestamp(now, UTC)
-    kept = [_day((today - timedelta(days=n)).timestamp()) for n in range(-1, KEEP_SECONDS // 86400 + 1)]
-    return f"{selector()},{ENDED},{ENDED} notin ({','.join(kept)})"
+    days = range(-1, math.ceil(keep / 86400) + 1)
+    ended = f"{selector()},{ENDED}"
+    if len(days) > 366:
+        return ended
+    kept = [_day((today - timedelta(days=n)).timestamp()) for n in days]
+    return f"{ended},{ENDED} notin ({','.join(kept)})"
 
 
-def is_overdue(stored: Stored, now: float) -> bool:
+def is_overdue(stored: Stored, now: float, keep: float) -> bool:
     outcome = stored.record.outcome
-    return outcome is not None and now - outcome.at >= KEEP_SECONDS
+    return outcome is not None and now - outcome.at >= keep
 
 
 def _day(epoch: float) -> str:

@@ -38,6 +38,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
+from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State
 from allaboard.site import Site
@@ -284,12 +285,12 @@ class Verbs:
     # Housekeeping.
 
     def prune(self, every: Iterable[Stored] | None = None) -> Talk[None]:
-        """Remove records that ended 30 days ago, and what may be left of their jobs; a few at a time."""
-        now = yield from talk.server_time()
+        """Remove records past their age, and what may be left of their jobs; a few at a time."""
+        now, keep = (yield from talk.server_time()), keep_seconds(self.environ)
         if every is None:
-            bodies = yield from talk.list_all(CONFIGMAPS, labels=records.overdue(now))
+            bodies = yield from talk.list_all(CONFIGMAPS, labels=records.overdue(now, keep))
             every = readable(bodies)
-        old = [s for s in every if records.is_overdue(s, now)]
+        old = [s for s in every if records.is_overdue(s, now, keep)]
         for stored in old[: records.PRUNE_AT_ONCE]:
             try:
                 for thing in stored.objects:

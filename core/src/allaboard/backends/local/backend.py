@@ -578,7 +578,7 @@ class LocalBackend:
         ttl = Layout.from_dict(plan["layout"]).policy.ttl if plan else None
         if ttl is not None and now - record.outcome.at >= ttl and not record.deleted:
             self._remove(folder, record.uid)
-        if now - record.outcome.at >= ledger.KEEP_SECONDS:
+        if now - record.outcome.at >= ledger.keep_seconds(self.environ):
             shutil.rmtree(folder.path, ignore_errors=True)
 
     def _wait_gone(self, folder: RunFolder) -> None:

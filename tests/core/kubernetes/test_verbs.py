@@ -1,0 +1,447 @@
+"""What the methods of the backend do besides launching: refusals that leave nothing, stopping, suspending,
+deleting, finding, telling; blocking and async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import allaboard
+from allaboard import marks
+from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
+from allaboard.backends.kubernetes.errors import Cause, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, LEASES, PODS, PYTORCHJOBS
+from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
+from allaboard.observation import Owner, State
+from allaboard.reportline import encode
+from allaboard.site import Site
+from allaboard.status import state_of
+from allaboard.testing import a_job
+from allaboard.testing.cluster import FakeCluster
+from tests.core.kubernetes.test_backend import (
+    DEFERRED,
+    ME,
+    YOU,
+    a_plan,
+    a_plan_with_code,
+    jobs,
+    record,
+    running,
+    state,
+)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def nothing_left(cluster: FakeCluster) -> bool:
+    return cluster.all(CONFIGMAPS) == [] and cluster.all(PYTORCHJOBS) == []
+
+
+# Refused.
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (Forbidden("exceeded quota: gpus", status=403), SiteError, "was not started.*exceeded quota: gpus"),
+        (
+            Invalid("no", status=422, causes=[Cause("spec.runPolicy.ttl", "must be positive")]),
+            BadInput,
+            "spec.runPolicy.ttl: must be positive",
+        ),
+    ],
+)
+def test_what_the_cluster_refuses_leaves_nothing(
+    cluster: FakeCluster, tmp_path: Path, error: Exception, kind: type[Exception], words: str
+) -> None:
+    cluster.refuse(PYTORCHJOBS, error)  # type: ignore[arg-type]
+    with pytest.raises(kind, match=words):
+        cluster.backend().launch(a_plan_with_code(tmp_path), ME)
+    assert nothing_left(cluster)
+    cluster.refusals.clear()
+    assert cluster.backend().launch(a_plan_with_code(tmp_path), ME).attempt == 1
+
+
+def test_a_kind_that_is_not_served_is_told_with_what_to_install(tmp_path: Path) -> None:
+    cluster = FakeCluster(served=[CONFIGMAPS, PODS, EVENTS, LEASES])
+    with pytest.raises(SiteError, match=r"does not serve PyTorchJob.*allaboard cluster") as caught:
+        cluster.backend().launch(a_plan_with_code(tmp_path), ME)
+    assert caught.value.code == "crd_missing" and cluster.all(CONFIGMAPS) == []
+
+
+def test_a_refused_attempt_leaves_the_record_as_it_was(cluster: FakeCluster, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path, policy={"restart": "never"})
+    backend = cluster.backend()
+    backend.launch(plan, ME)
+    running(cluster, backend, plan.run)
+    cluster.end_members(plan.run, 1)
+    cluster.tick(3)
+    cluster.refuse(PYTORCHJOBS, Forbidden("exceeded quota", status=403))
+    with pytest.raises(SiteError):
+        backend.launch(plan, YOU)
+    kept = record(cluster, plan.run)
+    assert (kept.attempt, kept.owner) == (1, ME) and kept.outcome.state == "failed"
+    assert state(backend, plan.run) is State.FAILED
+
+
+def test_a_name_that_somebody_else_has_is_refused_with_whose_it_is(cluster: FakeCluster) -> None:
+    plan = a_plan()
+    theirs = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": plan.run, "managedFields": [{"manager": "kubectl-create"}]},
+        "spec": {"pytorchReplicaSpecs": {}, "runPolicy": {"backoffLimit": 7}},
+    }
+    cluster.create(PYTORCHJOBS, theirs, "default")
+    with pytest.raises(BadInput) as caught:
+        cluster.backend().launch(plan, ME)
+    said = str(caught.value)
+    assert "made by kubectl-create" in said and "for nobody that allaboard knows" in said
+    assert "spec.runPolicy.backoffLimit: 7 -> 3" in said and caught.value.code == "name_taken"
+    assert cluster.all(CONFIGMAPS) == [] and jobs(cluster) == [plan.run]
+
+
+def test_a_start_that_somebody_is_in_the_middle_of_is_not_taken_over_with_another_spec(
+    cluster: FakeCluster,
+) -> None:
+    with pytest.raises(BackendUnreachable):
+        cluster.backend({3: "unreachable", 4: "unreachable"}).launch(
+            a_plan(), Owner("me", "detached", "detached")
+        )
+    assert jobs(cluster) == []
+    seen = cluster.backend().observe(a_plan().run)
+    assert state_of(seen) is State.QUEUED and "not created yet" in (seen.waiting or "")
+    with pytest.raises(SpecChanged, match="workers: 2 -> 3"):
+        cluster.backend().launch(a_plan(workers=3), YOU)
+    cluster.tick(120)
+    handle = cluster.backend().launch(a_plan(workers=3), YOU)
+    assert handle.attempt == 1 and len(cluster.all(PYTORCHJOBS)) == 1
+
+
+def test_code_that_changed_before_the_job_was_made_is_shipped_as_it_is_now(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    plan = a_plan_with_code(tmp_path, "print('old')\n")
+    with pytest.raises(BackendUnreachable):
+        cluster.backend({4: "unreachable"}).launch(plan, ME)
+    assert "old" in str(cluster.one(CONFIGMAPS, f"{plan.run}-code"))
+    again = a_plan_with_code(tmp_path, "print('new')\n")
+    cluster.backend().launch(again, ME)
+    code = cluster.one(CONFIGMAPS, f"{plan.run}-code")
+    assert "new" in str(code) and code is not None and code["metadata"]["ownerReferences"]
+
+
+def test_a_store_that_members_cannot_see_is_a_problem_that_says_what_to_do(cluster: FakeCluster) -> None:
+    plan = a_plan(
+        checkpoints={"uri": "store://digits"}, command=["python", "train.py", "--data=store://shards"]
+    )
+    with pytest.raises(BadInput) as caught:
+        cluster.backend(site=Site("/home/me/store")).launch(plan, ME)
+    assert [p.path for p in caught.value.problems] == ["command[2]", "checkpoints.uri"]
+    assert "--store s3://bucket/prefix" in str(caught.value) and nothing_left(cluster)
+    backend = cluster.backend(site=Site("s3://bucket/team"))
+    handle = backend.launch(plan, ME)
+    job = str(cluster.one(PYTORCHJOBS, handle.run))
+    assert "--data=s3://bucket/team/shards" in job
+    assert backend.saving(handle.run) == f"s3://bucket/team/digits/{handle.run}"
+
+
+def test_a_store_on_a_volume_of_the_job_is_seen_by_its_members(cluster: FakeCluster) -> None:
+    plan = a_plan(checkpoints={"uri": "store://digits"}, storage=[{"mount": "/data", "pvc": "datasets"}])
+    backend = cluster.backend(site=Site("/data/store"))
+    handle = backend.launch(plan, ME)
+    assert backend.saving(handle.run) == f"/data/store/digits/{handle.run}"
+
+
+# Owning and ending.
+
+
+def test_whoever_does_not_own_a_run_does_not_stop_it(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    assert backend.stop(handle, YOU, "you", "because") == NotYours("me")
+    assert backend.stop(replace(handle, uid="another"), ME, "me", "because") == NotYours("me")
+    backend.adopt(handle, ME, YOU)
+    assert backend.stop(handle, ME, "me", "because") == NotYours("you")
+    with pytest.raises(Conflict, match="is on attempt 1 now"):
+        backend.adopt(replace(handle, uid="another"), YOU, ME)
+    assert state(backend, handle.run) is State.RUNNING
+
+
+def test_a_stop_says_who_and_why_on_the_record_the_job_and_in_an_event(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.operator.stuck = {f"{handle.run}-worker-0"}
+    assert backend.stop(handle, ME, "ann@lab", "the GPUs are needed") == Stopped()
+    cluster.tick(3)
+    job = cluster.one(PYTORCHJOBS, handle.run)
+    assert job is not None and marks.annotation_of(job, marks.STOPPED_BY) == "ann@lab"
+    assert marks.annotation_of(job, marks.STOP_REASON) == "the GPUs are needed"
+    assert [e["message"] for e in cluster.all(EVENTS)] == ["stopped by ann@lab: the GPUs are needed"]
+    assert state(backend, handle.run) is State.STOPPING, "a member holds its GPU still"
+    cluster.operator.stuck.clear()
+    cluster.tick(3)
+    assert state(backend, handle.run) is State.STOPPED
+    assert backend.stop(handle, ME, "ann@lab", "again") == Stopped(already=True)
+
+
+def test_a_job_that_ends_by_itself_in_the_same_moment_was_not_stopped(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+
+    class Late(type(backend.api)):  # type: ignore[misc]
+        """The members end between the look and the deletion."""
+
+        def delete(self, *args: object, **options: object) -> None:
+            cluster.end_members(handle.run)
+            cluster.tick(2)
+            super().delete(*args, **options)
+
+    backend.api.__class__ = Late
+    backend.stop(handle, ME, "me", "because")
+    assert state(cluster.backend(), handle.run) is State.SUCCEEDED
+    assert record(cluster, handle.run).outcome.state == "succeeded"
+
+
+def test_members_that_clean_pods_none_keeps_alive_end_with_a_stop(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(policy={"clean_pods": "none"}), ME)
+    running(cluster, backend, handle.run)
+    master = cluster.one(PODS, f"{handle.run}-master-0")
+    assert master is not None
+    cluster.operator._set(master, phase="Succeeded", exit_code=0)
+    cluster.tick(3)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert [m.phase for m in seen.members] == ["succeeded", "running"]
+    assert backend.stop(handle, ME, "me", "because") == Stopped(already=True)
+    cluster.tick(3)
+    assert [p["metadata"]["name"] for p in cluster.all(PODS)] == [f"{handle.run}-master-0"]
+
+
+def test_suspend_and_resume(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    backend.suspend(handle.run)
+    cluster.tick(3)
+    assert state(backend, handle.run) is State.SUSPENDED and cluster.all(PODS) == []
+    backend.resume(handle.run)
+    cluster.tick(4)
+    assert state(backend, handle.run) is State.RUNNING
+    backend.stop(handle, ME, "me", "because")
+    cluster.tick(3)
+    with pytest.raises(BadInput, match="only a live run can be suspended"):
+        backend.suspend(handle.run)
+
+
+def test_delete_takes_every_attempt_and_leaves_the_record(cluster: FakeCluster, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path, policy={"restart": "never"})
+    backend = cluster.backend()
+    backend.launch(plan, ME)
+    running(cluster, backend, plan.run)
+    cluster.end_members(plan.run, 1)
+    cluster.tick(3)
+    backend.launch(plan, ME)
+    cluster.tick(3)
+    assert len(jobs(cluster)) == 2
+    backend.delete(plan.run)
+    cluster.tick(3)
+    assert jobs(cluster) == [] and cluster.all(PODS) == []
+    assert [c["metadata"]["name"] for c in cluster.all(CONFIGMAPS)] == [marks.record_name(plan.run)]
+    seen = backend.observe(plan.run)
+    assert seen.deleted and state_of(seen) is State.STOPPED and seen.attempt == 2
+
+
+def test_a_job_deleted_by_hand_is_told_as_such_and_its_name_is_nobodys(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.delete(PYTORCHJOBS, handle.run, "default")
+    cluster.tick(3)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.STOPPED and "somebody deleted the job object" in seen.notes
+    assert backend.launch(a_plan(), ME).attempt == 2
+
+
+@pytest.mark.parametrize(("code", "how"), [(0, State.SUCCEEDED), (1, State.FAILED)])
+def test_an_end_that_its_ttl_hid_from_everybody_is_told_by_an_event(
+    cluster: FakeCluster, code: int, how: State
+) -> None:
+    plan = a_plan(policy={"ttl": 0, "restart": "never"})
+    backend = cluster.backend()
+    handle = backend.launch(plan, ME)
+    running(cluster, backend, handle.run)
+    cluster.end_members(handle.run, code)
+    cluster.tick(4)
+    assert jobs(cluster) == []
+    seen = cluster.backend().observe(handle.run)
+    assert state_of(seen) is how
+    assert record(cluster, handle.run).outcome.state == how
+
+
+# Looking.
+
+
+def test_a_run_is_found_by_its_name_a_prefix_of_it_and_its_job(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    first = backend.launch(a_plan("a"), ME)
+    cluster.tick(2)
+    second = backend.launch(a_plan("b"), ME)
+    assert backend.observe(first.run).run == first.run
+    assert backend.observe(first.run[:-2]).run == first.run
+    assert backend.observe("digits").run == second.run, "the newest"
+    with pytest.raises(UnknownRun, match="fits 2 runs"):
+        backend.observe("digits-")
+    with pytest.raises(UnknownRun, match="did you mean 'digits'"):
+        backend.observe("digitz")
+    assert [s.run for s in backend.list()] == [second.run, first.run]
+
+
+def test_a_namespace_that_does_not_exist_is_told_with_the_nearest(cluster: FakeCluster) -> None:
+    cluster.add_namespace("research")
+    backend = cluster.backend(namespace="reserch")
+    for act in (
+        lambda: backend.launch(a_plan(), ME),
+        backend.list,
+        lambda: backend.observe("digits"),
+    ):
+        with pytest.raises(BadInput, match="namespace 'reserch' does not exist; did you mean 'research'"):
+            act()
+
+
+def test_reports_of_rank_0_are_seen_and_outlive_its_pod(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.say(f"{handle.run}-master-0", encode("progress", step=40, total=100, loss=0.5))
+    fresh = cluster.backend()
+    seen = fresh.observe(handle.run, evidence=True)
+    assert (seen.progress.step, seen.progress.total) == (40, 100)
+    assert "step" in seen.tails["master-0"]
+    cluster.end_members(handle.run)
+    cluster.tick(2)
+    assert fresh.observe(handle.run).progress.step == 40
+    cluster.delete(PYTORCHJOBS, handle.run, "default")
+    cluster.tick(3)
+    assert cluster.backend().observe(handle.run).progress.step == 40
+
+
+def test_logs_by_member_and_what_no_run_has(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.say(f"{handle.run}-worker-0", "from the worker")
+    cluster.say(f"{handle.run}-master-0", "from the master")
+    *lines, cursor = backend.logs(handle.run, Selection(members=("worker-0",)))
+    assert [line.text for line in lines if isinstance(line, LogLine)] == ["from the worker"]
+    assert isinstance(cursor, dict)
+    with pytest.raises(BadInput, match="did you mean 'worker-0'"):
+        backend.logs(handle.run, Selection(members=("workers-0",)))
+    with pytest.raises(BadInput, match="has no attempt 2"):
+        backend.logs(handle.run, Selection(attempt=2))
+
+
+def test_whoever_may_only_look_sees_it_all_the_same(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    cluster.end_members(handle.run)
+    cluster.tick(3)
+    viewer = cluster.backend()
+
+    class Viewer(type(viewer.api)):  # type: ignore[misc]
+        def _ask(self, verb: str, resource: object, name: str, namespace: object, act: object) -> object:
+            if verb not in ("get", "list", "log") or resource == EVENTS:
+                raise Forbidden(f"cannot {verb} {resource}", status=403)
+            return super()._ask(verb, resource, name, namespace, act)
+
+    viewer.api.__class__ = Viewer
+    seen = viewer.observe(handle.run, evidence=True)
+    assert state_of(seen) is State.SUCCEEDED and record(cluster, handle.run).outcome is None
+    assert any("events may not be read here" in note for note in seen.notes)
+    assert [s.run for s in viewer.list()] == [handle.run]
+
+
+# The async twin.
+
+
+def test_the_async_backend_holds_the_same_talks(cluster: FakeCluster, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path)
+
+    async def act() -> None:
+        backend = cluster.async_backend()
+        handle = await backend.launch(plan, ME)
+        cluster.tick(3)
+        assert state_of(await backend.observe(handle.run)) is State.RUNNING
+        assert (await backend.launch(plan, YOU)).adopted
+        await backend.adopt(handle, YOU, DEFERRED)
+        await backend.watch_over(handle.run)
+        async with backend.changes(handle.run) as changes:
+            assert await changes.wait(1)
+        assert isinstance(await backend.stop(handle, ME, "me", "because"), Stopped)
+        cluster.tick(3)
+        seen = await backend.observe(handle.run, evidence=True)
+        assert state_of(seen) is State.STOPPED
+        assert [s.run for s in await backend.list()] == [handle.run]
+        assert await backend.orphans() == []
+        lines = [item async for item in backend.logs(handle.run, Selection())]
+        assert len(lines) == 1
+        again = await backend.launch(plan, YOU)
+        assert again.attempt == 2
+        await backend.delete(handle.run)
+
+    asyncio.run(act())
+
+
+def test_allaboard_run_and_attach_on_a_cluster() -> None:
+    cluster = FakeCluster(trains_for=60)
+    job = a_job(image="lab/train:1")
+    outcome = allaboard.run(job, key="nightly", backend=cluster.backend())
+    assert outcome.ok and outcome.exit_code == 0
+    handed = allaboard.run(job, key="nightly", backend=cluster.backend())
+    assert handed.ok and handed.seen.generation == 2, "the first result was taken"
+    handle = allaboard.submit(job, key="other", backend=cluster.backend())
+    assert allaboard.attach(handle.run, backend=cluster.backend()).ok
+
+
+def test_a_follower_nudges_and_ends_what_is_out_of_time() -> None:
+    cluster = FakeCluster()
+    outcome = allaboard.run(
+        a_job(image="lab/train:1", policy={"deadline": 60}), key="k", backend=cluster.backend()
+    )
+    assert outcome.state is State.TIMED_OUT and outcome.exit_code == 4
+    assert "longer than specified deadline" in outcome.message
+    paused = FakeCluster()
+    backend = paused.backend()
+    launched = backend.launch
+
+    def and_pause(*args: object, **options: object) -> object:
+        handle = launched(*args, **options)  # type: ignore[arg-type]
+        paused.tick(3)
+        paused.operator.paused = True
+        return handle
+
+    backend.launch = and_pause  # type: ignore[method-assign, assignment]
+    outcome = allaboard.run(a_job(image="lab/train:1", policy={"deadline": 60}), key="k", backend=backend)
+    assert outcome.state is State.TIMED_OUT and "deadline of 1m 00s" in outcome.message
+
+
+def test_missing_is_no_reason_to_fail_for_optional_things(cluster: FakeCluster) -> None:
+    cluster.refuse(EVENTS, Missing("no events here", status=404))
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    backend.stop(handle, ME, "me", "because")
+    cluster.tick(3)
+    assert state(backend, handle.run) is State.STOPPED
