@@ -170,8 +170,8 @@ def sandbox(request: Request, report: Report, fds: list[int]) -> None:
     sysctl("ipv6/conf/all/disable_ipv6", "1", optional=True)
     ip(request["inside"])
     # Only the other end is left to do; a fork, because the pod's namespace must stay ours.
-    helper = os.fork()
-    if helper == 0:
+    wiring = os.fork()
+    if wiring == 0:
         try:
             setns(outside, CLONE_NEWNET)
             ip(request["outside"])
@@ -179,7 +179,7 @@ def sandbox(request: Request, report: Report, fds: list[int]) -> None:
             report.tell(error=str(error))
             os._exit(1)
         os._exit(0)
-    if os.waitpid(helper, 0)[1] != 0:
+    if os.waitpid(wiring, 0)[1] != 0:
         return
     report.tell(ready=os.getpid())
     report.until_closed()
