@@ -4,9 +4,12 @@ shows examples.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,3 +46,49 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def examples(root: Path) -> Path:
     """The DAGs that a newcomer runs first."""
     return root / "dags_examples"
+
+
+@pytest.fixture
+def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes Airflow answer, when it is asked for the state of a task."""
+
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def says(answer: Any) -> None:
+        def states(dag_id: str, task_ids: list[str], run_ids: list[str], map_index: int) -> dict[str, Any]:
+            found = answer() if callable(answer) else answer
+            task = task_ids[0] if map_index < 0 else f"{task_ids[0]}_{map_index}"
+            return {run_ids[0]: {task: found}} if found is not None else {}
+
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+    return says
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A cluster in memory behind the connection ``cluster``."""
+    from allaboard.facts import of_place
+    from allaboard.testing.cluster import FakeCluster
+    from allaboard_provider import clusters
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+
+    found = FakeCluster()
+    said = {"backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+
+    def given(hook: AllaboardHook) -> dict[str, Any]:
+        facts = of_place(hook.environment, "default")
+        return {"site": hook.site, "environ": hook.environment, "facts": facts}
+
+    async def anamed(conn_id: str, namespace: str | None) -> Any:
+        return clusters.Named(conn_id, {}, namespace)
+
+    @asynccontextmanager
+    async def awaited(hook: AllaboardHook) -> Any:
+        yield found.async_backend(**given(hook))
+
+    monkeypatch.setattr(clusters, "anamed", anamed)
+    monkeypatch.setattr(AllaboardHook, "on_cluster", lambda hook, pause=None: found.backend(**given(hook)))
+    monkeypatch.setattr(AllaboardHook, "awaited", awaited)
+    return found

@@ -53,19 +53,19 @@ def until(what: str, look: Callable[[], Found | None], seconds: float = PATIENCE
 class Live:
     """The standalone Airflow, its gates and its runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dags: Path = HERE / "lifecycle", **environ: str) -> None:
+        """``environ``: more of its environment."""
         self.gates = folder / "gates"
         self.environ = {
             "ALLABOARD_HOME": str(folder / "home"),
             "ALLABOARD_POOL": str(folder / "pool"),
             "GATES": str(self.gates),
-            "PYTHONPATH": os.pathsep.join([str(HERE / "lifecycle"), os.environ.get("PYTHONPATH", "")]).rstrip(
-                os.pathsep
-            ),
+            "PYTHONPATH": os.pathsep.join([str(dags), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            **environ,
         }
         self.airflow = OwnAirflow(
             folder / "airflow",
-            HERE / "lifecycle",
+            dags,
             {
                 **self.environ,
                 "AIRFLOW__CORE__PARALLELISM": "6",
@@ -77,8 +77,14 @@ class Live:
         self.more_triggerers: list[int] = []
 
     @property
-    def backend(self) -> LocalBackend:
+    def backend(self) -> Any:
+        """That of the runs."""
         return LocalBackend({**os.environ, **self.environ})
+
+    def records(self) -> list[RunRecord]:
+        """Of all runs."""
+        found = (read_record(RunFolder(path)) for path in self.backend.runs.iterdir())
+        return [record for record in found if record is not None]
 
     def stop(self) -> None:
         for pid in self.more_triggerers:
@@ -105,6 +111,9 @@ class Live:
         self.airflow.api(
             "POST", f"/dags/{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params}
         )
+        return self.run(dag, name)
+
+    def run(self, dag: str, name: str) -> Run:
         return Run(self, dag, name)
 
     def known(self, dag: str) -> bool:
@@ -217,11 +226,11 @@ class Run:
         return until("the run has a record", lambda: next(iter(self.records()), None))
 
     def records(self) -> list[RunRecord]:
-        found = (read_record(RunFolder(path)) for path in self.live.backend.runs.iterdir())
-        return [record for record in found if record is not None and json.loads(record.key)[3] == self.name]
+        return [record for record in self.live.records() if json.loads(record.key)[3] == self.name]
 
     def observe(self) -> Observation:
-        return self.live.backend.observe(self.record().run)
+        seen: Observation = self.live.backend.observe(self.record().run)
+        return seen
 
     def training_state(self) -> str:
         return state_of(self.observe()).value

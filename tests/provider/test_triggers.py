@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.serde import deserialize, serialize
 
 from allaboard import TrainingJob
@@ -163,21 +162,6 @@ def test_whatever_goes_wrong_ends_in_an_event_that_says_so(monkeypatch: pytest.M
 
 # --- on_kill
 # ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes Airflow answer, when it is asked for the state of a task."""
-
-    def says(answer: Any) -> None:
-        def states(dag_id: str, task_ids: list[str], run_ids: list[str], map_index: int) -> dict[str, Any]:
-            found = answer() if callable(answer) else answer
-            task = task_ids[0] if map_index < 0 else f"{task_ids[0]}_{map_index}"
-            return {run_ids[0]: {task: found}} if found is not None else {}
-
-        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
-
-    return says
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "scheduled", "running", "queued", None])

@@ -80,7 +80,7 @@ class OnCluster:
 
     @property
     def options(self) -> str:
-        return f" --backend kubernetes --namespace {self.backend.api.namespace}"
+        return f" --namespace {self.backend.api.namespace}"
 
     @property
     def address(self) -> dict[str, Any]:

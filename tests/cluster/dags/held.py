@@ -1,0 +1,29 @@
+"""DAGs whose training on a cluster goes on until it is told to end (`gated.py`); one that waits for it."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from allaboard import TrainingJob
+from allaboard_provider.operators.train import TrainingJobOperator
+from allaboard_provider.sensors import TrainingJobSensor
+
+for name, deferrable in (("held", True), ("held_sync", False)):
+    with DAG(name, schedule=None):
+        TrainingJobOperator(
+            task_id="train",
+            deferrable=deferrable,
+            job=TrainingJob(
+                name=name.replace("_", "-"),
+                command=["python", "gated.py"],
+                code=["gated.py"],
+                workers=2,
+                policy={"restart": "never"},
+                checkpoints={"uri": "store://held", "keep": 2},
+                environment={"GATE": "store://gates/{{ run_id }}"},
+                spot={"grace": "2s"},
+            ),
+        )
+
+with DAG("waits", schedule=None, params={"run": ""}):
+    TrainingJobSensor(task_id="wait", run="{{ params.run }}")

@@ -1,0 +1,332 @@
+"""A whole Airflow whose connection names a real cluster: the retraining DAG of the examples, unchanged, and
+what becomes of a training when people and signals interfere.
+
+The cluster is a plane of this module's own, with an S3 store that pods reach. Airflow may do there what the
+Role of submitters allows, and its connections are in its database, as people make them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard import marks
+from allaboard.backends.kubernetes import rbac, records
+from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
+from allaboard.ledger import RunRecord
+from allaboard.promotion import history
+from allaboard.storage import Store, open_store
+from tests.cluster.components import s3
+from tests.cluster.plane import ControlPlane
+from tests.provider.live import Live, Run, Start, until
+
+pytest.importorskip("boto3")
+pytest.importorskip("airflow")
+
+pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).resolve().parent
+TEAM, STORE = "team", "s3://lab/team"
+
+
+class OnCluster(Live):
+    """An Airflow of one's own, which trains on a plane."""
+
+    def __init__(self, folder: Path, dags: Path, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.account = plane.kubeconfig_for_account(TEAM, "allaboard-submitter")
+        self.store_environ = s3.variables(plane)
+        super().__init__(folder, dags, **self.store_environ)
+        self._backend = KubernetesBackend(
+            Access(kubeconfig=str(plane.kubeconfig), namespace=TEAM).api(), environ=self.store_environ
+        )
+
+    @property
+    def backend(self) -> KubernetesBackend:
+        return self._backend
+
+    def records(self) -> list[RunRecord]:
+        found, _ = self.backend.api.list(CONFIGMAPS, labels=records.selector())
+        return [records.parse(body).record for body in found]
+
+    def connect(self) -> None:
+        """Make the connections, as an administrator does."""
+        place = {
+            "backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": TEAM,
+            "store": STORE, "image": "harness/python:3.12", "secrets": "store",
+        }  # fmt: skip
+        cluster = {"kube_config": self.account.read_text()}
+        for conn_id, conn_type, extra in (
+            ("allaboard_default", "allaboard", place),
+            ("lab", "kubernetes", cluster),
+        ):
+            body = {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(extra)}
+            self.airflow.api("POST", "/connections", body)
+
+    def run(self, dag: str, name: str) -> HeldRun:
+        return HeldRun(self, dag, name)
+
+    def open(self, place: str) -> Store:
+        return open_store(f"{STORE}/{place}", environ=self.store_environ)
+
+
+class HeldRun(Run):
+    """A DAG run and its training, which share no disk with us."""
+
+    live: OnCluster
+
+    def starts(self, gate: str = "") -> list[Start]:
+        store = self.live.open(f"gates/{self.name}")
+        found = [entry.key for entry in store.entries() if entry.key.startswith("start-")]
+        return [Start(**json.loads(store.read(key))) for key in found]
+
+    def finish(self, gate: str = "") -> None:
+        self.live.open(f"gates/{self.name}").write("finish", b"")
+
+    def wait_gone(self) -> None:
+        until("no member lives", lambda: not self.pods())
+
+    def pods(self) -> list[str]:
+        """Of its members that may still write something."""
+        api = self.live.backend.api
+        found, _ = api.list(PODS, labels=marks.selector(self.record().run))
+        return [pod["metadata"]["name"] for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
+
+    def jobs(self) -> list[str]:
+        found, _ = self.live.backend.api.list(PYTORCHJOBS, labels=marks.selector(self.record().run))
+        return [job["metadata"]["name"] for job in found]
+
+    def wait_watched(self) -> None:
+        """Deferred, and the triggerer says what rank 0 does."""
+        self.wait_task("deferred")
+        until("the trigger has told something", lambda: "rank 0 works at step" in self.log())
+
+
+@pytest.fixture(scope="module")
+def plane(
+    new_plane_in: Callable[..., AbstractContextManager[ControlPlane]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ControlPlane]:
+    folder = tmp_path_factory.mktemp("plane")
+    with new_plane_in(folder, "training-operator", "s3", "nodes") as plane:
+        plane.make_namespace(TEAM)
+        for thing in rbac.objects("submitter"):
+            thing["metadata"]["namespace"] = TEAM
+            for subject in thing.get("subjects", ()):
+                subject["namespace"] = TEAM
+            plane.api.apply(thing)
+        plane.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "store", "namespace": TEAM},
+                "stringData": s3.variables(plane, "host.internal"),
+            }
+        )
+        make_bucket(s3.variables(plane))
+        yield plane
+
+
+def make_bucket(environ: dict[str, str]) -> None:
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=environ["AWS_ENDPOINT_URL"],
+        region_name=environ["AWS_REGION"],
+        aws_access_key_id=environ["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environ["AWS_SECRET_ACCESS_KEY"],
+    )
+    client.create_bucket(Bucket="lab")
+
+
+@pytest.fixture(scope="module")
+def live(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[OnCluster]:
+    folder = tmp_path_factory.mktemp("airflow")
+    dags = folder / "dags"
+    dags.mkdir()
+    for source in (root / "dags_examples" / "retrain_digits.py", root / "dags_examples" / "digits"):
+        (dags / source.name).symlink_to(source)
+    for source in (HERE / "dags").glob("*.py"):
+        (dags / source.name).symlink_to(source)
+    (dags / ".airflowignore").write_text("digits/\ngated.*\n")
+    found = OnCluster(folder, dags, plane)
+    with pytest.MonkeyPatch.context() as patch:
+        # No other connection of whoever runs the tests.
+        for name in [n for n in os.environ if n.startswith("AIRFLOW_CONN_")]:
+            patch.delenv(name)
+        try:
+            with found.airflow:
+                found.connect()
+                yield found
+        finally:
+            found.stop()
+
+
+def tasks(run: Run) -> dict[str, str]:
+    return {task["task_id"]: task["state"] for task in run.tasks()}
+
+
+def test_the_retraining_dag_of_the_examples_unchanged_but_for_its_connection(live: OnCluster) -> None:
+    run = live.start("retrain_digits", epochs=2)
+    state = until(
+        "the DAG run has ended",
+        lambda: (
+            (s := live.airflow.api("GET", f"/dags/retrain_digits/dagRuns/{run.name}")["state"])
+            in ("success", "failed")
+            and s
+        ),
+        600,
+    )
+    assert state == "success", (tasks(run), run.log())
+    assert set(tasks(run).values()) == {"success"}
+    by_job = {record.job: record for record in run.records()}
+    assert {job: record.outcome and record.outcome.state for job, record in by_job.items()} == {
+        "digits": "succeeded",
+        "digits-evaluate": "succeeded",
+    }
+    assert all(record.handed_over and record.attempt == 1 for record in by_job.values())
+    jobs, _ = live.backend.api.list(PYTORCHJOBS, labels=marks.selector(by_job["digits"].run))
+    statuses = jobs[0]["status"]["replicaStatuses"]
+    assert statuses["Master"]["succeeded"] == 1 and statuses["Worker"]["succeeded"] == 1
+    # Trained on the cluster, and every place hangs off the connection's store.
+    result = run.xcom()
+    assert result["checkpoints"]["best"].startswith(f"{STORE}/digits/checkpoints/{by_job['digits'].run}/")
+    assert result["progress"]["step"] == result["progress"]["total"] > 0
+    log = run.log()
+    assert "succeeded" in log and "step" in log
+    account = live.account.read_text()
+    for secret in (live.store_environ["AWS_SECRET_ACCESS_KEY"], account[account.index("token:") + 7 :][:60]):
+        assert secret not in log and secret not in json.dumps(result)
+    champion = history(live.open("digits")).champion
+    gate = live.airflow.api(
+        "GET",
+        f"/dags/retrain_digits/dagRuns/{run.name}/taskInstances/promote/xcomEntries/return_value",
+    )["value"]
+    assert (champion is not None) == ("'promoted': True" in str(gate) or '"promoted": true' in str(gate))
+
+
+def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnCluster) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    assert run.task()["state"] == "deferred"
+    run.finish()
+    run.wait_task("success")
+    lines = run.log().splitlines()
+    told = [line for line in lines if "rank 0 works at step" in line]
+    assert len(told) == len(set(told)) and not [line for line in lines if "rank 1 works" in line]
+    assert run.xcom()["metrics"]["steps"] >= len(told)
+
+
+def test_marking_a_deferred_task_failed_ends_the_training_and_frees_its_nodes(live: OnCluster) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    run.mark("failed")
+    run.wait_gone()
+    run.wait_training("stopped")
+    stop = run.record().stop
+    assert stop is not None and "marked failed" in stop.reason
+    until("the job object is gone", lambda: run.jobs() == [])
+
+
+def test_clearing_a_deferred_task_stops_the_training_and_a_new_attempt_resumes(live: OnCluster) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    run.wait_saved()
+    run.clear()
+    again = until("it starts again", lambda: (s := [s for s in run.starts() if s.attempt == 2])[1:] and s)
+    assert all(start.step > 0 for start in again)
+    assert run.jobs() == [f"{run.record().run}-2"], "two trainings at once"
+    run.finish()
+    run.wait_task("success")
+    assert run.record().attempt == 2
+
+
+def test_marking_a_task_that_no_triggerer_watches_yet_ends_the_training(live: OnCluster) -> None:
+    with live.frozen_triggerer():
+        run = live.start("held")
+        run.wait_task("deferred")
+        run.wait_started()
+        run.mark("failed")
+        run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_marking_a_synchronous_task_failed_ends_the_training(live: OnCluster) -> None:
+    run = live.start("held_sync")
+    run.wait_started()
+    run.mark("failed")
+    run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_a_triggerer_that_is_killed_leaves_the_training_alone_and_the_next_one_follows(
+    live: OnCluster,
+) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    record = run.record()
+    lease = lease_of(live, record.run)
+    live.replace_triggerer(signal.SIGKILL)
+    until("the new triggerer follows it", lambda: lease_of(live, record.run) not in ("", lease))
+    step = run.observe().progress.step or 0
+    run.finish()
+    run.wait_task("success")
+    after = run.record()
+    assert (after.uid, after.attempt, after.stop) == (record.uid, 1, None)
+    assert run.xcom()["metrics"]["steps"] >= step
+    told = [line for line in run.log().splitlines() if "rank 0 works at step" in line]
+    assert len(told) == len(set(told)), "a line stands twice"
+
+
+def lease_of(live: OnCluster, run: str) -> str:
+    body = live.backend.api.get(CONFIGMAPS, marks.record_name(run))
+    return str(marks.annotation_of(body, records.LEASE) or "")
+
+
+def test_all_triggers_of_a_triggerer_follow_by_one_lease(live: OnCluster) -> None:
+    runs = [live.start("held") for _ in range(3)]
+    for run in runs:
+        run.wait_watched()
+    leases = {lease_of(live, run.record().run) for run in runs}
+    assert len(leases) == 1
+    held, _ = live.backend.api.list(LEASES, labels=marks.selector())
+    assert leases <= {lease["metadata"]["name"] for lease in held}
+    for run in runs:
+        run.finish()
+    for run in runs:
+        run.wait_task("success")
+
+
+def test_an_api_server_that_is_away_for_a_while_ends_nothing(live: OnCluster, plane: ControlPlane) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    uid = run.record().uid
+    plane.halt("kube-apiserver", signal.SIGKILL)
+    try:
+        run.finish()
+        with pytest.raises(AssertionError):
+            until("the task is over", lambda: run.task()["state"] != "deferred", 20)
+    finally:
+        plane.launch("kube-apiserver")
+    run.wait_task("success")
+    assert run.record().uid == uid and run.record().stop is None and run.record().attempt == 1
+
+
+def test_a_sensor_in_another_dag_is_told_when_the_training_is_over(live: OnCluster) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    waiting: Any = live.start("waits", run=run.record().run)
+    until("the sensor is deferred", lambda: tasks(waiting).get("wait") == "deferred")
+    run.finish()
+    until("the sensor succeeded", lambda: tasks(waiting)["wait"] == "success")
+    run.wait_task("success")

@@ -1,0 +1,540 @@
+"""Tasks whose connection names a cluster: on a cluster in memory, worker and triggerer by turns, and what
+becomes of the run when either is killed, late or cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferred,
+)
+from airflow.sdk.serde import deserialize, serialize
+
+from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.transport import AsyncApi
+from allaboard.errors import BackendUnreachable
+from allaboard.observation import Owner
+from allaboard.status import state_of
+from allaboard.testing.cluster import FakeApi, FakeCluster
+from allaboard_provider import plugin
+from allaboard_provider.operators.evaluate import EvaluateOperator
+from allaboard_provider.operators.train import TrainingJobOperator
+from allaboard_provider.sensors import TrainingJobSensor
+from allaboard_provider.task import Leg
+from allaboard_provider.triggers import train
+from allaboard_provider.triggers.train import TrainingJobTrigger
+from tests.provider.building import StateStore, TaskInstance, a_context
+
+JOB = {"name": "small", "command": ["python", "train.py"], "workers": 2, "policy": {"restart": "never"}}
+
+
+def an_operator(cls: Any = TrainingJobOperator, **fields: Any) -> Any:
+    return cls(task_id="train", **{"job": JOB, "allaboard_conn_id": "cluster", "deferrable": True, **fields})
+
+
+def deferred(operator: Any, context: Any, event: Any = None) -> TrainingJobTrigger:
+    """The trigger to which a leg gives the run, as Airflow makes it anew in a triggerer."""
+    with pytest.raises(TaskDeferred) as deferral:
+        operator.execute_complete(context, event) if event else operator.execute(context)
+    path, arguments = deferral.value.trigger.serialize()
+    assert json.loads(json.dumps(arguments)) == arguments
+    module, _, name = path.rpartition(".")
+    assert (module, name) == (train.__name__, "TrainingJobTrigger")
+    trigger = TrainingJobTrigger(**deserialize(serialize(arguments)))
+    trigger.task_instance = context["ti"]
+    return trigger
+
+
+def fired(trigger: Any) -> dict[str, Any]:
+    async def run() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    (payload,) = asyncio.run(run())
+    assert json.loads(json.dumps(payload)) == payload
+    return dict(payload)
+
+
+def stored(cluster: FakeCluster) -> records.Stored:
+    (body,) = records_of(cluster)
+    return records.parse(body)
+
+
+def records_of(cluster: FakeCluster) -> list[Any]:
+    return [c for c in cluster.all(CONFIGMAPS) if records.RECORD in c["metadata"].get("labels", {})]
+
+
+def state(cluster: FakeCluster) -> str:
+    return state_of(cluster.backend().observe(stored(cluster).record.run)).value
+
+
+def running(cluster: FakeCluster) -> str:
+    """The run, once its members do."""
+    cluster.tick(3)
+    assert state(cluster) == "running"
+    return stored(cluster).record.run
+
+
+@contextmanager
+def said(monkeypatch: pytest.MonkeyPatch, cls: Any) -> Iterator[list[str]]:
+    """What triggers of this class say in the task log meanwhile."""
+    lines: list[str] = []
+
+    class Log:
+        def __getattr__(self, level: str) -> Callable[..., None]:
+            return lambda text, *arguments, **_: lines.append(text % arguments if arguments else text)
+
+    with monkeypatch.context() as here:
+        here.setattr(cls, "log", Log())
+        yield lines
+
+
+# --- a training from launch to result
+
+
+def test_a_synchronous_task_follows_its_run_to_the_end(cluster: FakeCluster) -> None:
+    cluster.operator.trains_for = 20
+    context = a_context()
+    result = an_operator(deferrable=False).execute(context)
+    assert result["state"] == "succeeded" and "members" not in result
+    address = context["ti"].xcoms["allaboard_run"]
+    assert address["run"] == result["run"]
+    assert (address["namespace"], address["connection"]) == ("default", "cluster")
+    record = stored(cluster).record
+    assert record.owner == Owner(str(context["ti"].id), "worker", "orchestrated") and record.handed_over
+
+
+def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(cluster: FakeCluster) -> None:
+    cluster.operator.trains_for = 20
+    operator, context = an_operator(), a_context()
+    trigger = deferred(operator, context)
+    assert stored(cluster).record.owner == Owner(str(context["ti"].id), "deferred", "orchestrated")
+    event = fired(trigger)
+    assert event["status"] == "ended"
+    assert operator.execute_complete(context, event)["state"] == "succeeded"
+    record = stored(cluster).record
+    assert record.owner == Owner(str(context["ti"].id), "worker", "orchestrated") and record.handed_over
+
+
+def test_a_trigger_carries_the_connections_id_and_nothing_that_it_says(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"backend": "kubernetes", "store": "s3://bucket/hush-hush", "image": "lab/hush-hush:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    context = a_context()
+    _, arguments = deferred(an_operator(), context).serialize()
+    assert arguments["connection"] == "cluster" and arguments["backend"] == "kubernetes"
+    assert arguments["fingerprint"] == {}
+    assert "hush-hush" not in json.dumps([arguments, context["ti"].xcoms])
+
+
+def test_what_the_connection_says_is_for_jobs_that_do_not(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {
+        "backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1",
+        "service_account": "trainer", "secrets": ["keys", "proxy"], "gang": "none",
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    job = {**JOB, "checkpoints": {"uri": "store://models"}}
+    deferred(an_operator(job=job), a_context())
+    (made,) = cluster.all(PYTORCHJOBS)
+    spec = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert (container["image"], spec["serviceAccountName"]) == ("lab/train:1", "trainer")
+    assert [source["secretRef"]["name"] for source in container["envFrom"]] == ["keys", "proxy"]
+    (place,) = [v["value"] for v in container["env"] if v["name"] == "ALLABOARD_CHECKPOINTS"]
+    assert place.startswith("s3://bucket/team/models/")
+    assert stored(cluster).record.spec == job, "what the place says is no part of the job"
+
+
+def test_an_evaluation_finds_its_checkpoint(cluster: FakeCluster) -> None:
+    checkpoint = {"uri": "s3://bucket/models/a/step-000000000001"}
+    deferred(an_operator(EvaluateOperator, checkpoint=checkpoint), a_context())
+    (made,) = cluster.all(PYTORCHJOBS)
+    (container,) = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
+    assert {"name": "ALLABOARD_CHECKPOINT", "value": checkpoint["uri"]} in container["env"]
+
+
+def test_a_job_that_cannot_run_there_is_not_retried(cluster: FakeCluster) -> None:
+    job = {**JOB, "checkpoints": {"uri": "./here"}}
+    with pytest.raises(AirflowFailException, match="would be a folder inside each pod"):
+        an_operator(job=job).execute(a_context())
+    assert records_of(cluster) == []
+
+
+# --- what the task log says
+
+
+def test_rank_0s_words_are_told_while_deferred_and_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, context = an_operator(), a_context()
+    trigger = deferred(operator, context)
+    run = running(cluster)
+    cluster.say(f"{run}-master-0", "hello from rank 0")
+    cluster.say(f"{run}-worker-0", "hello from rank 1")
+    cluster.operator.trains_for = 30
+    with said(monkeypatch, TrainingJobTrigger) as lines:
+        event = fired(trigger)
+    assert lines.count("hello from rank 0") == 1 and "hello from rank 1" not in lines
+    assert f"{run}: succeeded" in lines
+    with said(monkeypatch, TrainingJobOperator) as lines:
+        operator.execute_complete(context, event)
+    assert "hello from rank 0" not in lines and f"{run}: succeeded" not in lines
+
+
+def test_a_triggerer_that_takes_over_elsewhere_goes_on_where_the_worker_left_off(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    cluster.operator.trains_for = 30
+    trigger = deferred(an_operator(), a_context())
+    run = stored(cluster).record.run
+    monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "another machine"))
+    with said(monkeypatch, TrainingJobTrigger) as lines:
+        fired(trigger)
+    assert next(line for line in lines if line.startswith(f"{run}: ")) != f"{run}: queued"
+
+
+def test_the_last_lines_of_the_member_that_failed_first_are_told_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, context = an_operator(get_logs=False), a_context()
+    trigger = deferred(operator, context)
+    run = running(cluster)
+    for n in range(70):
+        cluster.say(f"{run}-master-0", f"line {n}")
+    cluster.end_members(run, 3)
+    with said(monkeypatch, TrainingJobTrigger) as lines:
+        event = fired(trigger)
+    assert "the last lines of master-0, which failed first:" in lines
+    assert "  line 69" in lines and "  line 20" in lines and "  line 19" not in lines
+    with (
+        said(monkeypatch, TrainingJobOperator) as lines,
+        pytest.raises(AirflowException, match="exited with 3") as failure,
+    ):
+        operator.execute_complete(context, event)
+    assert "  line 69" not in lines
+    assert f"allaboard logs {run} --namespace default" in str(failure.value)
+
+
+# --- exactly once
+
+
+def test_a_worker_that_died_is_replaced_by_one_that_adopts(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateStore()
+    with monkeypatch.context() as dying:
+        dying.setattr(Leg, "_go_on", lambda self: None)
+        an_operator().execute(a_context(store=store))
+    uid = stored(cluster).record.uid
+    deferred(an_operator(), a_context(store=store))
+    assert stored(cluster).record.uid == uid and len(cluster.all(PYTORCHJOBS)) == 1
+
+
+def test_a_task_that_is_cleared_while_deferred_is_stopped_and_trains_anew(cluster: FakeCluster) -> None:
+    deferred(an_operator(), a_context())
+    run = running(cluster)
+    deferred(an_operator(), a_context())
+    assert stored(cluster).record.attempt == 2
+    assert [job["metadata"]["name"] for job in cluster.all(PYTORCHJOBS)] == [f"{run}-2"]
+
+
+def test_a_result_that_airflow_has_not_accepted_is_handed_over_by_the_next_try(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 5
+    monkeypatch.setattr(plugin.Listener, "active", True)
+    lost, ti = TaskInstance(), TaskInstance()
+    first = an_operator(deferrable=False).execute(a_context(lost))
+    assert an_operator(deferrable=False).execute(a_context(ti)) == first
+    assert not stored(cluster).record.handed_over and len(cluster.all(PYTORCHJOBS)) == 1
+    plugin.Listener().on_task_instance_success("running", ti)
+    assert stored(cluster).record.handed_over
+
+
+# --- ended by a person, or by a limit
+
+
+@pytest.mark.parametrize("task", ["failed", "success", "skipped", None])
+def test_a_deferred_task_that_a_person_ends_takes_its_run_with_it(
+    cluster: FakeCluster, airflow_says: Any, task: str | None
+) -> None:
+    trigger = deferred(an_operator(), a_context())
+    running(cluster)
+    airflow_says(task)
+    asyncio.run(trigger.on_kill())
+    cluster.tick(60)
+    assert state(cluster) == "stopped" and cluster.all(PODS) == []
+
+
+def test_a_trigger_that_moved_or_whose_run_is_followed_again_stops_nothing(
+    cluster: FakeCluster, airflow_says: Any
+) -> None:
+    context = a_context()
+    trigger = deferred(an_operator(), context)
+    run = running(cluster)
+    airflow_says("deferred")
+    asyncio.run(trigger.on_kill())
+    assert stored(cluster).record.stop is None
+    record, ti = stored(cluster).record, str(context["ti"].id)
+    handle = cluster.backend().adopt(
+        SimpleNamespace(run=run, uid=record.uid, attempt=1, generation=1),  # type: ignore[arg-type]
+        Owner(ti, "deferred", "orchestrated"),
+        Owner(ti, "worker", "orchestrated"),
+    )
+    airflow_says("running")
+    asyncio.run(trigger.on_kill())
+    assert stored(cluster).record.stop is None and handle.uid == record.uid
+
+
+def test_a_person_who_ends_a_task_that_no_triggerer_watches_yet_stops_the_run(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = TaskInstance()
+    trigger = deferred(an_operator(), a_context(ti))
+    running(cluster)
+    path, arguments = trigger.serialize()
+    ti.trigger = SimpleNamespace(classpath=path, kwargs=arguments)  # type: ignore[attr-defined]
+    monkeypatch.setattr(plugin.threading, "Thread", AtOnce)
+    plugin.Listener().on_task_instance_failed(None, ti, "TaskInstance's state was manually set to `failed`.")
+    cluster.tick(60)
+    assert state(cluster) == "stopped"
+    stop = stored(cluster).record.stop
+    assert stop is not None and "marked failed" in stop.reason
+
+
+class AtOnce:
+    """A thread that is over when it has started."""
+
+    def __init__(self, target: Callable[..., None], args: Any, daemon: bool) -> None:
+        self.target, self.args = target, args
+
+    def start(self) -> None:
+        self.target(*self.args)
+
+
+def test_a_process_that_may_not_use_the_connection_says_so_and_goes_on(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trigger = deferred(an_operator(), a_context())
+    monkeypatch.delenv("AIRFLOW_CONN_CLUSTER")
+    monkeypatch.setattr(plugin.threading, "Thread", AtOnce)
+    plugin.stop_on_clusters([trigger.serialize()[1]], "the task was marked failed")
+    assert "could not be stopped from here" in caplog.text
+    assert stored(cluster).record.stop is None
+
+
+def test_a_synchronous_task_that_is_ended_stops_its_run(cluster: FakeCluster) -> None:
+    operator = an_operator(deferrable=False)
+    operator.on_kill()
+    with pytest.raises(AirflowException, match="is stopped"):
+        operator.execute(a_context(TaskInstance(state="failed")))
+    assert state(cluster) == "stopped"
+
+
+def test_a_worker_that_is_drained_leaves_its_run_to_the_next_try(cluster: FakeCluster) -> None:
+    operator = an_operator(deferrable=False)
+    operator.on_kill()
+    with pytest.raises(AirflowException, match="goes on"):
+        operator.execute(a_context(TaskInstance(state="running", max_tries=1)))
+    assert stored(cluster).record.stop is None
+
+
+def test_a_deadline_that_passed_while_deferred_stops_the_run(cluster: FakeCluster) -> None:
+    operator = an_operator(execution_timeout=timedelta(seconds=0.2))
+    context = a_context()
+    trigger = deferred(operator, context)
+    running(cluster)
+    event = fired(trigger)
+    assert event["status"] == "timeout"
+    with pytest.raises(AirflowTaskTimeout):
+        operator.execute_complete(context, event)
+    assert state(cluster) == "stopped" and "execution_timeout" in stored(cluster).record.stop.reason  # type: ignore[union-attr]
+
+
+def test_a_trigger_that_died_takes_its_run_with_it(cluster: FakeCluster) -> None:
+    operator, context = an_operator(), a_context()
+    deferred(operator, context)
+    running(cluster)
+    with pytest.raises(TaskDeferralError):
+        operator.resume_execution("__fail__", {"error": "Trigger failure", "traceback": []}, context)
+    assert state(cluster) == "stopped"
+
+
+def test_a_clock_that_has_passed_is_for_a_worker_to_keep(cluster: FakeCluster) -> None:
+    """The fake operator knows no deadline, as one that is away: a nudge, and a minute later the end."""
+    operator = an_operator(job={**JOB, "policy": {"restart": "never", "deadline": "5m"}})
+    context = a_context()
+    trigger = deferred(operator, context)
+    running(cluster)
+    event = fired(trigger)
+    assert event["status"] == "act" and stored(cluster).record.stop is None, "a trigger only observes"
+    for _ in range(4):
+        try:
+            operator.execute_complete(context, event)
+        except TaskDeferred as again:
+            event = fired(again.trigger)
+        except AirflowException as failure:
+            assert "ran out of time" in str(failure)
+            break
+    assert state(cluster) == "timed_out"
+
+
+# --- who follows, by its Lease
+
+
+def test_whoever_follows_is_known_by_a_lease_which_a_worker_gives_up_when_it_leaves(
+    cluster: FakeCluster,
+) -> None:
+    trigger = deferred(an_operator(), a_context())
+    running(cluster)
+    assert cluster.all(LEASES) == []
+    cluster.operator.trains_for = 30
+    fired(trigger)
+    (lease,) = cluster.all(LEASES)
+    assert stored(cluster).lease == lease["metadata"]["name"]
+
+
+# --- a cluster that does not answer
+
+
+@pytest.fixture
+def away(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """``left``: how many more requests get no answer; every one of them takes some seconds."""
+    found = SimpleNamespace(left=0)
+    ask = FakeApi._ask
+
+    def maybe(api: FakeApi, verb: str, *rest: Any) -> Any:
+        if found.left > 0:
+            found.left -= 1
+            raise BackendUnreachable("the API server does not answer")
+        return ask(api, verb, *rest)
+
+    monkeypatch.setattr(FakeApi, "_ask", maybe)
+    monkeypatch.setattr(train, "AGAIN", 0.01)
+    return found
+
+
+def test_a_triggerer_waits_for_a_cluster_that_does_not_answer(
+    cluster: FakeCluster, away: SimpleNamespace
+) -> None:
+    cluster.operator.trains_for = 20
+    operator, context = an_operator(), a_context()
+    trigger = deferred(operator, context)
+    away.left = 40
+    event = fired(trigger)
+    assert event["status"] == "ended" and away.left == 0
+    assert operator.execute_complete(context, event)["state"] == "succeeded"
+
+
+def test_a_worker_that_cannot_reach_the_cluster_gives_the_run_back(
+    cluster: FakeCluster, away: SimpleNamespace
+) -> None:
+    cluster.operator.trains_for = 20
+    operator, context = an_operator(), a_context()
+    event = fired(deferred(operator, context))
+    away.left = 1
+    trigger = deferred(operator, context, event)
+    assert stored(cluster).record.stop is None
+    assert operator.execute_complete(context, fired(trigger))["state"] == "succeeded"
+
+
+def test_a_worker_that_never_reaches_it_ends_the_task_and_not_the_run(
+    cluster: FakeCluster, away: SimpleNamespace
+) -> None:
+    operator, context = an_operator(), a_context()
+    event = {**deferred(operator, context)._event("ended"), "again": 5}
+    away.left = 1 << 30
+    with pytest.raises(AirflowException, match="does not answer"):
+        operator.execute_complete(context, event)
+    away.left = 0
+    assert stored(cluster).record.stop is None
+
+
+# --- waiting for runs of others
+
+
+def a_sensor(**fields: Any) -> TrainingJobSensor:
+    return TrainingJobSensor(task_id="wait", allaboard_conn_id="cluster", **fields)
+
+
+def test_a_run_of_others_is_waited_for_in_the_triggerer(cluster: FakeCluster) -> None:
+    cluster.operator.trains_for = 30
+    an_operator(deferrable=True)
+    deferred(an_operator(), a_context())
+    run = stored(cluster).record.run
+    for how in ({"run": run}, {"run": "small"}, {"key": stored(cluster).record.key}):
+        sensor = a_sensor(**how)
+        before = stored(cluster).record
+        if state(cluster) != "succeeded":
+            with pytest.raises(TaskDeferred) as deferral:
+                sensor.execute(a_context())
+            _, arguments = deferral.value.trigger.serialize()
+            assert arguments["connection"] == "cluster" and arguments["fingerprint"] is None
+            trigger = type(deferral.value.trigger)(**deserialize(serialize(arguments)))
+            assert fired(trigger) == {"version": 1, "status": "there"}
+            found = sensor.execute_complete(a_context(), {"status": "there"})
+        else:
+            found = sensor.execute(a_context())
+        assert found["state"] == "succeeded" and found["run"] == run
+        after: Any = stored(cluster).record
+        assert (after.owner, after.stop) == (before.owner, before.stop), "it is only watched"
+
+
+def test_a_run_of_others_that_fails_fails_the_sensor(cluster: FakeCluster) -> None:
+    deferred(an_operator(), a_context())
+    run = running(cluster)
+    cluster.end_members(run, 3)
+    cluster.tick(3)
+    with pytest.raises(AirflowException, match="--namespace default"):
+        a_sensor(run=run).execute(a_context())
+
+
+# --- one client for all triggers
+
+
+def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from allaboard.backends.kubernetes.settings import Fixed, Secret, Settings
+    from allaboard_provider import clusters
+
+    closed: list[AsyncApi] = []
+
+    async def close(api: AsyncApi) -> None:
+        closed.append(api)
+
+    def settings_of(place: clusters.Named) -> Settings:
+        return Settings("https://one.example", Fixed(Secret(place.conn_id)), namespace=place.namespace or "a")
+
+    monkeypatch.setattr(clusters, "settings_of", settings_of)
+    monkeypatch.setattr(AsyncApi, "close", close)
+
+    async def use() -> None:
+        async with (
+            clusters.shared_api(clusters.Named("one", {})) as first,
+            clusters.shared_api(clusters.Named("one", {})) as second,
+            clusters.shared_api(clusters.Named("two", {})) as other,
+            clusters.shared_api(clusters.Named("one", {}, "b")) as elsewhere,
+        ):
+            assert first is second and len({id(first), id(other), id(elsewhere)}) == 3
+            assert closed == []
+        assert len(closed) == 3
+
+    job: Coroutine[Any, Any, None] = use()
+    asyncio.run(job)
+    assert clusters._shared == {}
