@@ -72,6 +72,7 @@ class Pod:
         self.inits = [Container(node.fresh("init"), f"prepare-{n}", node.now) for n in range(inits)]
         self.tries = [] if inits else [Container(node.fresh("c"), "pytorch", node.now)]
         self.waiting = False
+        self.final = False
         self.here = True
 
     @property
@@ -89,18 +90,20 @@ class Pod:
             one.ended = self.node.now
         self.tries.append(Container(self.node.fresh("c"), "pytorch", self.node.now))
 
-    def ends(self, code: int = 0) -> None:
+    def ends(self, code: int = 0, *, final: bool = True) -> None:
+        """``final``: it will not be started again."""
         self.now.ended, self.now.exit_code = self.node.now, code
+        self.final = final
         self.node.wake()
 
     def crashes(self) -> None:
         """It ended and waits to be started again."""
-        self.ends(1)
+        self.ends(1, final=False)
         self.waiting = True
 
     def restarts(self) -> None:
         if self.now.ended is None:
-            self.ends(1)
+            self.ends(1, final=False)
         self.waiting = False
         before = self.now
         self.tries.append(Container(self.node.fresh("c"), "pytorch", self.node.now, before.restart + 1))
@@ -138,10 +141,12 @@ class Pod:
                 "creationTimestamp": rfc3339(self.created // SECOND),
             },
             "spec": {
+                "restartPolicy": "OnFailure",
                 "initContainers": [{"name": one.name} for one in self.inits],
                 "containers": [{"name": "pytorch"}, {"name": "sidecar"}],
             },
             "status": {
+                "phase": ("Failed" if self.now.exit_code else "Succeeded") if self.final else "Running",
                 "initContainerStatuses": [status([one], False) for one in self.inits],
                 "containerStatuses": [
                     *([status(self.tries, self.waiting)] if self.tries else []),
@@ -269,6 +274,12 @@ class FakeLogs:
         body.pieces = self._followed(one, options.get("since"), body)
         return body
 
+    def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
+        for pod in self.node.all:
+            if pod.name == name and pod.here:
+                return pod.object()
+        raise Missing(f'pods "{name}" not found', status=404)
+
     def _pieces(self, body: bytes) -> Iterator[bytes]:
         while body:
             size = self.node.random.randint(1, 40)
@@ -295,6 +306,9 @@ class FakeLogs:
 class AsyncFakeLogs:
     def __init__(self, node: Node, cuts: float = 0.0) -> None:
         self.blocking = FakeLogs(node, cuts)
+
+    async def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
+        return self.blocking.get(resource, name, namespace)
 
     async def log(self, pod: str, namespace: str | None = None, **options: Any) -> AsyncIterator[bytes]:
         import asyncio

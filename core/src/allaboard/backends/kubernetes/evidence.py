@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.lines import Lost, Tape
-from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, settle
+from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, aanswer, answer, settle
 from allaboard.backends.kubernetes.reading import Told, told
 from allaboard.backends.kubernetes.tries import Try
 from allaboard.errors import AllaboardError
@@ -77,7 +77,7 @@ class Witness:
         tries = [t for t in self.kept.tries() if t.one.member == member and t.lines]
         tries.sort(key=lambda t: (t.one.begun or 0.0, t.one.restart))
         shown = tries[-1:] if tries and not tries[-1].one.init else [t for t in tries if t.one.failed][-1:]
-        if shown and not shown[0].one.ended:
+        if shown and shown[0].one.code is None:
             shown = [t for t in tries[:-1] if t.one.failed][-1:] + shown
         return "\n".join(line.text for t in shown for line in t.lines)
 
@@ -96,7 +96,7 @@ class Witness:
             self._peers_at = now
             wanted += self._beside(fresh, found)
         chosen = list({one.id: one for one in wanted if not self._has(one)}.values())[:CALLS]
-        self._read |= {one.id for one in chosen if one.ended or one.leaving}
+        self._read |= {one.id for one in chosen if one.final or one.previous or one.leaving}
         return [Fetch(one, tail=TAILS[0]) for one in chosen]
 
     def _has(self, one: Try) -> bool:
@@ -118,7 +118,7 @@ class Witness:
             return None
         first = [one for one in found if one.rank == 0 and not one.init]
         unread = [one for one in first if not self.book.is_done(one)]
-        ended = any(one.ended for one in unread)
+        ended = any(not one.running for one in unread)
         if not unread or not (over or ended or now >= self._progress_at):
             return None
         self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
@@ -132,10 +132,11 @@ class Witness:
         """The end of a try; False when it is too large and fewer lines must be asked for."""
         if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
             return False
+        over = fetch.one.final or fetch.one.previous
         tape = Tape(whole=False)
-        lines = tape.feed(data) + (tape.close() if fetch.one.ended else [])
+        lines = tape.feed(data) + (tape.close() if over else [])
         stamped = [line for line in lines if not isinstance(line, Lost)]
-        whole = fetch.one.ended and tape.refused is None
+        whole = over and tape.refused is None
         self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
 
@@ -229,13 +230,12 @@ def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass) -> No
     try:
         for _ in range(AT_A_TIME):
             for fetch in one.wants():
-                answer: bytes | AllaboardError
+                found: bytes | AllaboardError | None
                 try:
-                    with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
-                        answer = b"".join(stream)
+                    found = answer(api, namespace, fetch)
                 except AllaboardError as error:
-                    answer = error
-                settle(one, fetch, answer, always=True)
+                    found = error
+                settle(one, fetch, found, always=True)
             entries = [*one.ready()]
             witness.listen(entries, bool(one.wants()), time.monotonic())
     finally:
@@ -293,13 +293,12 @@ async def _aread_on(api: AsyncApi, namespace: str | None, witness: Witness, one:
     try:
         for _ in range(AT_A_TIME):
             for fetch in one.wants():
-                answer: bytes | AllaboardError
+                found: bytes | AllaboardError | None
                 try:
-                    pieces = api.log(fetch.one.pod, namespace, **fetch.options)
-                    answer = b"".join([piece async for piece in pieces])
+                    found = await aanswer(api, namespace, fetch)
                 except AllaboardError as error:
-                    answer = error
-                settle(one, fetch, answer, always=True)
+                    found = error
+                settle(one, fetch, found, always=True)
             entries = [*one.ready()]
             witness.listen(entries, bool(one.wants()), time.monotonic())
     finally:

@@ -45,7 +45,8 @@ from allaboard.backends.kubernetes.lines import (
     Tape,
     stamp,
 )
-from allaboard.backends.kubernetes.tries import Try, chosen, wanted
+from allaboard.backends.kubernetes.resources import PODS
+from allaboard.backends.kubernetes.tries import Try, chosen, stands, wanted
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ _VERSION = 1
 
 
 class Fetch(NamedTuple):
-    """A request for lines of one try. ``since``: a whole second of the epoch. ``chain``: whose turn it is."""
+    """A request for lines of one try. ``since``: a whole second of the epoch. ``chain``: whose turn it is.
+    ``proves``: no line of the answer is known, so only another look at the pod proves whose it is: a
+    container may be replaced between the look at its pod and the request for its log.
+    """
 
     one: Try
     chain: int = 0
@@ -76,6 +80,13 @@ class Fetch(NamedTuple):
     tail: int | None = None
     limit: int | None = None
     follow: bool = False
+    proves: bool = True
+
+    def must_prove(self, data: bytes) -> bool:
+        """Whether it must be proven that this is its own log. Nothing at all of one that runs proves
+        nothing and needs no proof.
+        """
+        return self.proves and (bool(data) or not self.one.running)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -128,9 +139,8 @@ def _mark(one: Try, since: float | None, until: float | None, words: str) -> Ent
 class _Known:
     """A try that was met. ``read``: how far it was read; ``given``: how far it has left. ``done``: to its
     end. ``closed``: its stream was ended by the kubelet; should the pod be gone now, nothing is missing.
-    ``told``: that it cannot be read now has been said. ``doubted``: the last answer did not hold the line of
-    the position; either the log was rotated, or the container was just replaced and the answer is the next
-    one's: what the next look at the pod shows decides.
+    ``told``: that it cannot be read now has been said. ``doubted``: how it was asked for when the answer did
+    not hold the line of the position: either the log was rotated, or the answer is the next container's.
     """
 
     one: Try
@@ -139,12 +149,12 @@ class _Known:
     done: bool = False
     closed: bool = False
     told: bool = False
-    doubted: bool = False
+    doubted: str = ""
 
     @classmethod
     def from_list(cls, id: str, data: Sequence[Any]) -> _Known:
         uid, container, member, rank, restart, at, lines, counted, done, told, doubted = data
-        one = Try(id, "", uid, container, False, member, rank, restart, True, True)
+        one = Try(id, "", uid, container, False, member, rank, restart, True, False, True)
         position = Position(at, lines, counted)
         return cls(one, position, position, done, told=told, doubted=doubted)
 
@@ -179,6 +189,10 @@ class Book:
         were kept of them, and a mark where some are lost. Each is said once.
         """
         here = {one.id for one in found}
+        for known in [*self._known.values()]:
+            other = None if known.done else self.whose(known, found, surely=known.one.id in here)
+            if other is not None:
+                self.move(known.one, other)
         gone = [known for id, known in self._known.items() if id not in here and not known.done]
         kept = {} if self.kept is None else {k.one.id: k for k in self.kept.tries()}
         gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
@@ -210,8 +224,25 @@ class Book:
                     words = f"{_restarts(first, last)} lost: a node keeps two tries"
                     yield _mark(min(readable, key=lambda one: one.restart), None, readable[0].begun, words)
 
+    def whose(self, known: _Known, found: Iterable[Try], *, surely: bool) -> Try | None:
+        """A container may restart between the look at its pod and the request for its log: then what was
+        read in the name of one try was written by a later one, which had begun by then. That one, if any.
+        Whole seconds are known of its beginning; ``surely``: it is more than one before.
+        """
+        at = known.read.at // SECOND - (1 if surely else 0)
+        later = [
+            other
+            for other in found
+            if (other.uid, other.container) == (known.one.uid, known.one.container)
+            and other.restart > known.one.restart
+            and other.begun is not None
+            and int(other.begun) <= at
+        ]
+        last = max(later, key=lambda other: other.restart, default=None)
+        return last if known.read.at and last is not None and not self.known(last).read.at else None
+
     def move(self, one: Try, other: Try) -> None:
-        """What was read under the name of one try was written by the next."""
+        """What was read under the name of one try was written by another."""
         known = self.known(one)
         self._known[other.id] = _Known(other, known.read, known.given)
         self._known[one.id] = _Known(one)
@@ -303,13 +334,14 @@ class Pass:
 
     def _fetch(self, n: int, chain: _Chain) -> Fetch:
         one = chain.tries[0]
-        position = self.book.known(one).read
-        if position.at:
-            return Fetch(one, n, since=position.second, limit=chain.limit)
+        known = self.book.known(one)
+        if known.read.at:
+            proves = bool(known.doubted) and not one.final
+            return Fetch(one, n, since=known.read.second, limit=chain.limit, proves=proves)
         if self.tail is not None:
-            return Fetch(one, n, tail=self.tail)
+            return Fetch(one, n, tail=self.tail, proves=not one.final)
         since = None if self.since is None else int(self.since)
-        return Fetch(one, n, since=since, limit=chain.limit)
+        return Fetch(one, n, since=since, limit=chain.limit, proves=not one.final)
 
     def fed(self, fetch: Fetch, data: bytes) -> None:
         """The answer to a request, whole."""
@@ -319,42 +351,47 @@ class Pass:
         more = fetch.limit is not None and len(data) >= fetch.limit
         tape = Tape(known.read, whole=fetch.tail is None)
         found = tape.feed(data)
-        if one.ended and not more:
+        if not more and not one.running:
             found += tape.close()
         if tape.refused is not None:
-            self.failed(fetch, tape.refused, lost=one.ended)
+            self.failed(fetch, tape.refused, lost=not one.running)
             return
-        if found and isinstance(found[0], Lost) and self._was_the_next(chain, known):
-            self.book.move(one, chain.tries[1])
-            return
+        missing = isinstance(found[0], Lost) if found else not (more or tape.is_anchored)
         known.told = False
-        known.doubted = not one.ended and bool(found) and isinstance(found[0], Lost) and not known.doubted
-        if known.doubted:
-            self.doubtful.append(one)
-            chain.tries.clear()
-            self._filled(n, chain)
-            return
-        if one.ended and not more and not found and not tape.is_anchored:
+        if missing:
+            if self._doubts(n, chain, known):
+                return
+            if (other := self.book.whose(known, chain.tries, surely=False)) is not None:
+                self.book.move(one, other)
+                return
+        if missing and not found:
             words = f"what it wrote{_after(known)}, if anything, is lost: the node rotated the log"
             self._put(chain, _mark(one, known.read.at / SECOND, None, words))
+        known.doubted = ""
         self._take(chain, one, known, found)
         if more and not found:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
         if not more or (not found and fetch.limit == MOST_GROWN):
-            self._over(chain, one)
+            self._over(chain, one, done=not one.running)
         self._filled(n, chain)
 
-    def _was_the_next(self, chain: _Chain, known: _Known) -> bool:
-        """A container may restart between the look at its pod and the request for its log: then what was read
-        in its name was the next one's, and what its own log holds does not go on from there.
-        """
-        if not known.one.previous or len(chain.tries) < 2:
+    def _doubts(self, n: int, chain: _Chain, known: _Known) -> bool:
+        """Leave it to another look at the pod, unless that has been taken."""
+        one = known.one
+        if one.final or known.doubted == _how(one):
             return False
-        other = chain.tries[1]
-        begun = other.begun if other.container == known.one.container else None
-        return (
-            begun is not None and known.read.at // SECOND >= int(begun) and not self.book.known(other).read.at
-        )
+        known.doubted = _how(one)
+        self.doubtful.append(one)
+        chain.tries.clear()
+        self._filled(n, chain)
+        return True
+
+    def replaced(self, fetch: Fetch) -> None:
+        """The answer was that of another container, and was thrown away: the next look will show which."""
+        chain = self._chains[fetch.chain]
+        self.doubtful.append(fetch.one)
+        chain.tries.clear()
+        self._filled(fetch.chain, chain)
 
     def _take(self, chain: _Chain, one: Try, known: _Known, found: Sequence[Stamped | Lost]) -> None:
         for item in found:
@@ -370,15 +407,15 @@ class Pass:
         chain.key = max(chain.key, mark.key)
         chain.buffer.append(mark._replace(key=chain.key))
 
-    def _over(self, chain: _Chain, one: Try) -> None:
-        """There is no more of this try now."""
+    def _over(self, chain: _Chain, one: Try, *, done: bool) -> None:
+        """There is no more of this try now; ``done``: nor will there be."""
         chain.tries.popleft()
-        if one.ended:
+        if done:
             chain.buffer.append(Entry(chain.key, one, None, None, self.book.known(one).read, done=True))
 
     def failed(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
-        """There is no answer. ``lost``: there never will be one; ``gone``: the pod is not there any more,
-        which the next look will show; else the node does not answer now.
+        """There is no answer. ``lost``: the node has none, nor will it have one; ``gone``: the pod is not
+        there any more, which the next look will show; else the node does not answer now.
         """
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
@@ -387,8 +424,10 @@ class Pass:
         if gone:
             chain.tries.clear()
         elif lost:
+            if self._doubts(n, chain, known):
+                return
             self._put(chain, _mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
-            self._over(chain, one)
+            self._over(chain, one, done=True)
         else:
             if not known.told:
                 known.told = True
@@ -420,6 +459,10 @@ class Pass:
             entry = chain.buffer.popleft()
             self._filled(n, chain)
             yield entry
+
+
+def _how(one: Try) -> str:
+    return "previous" if one.previous else "current"
 
 
 def _rotated(one: Try, lost: Lost) -> Entry:
@@ -466,11 +509,11 @@ class Following:
         """The streams to open, now that a pass has read everything before."""
         fetches = []
         for one in self.unread(found, now):
-            if not one.ended:
+            if one.running:
                 known = self.book.known(one)
                 known.closed, position = False, known.read
                 self._streams[one.id] = _Stream(one, Tape(position), position.at)
-                fetches.append(Fetch(one, since=position.second, follow=True))
+                fetches.append(Fetch(one, since=position.second, follow=True, proves=not position.at))
         return fetches
 
     def fed(self, id: str, data: bytes, now: float) -> bool:
@@ -479,10 +522,11 @@ class Following:
         known = self.book.known(stream.one)
         found = stream.tape.feed(data)
         if found:
-            known.doubted = isinstance(found[0], Lost) and not known.doubted
-            if known.doubted:
+            if isinstance(found[0], Lost) and not known.doubted:
+                known.doubted = _how(stream.one)
                 self.rest([stream.one], now)
                 return False
+            known.doubted = ""
             self._pauses.pop(id, None)
         for item in found:
             if isinstance(item, Lost):
@@ -503,7 +547,7 @@ class Following:
         """Streams whose container had ended by this look and the one before: either they end by themselves
         in a moment, or they are the next container's, which was there by the time they were opened.
         """
-        ended = {one.id for one in found if one.ended} & {*self._streams}
+        ended = {one.id for one in found if not one.running} & {*self._streams}
         again, self._ended = [*(ended & self._ended)], ended
         return again
 
@@ -520,7 +564,7 @@ class Following:
         """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
         not.
         """
-        return not one.ended and self._pauses.get(one.id, (0.0, 0.0))[0] > now
+        return one.running and self._pauses.get(one.id, (0.0, 0.0))[0] > now
 
     def put(self, entries: Iterable[Entry], now: float) -> None:
         for entry in entries:
@@ -539,16 +583,18 @@ class Following:
 # --- fetching -----------------------------------------------------------------------------------------------
 
 
-def settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError, *, always: bool = False) -> None:
+def settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False) -> None:
     """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
     ``always`` do.
     """
     match answer:
+        case None:
+            one.replaced(fetch)
         case bytes():
             one.fed(fetch, answer)
         case Missing():
             one.failed(fetch, "", gone=True)
-        case Invalid() if fetch.one.ended:
+        case Invalid() if not fetch.one.running:
             one.failed(fetch, answer.message, lost=True)
         case Invalid():
             one.skip(fetch)
@@ -607,13 +653,21 @@ def _entries(api: Api, namespace: str | None, one: Pass) -> Iterator[Entry]:
         yield from one.ready()
 
 
+def answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
+    """The answer to a bounded request; None: it is that of another container."""
+    with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
+        data = b"".join(stream)
+    if fetch.must_prove(data) and not stands(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+        return None
+    return data
+
+
 def _answers(
     api: Api, namespace: str | None, wants: Sequence[Fetch]
-) -> Iterable[tuple[Fetch, bytes | AllaboardError]]:
-    def fetched(fetch: Fetch) -> bytes | AllaboardError:
+) -> Iterable[tuple[Fetch, bytes | AllaboardError | None]]:
+    def fetched(fetch: Fetch) -> bytes | AllaboardError | None:
         try:
-            with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
-                return b"".join(stream)
+            return answer(api, namespace, fetch)
         except AllaboardError as error:
             return error
 
@@ -665,7 +719,7 @@ def follow(
             found = chosen(seen.found, selection)
             for fetch in following.opens(found, time.monotonic()):
                 pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
-            if seen.over and not pumps and all(one.ended for one in found):
+            if seen.over and not pumps and not any(one.running for one in found):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
@@ -745,15 +799,20 @@ class _Pump:
         try:
             options = {**self.fetch.options, "silence": SILENCE}
             with self.api.log(self.fetch.one.pod, self.namespace, **options) as self.stream:
+                proven = not self.fetch.proves
                 for data in self.stream:
                     heard = time.monotonic()
-                    if not self._put(data):
-                        return
+                    proven = proven or self._is_its_own()
+                    if not proven or not self._put(data):
+                        break
             # A stream that fell silent, or whose connection did, ends without an error too.
-            whole = time.monotonic() - heard < SILENCE - 2
+            whole = proven and time.monotonic() - heard < SILENCE - 2
         except AllaboardError as caught:
             error = caught
         self._put(_End(whole, error))
+
+    def _is_its_own(self) -> bool:
+        return stands(self.api.get(PODS, self.fetch.one.pod, self.namespace), self.fetch.one)
 
     def _put(self, data: bytes | _End) -> bool:
         while not self.stopped:
@@ -797,13 +856,21 @@ async def _ashown(
             yield line
 
 
+async def aanswer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes | None:
+    """`answer` in a loop."""
+    data = b"".join([piece async for piece in api.log(fetch.one.pod, namespace, **fetch.options)])
+    if fetch.must_prove(data) and not stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one):
+        return None
+    return data
+
+
 async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIterator[Sequence[Entry]]:
     turn = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def fetched(fetch: Fetch) -> bytes | AllaboardError:
+    async def fetched(fetch: Fetch) -> bytes | AllaboardError | None:
         try:
             async with turn:
-                return b"".join([data async for data in api.log(fetch.one.pod, namespace, **fetch.options)])
+                return await aanswer(api, namespace, fetch)
         except AllaboardError as error:
             return error
 
@@ -850,7 +917,7 @@ async def afollow(
             found = chosen(seen.found, selection)
             for fetch in following.opens(found, time.monotonic()):
                 pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
-            if seen.over and not pumps and all(one.ended for one in found):
+            if seen.over and not pumps and not any(one.running for one in found):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
@@ -878,12 +945,15 @@ async def afollow(
 async def _pump(
     api: AsyncApi, namespace: str | None, fetch: Fetch, events: asyncio.Queue[tuple[str, bytes | _End]]
 ) -> None:
-    heard, error, whole = time.monotonic(), None, False
+    heard, error, whole, proven = time.monotonic(), None, False, not fetch.proves
     try:
         async for data in api.log(fetch.one.pod, namespace, **{**fetch.options, "silence": SILENCE}):
             heard = time.monotonic()
+            proven = proven or stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
+            if not proven:
+                break
             await events.put((fetch.one.id, data))
-        whole = time.monotonic() - heard < SILENCE - 2
+        whole = proven and time.monotonic() - heard < SILENCE - 2
     except AllaboardError as caught:
         error = caught
     await events.put((fetch.one.id, _End(whole, error)))

@@ -30,7 +30,8 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class Try:
     """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
-    must be asked for; ``ended``: nothing more will be written, and ``code`` is how; ``begun`` and
+    must be asked for. ``final``: no container is started in its place any more, so an answer is surely its
+    own; else, by the time it is asked for, it may be the next one's. ``code``: how it ended; ``begun`` and
     ``finished``: epoch seconds. ``leaving``: the cluster is taking its pod away.
     """
 
@@ -43,7 +44,8 @@ class Try:
     rank: int
     restart: int
     previous: bool
-    ended: bool
+    running: bool
+    final: bool
     begun: float | None = None
     finished: float | None = None
     code: int | None = None
@@ -51,7 +53,7 @@ class Try:
 
     @property
     def failed(self) -> bool:
-        return self.ended and self.code not in (None, 0)
+        return self.code not in (None, 0)
 
 
 def tries(pods: Iterable[Json], seats: Mapping[str, Seat]) -> list[Try]:
@@ -91,7 +93,7 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
         for c in (pod.get("status") or {}).get("conditions") or ()
     )
 
-    def one(id: str, restart: int, at: Json, *, previous: bool, ended: bool) -> Try:
+    def one(id: str, restart: int, at: Json, *, previous: bool, running: bool) -> Try:
         return Try(
             id=id,
             pod=pod["metadata"]["name"],
@@ -102,20 +104,44 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
             rank=seat.rank,
             restart=restart,
             previous=previous,
-            ended=ended,
+            running=running,
+            final=final and not running,
             begun=from_rfc3339(at.get("startedAt")),
             finished=from_rfc3339(at.get("finishedAt")),
             code=at.get("exitCode"),
             leaving=leaving,
         )
 
-    current = status.get("containerID") or "" if running is not None else terminated.get("containerID") or ""
+    goes = running is not None
+    final = not goes and not _may_start_again(pod, terminated.get("exitCode"), init=init)
+    current = (status if goes else terminated).get("containerID") or ""
     if last.get("containerID") and last["containerID"] != current:
         # While a container waits to be started again, the count is still that of the try which ended last.
         before = max(0, restarts - 1) if current else restarts
-        yield one(last["containerID"], before, last, previous=True, ended=True)
+        yield one(last["containerID"], before, last, previous=True, running=False)
     if current:
-        yield one(current, restarts, running or terminated, previous=False, ended=running is None)
+        yield one(current, restarts, running or terminated, previous=False, running=goes)
+
+
+def _may_start_again(pod: Json, code: int | None, *, init: bool) -> bool:
+    """Whether a container of this pod that has just ended may be started again."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return False
+    policy = pod["spec"].get("restartPolicy") or "Always"
+    return code != 0 if policy == "OnFailure" or (init and policy == "Always") else bool(policy == "Always")
+
+
+def stands(pod: Json, one: Try) -> bool:
+    """Whether this try is still the one that is asked for in this way."""
+    seat = Seat(one.member, one.rank, one.container)
+    status = pod.get("status") or {}
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    found = (s for s in statuses if s["name"] == one.container and pod["metadata"].get("uid") == one.uid)
+    return any(
+        (now.id, now.previous) == (one.id, one.previous)
+        for status in found
+        for now in _of_container(pod, seat, status, init=one.init)
+    )
 
 
 def chosen(found: Sequence[Try], selection: Selection) -> list[Try]:

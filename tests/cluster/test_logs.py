@@ -1,0 +1,349 @@
+"""Logs through a real API server from pods that really write, crash, are started again, and go while they
+are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.base import Cursor, LogLine, Selection
+from allaboard.backends.kubernetes import logs
+from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.evidence import Witness, attend
+from allaboard.backends.kubernetes.kept import Kept
+from allaboard.backends.kubernetes.logs import Looked, afollow, follow, read
+from allaboard.backends.kubernetes.resources import PODS
+from allaboard.backends.kubernetes.transport import Api
+from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.errors import AllaboardError
+from tests.cluster.api import Object, until
+from tests.cluster.cluster import Cluster
+from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
+from tests.cluster.kubelet.obstacles import obstacle
+from tests.cluster.plane import ControlPlane
+
+pytestmark = pytest.mark.needs("kube-scheduler")
+OWN = "allaboard.test/logs"
+
+# Numbers its lines over its tries, in bursts. The first crashes; of two tries a node forgets none.
+COUNTS = """
+sleep 1; cd /state; n=$(cat n 2>/dev/null || echo 0); t=$(cat t 2>/dev/null || echo 0); echo $((t + 1)) > t
+end=$((n + 400))
+while [ $n -lt $end ]; do
+  n=$((n + 1)); echo $n > n; echo "line $n"
+  [ $((n % 7)) = 0 ] && echo "line $n aside" >&2
+  [ $((n % 40)) = 0 ] && sleep 0.05
+done
+[ $t -ge 1 ]
+"""
+STATE = [{"name": "state", "emptyDir": {}}]
+KEEPS = {"volumeMounts": [{"name": "state", "mountPath": "/state"}]}
+
+
+class Gang:
+    """Pods of one test that write, on a node of these tests' own."""
+
+    def __init__(self, cluster: Cluster, mark: str, namespace: str, kubelet: ProcessKubelet) -> None:
+        self.cluster, self.mark, self.namespace, self.kubelet = cluster, mark, namespace, kubelet
+        self.seats: dict[str, Seat] = {}
+
+    def member(
+        self, name: str, script: str, *, restart: str = "Never", init: str | None = None, **container: Any
+    ) -> str:
+        one = {"name": "pytorch", "image": "alpine", "command": ["sh", "-c", script], **container}
+        first = {"name": "prepare", "image": "alpine", "command": ["sh", "-c", init]}
+        self.cluster.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {
+                    "restartPolicy": restart,
+                    "terminationGracePeriodSeconds": 5,
+                    "nodeSelector": {OWN: self.mark},
+                    "tolerations": [{"key": OWN, "operator": "Exists"}],
+                    "volumes": STATE,
+                    **({"initContainers": [first]} if init else {}),
+                    "containers": [one],
+                },
+            }
+        )
+        self.seats[name] = Seat(name, len(self.seats), "pytorch")
+        return name
+
+    def pods(self) -> list[Object]:
+        return self.cluster.api.list("v1", "Pod", self.namespace)
+
+    def tries(self) -> list[Try]:
+        return tries(self.pods(), self.seats)
+
+    def look(self) -> Looked:
+        pods = self.pods()
+        over = bool(pods) and all(p["status"].get("phase") in ("Succeeded", "Failed") for p in pods)
+        return Looked(tries(pods, self.seats), over)
+
+    def phase(self, name: str) -> str:
+        phases = {p["metadata"]["name"]: p["status"].get("phase", "") for p in self.pods()}
+        return phases.get(name, "gone")
+
+    def until(self, name: str, *phases: str) -> None:
+        until(f"{name} to be {phases}", lambda: self.phase(name) in phases, 60)
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        self.cluster.api.request("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
+
+
+@pytest.fixture(scope="module")
+def node(_shared: Cluster) -> Iterator[tuple[str, ProcessKubelet]]:
+    if not isinstance(_shared, ControlPlane):
+        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
+    if reason := obstacle():
+        pytest.skip(reason)
+    mark = f"logs-{secrets.token_hex(3)}"
+    spec = NodeSpec(mark, {}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
+    with ProcessKubelet(_shared.kubeconfig, [spec]) as kubelet:
+        yield mark, kubelet
+    _shared.api.delete("v1", "Node", mark)
+
+
+@pytest.fixture
+def gang(cluster: Cluster, node: tuple[str, ProcessKubelet], namespace: str) -> Iterator[Gang]:
+    made = Gang(cluster, node[0], namespace, node[1])
+    yield made
+    for name in made.seats:
+        if made.phase(name) != "gone":
+            made.delete(name, grace=0)
+
+
+@pytest.fixture
+def api(cluster: Cluster, namespace: str) -> Iterator[Api]:
+    with Access(str(cluster.kubeconfig), None, namespace, environ={}).api() as made:
+        yield made
+
+
+def once(api: Api, gang: Gang, cursor: Cursor | None = None, **more: Any) -> tuple[list[LogLine], Cursor]:
+    *lines, new = read(api, None, gang.tries(), more.pop("selection", Selection()), cursor, **more)
+    assert isinstance(new, dict)
+    return [line for line in lines if isinstance(line, LogLine)], json.loads(json.dumps(new))
+
+
+def numbers(lines: list[LogLine], member: str) -> list[int]:
+    """Of the lines that a member counted, those of stderr left out."""
+    found = [re.fullmatch(r"line (\d+)", line.text) for line in lines if line.member == member]
+    return [int(match.group(1)) for match in found if match]
+
+
+def test_crashes_and_restarts_cost_no_line_and_double_none(gang: Gang, api: Api) -> None:
+    """Read by one call after another, as an Airflow task does."""
+    for name in ("master-0", "worker-0"):
+        gang.member(name, COUNTS, restart="OnFailure", **KEEPS)
+    seen: list[LogLine] = []
+    cursor: Cursor | None = None
+    while True:
+        over = gang.look().over
+        lines, cursor = once(api, gang, cursor)
+        seen += lines
+        if over:
+            break
+        time.sleep(0.02)
+    for name in ("master-0", "worker-0"):
+        assert numbers(seen, name) == [*range(1, 801)]
+        restarts = {line.restart for line in seen if line.member == name}
+        assert restarts == {0, 1}
+        aside = [line.text for line in seen if line.member == name and line.text.endswith("aside")]
+        assert len(aside) == len(set(aside)) == 800 // 7
+    assert [line for line in seen if line.gap is not None] == []
+    assert once(api, gang, cursor)[0] == []
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_the_same_life_followed_by_streams(gang: Gang, api: Api, way: str) -> None:
+    for name in ("master-0", "worker-0"):
+        gang.member(name, COUNTS, restart="OnFailure", **KEEPS)
+    if way == "blocking":
+        items = [*follow(api, None, gang.look, Selection())]
+    else:
+        items = asyncio.run(_afollowed(gang))
+    seen = [item for item in items if isinstance(item, LogLine)]
+    for name in ("master-0", "worker-0"):
+        assert numbers(seen, name) == [*range(1, 801)], [x.text for x in seen if x.gap]
+    assert [line for line in seen if line.gap is not None] == []
+    assert isinstance(items[-1], dict) and once(api, gang, items[-1])[0] == []
+
+
+async def _afollowed(gang: Gang) -> list[Any]:
+    access = Access(str(gang.cluster.kubeconfig), None, gang.namespace, environ={})
+    async with access.async_api() as api:
+
+        async def look() -> Looked:
+            return await asyncio.to_thread(gang.look)
+
+        return [item async for item in afollow(api, None, look, Selection())]
+
+
+def test_members_are_merged_by_time_with_their_ranks(gang: Gang, api: Api) -> None:
+    gang.member("master-0", "for n in 1 3 5; do echo $n; sleep 0.4; done")
+    gang.member("worker-0", "sleep 0.2; for n in 2 4 6; do echo $n; sleep 0.4; done", init="echo preparing")
+    gang.until("master-0", "Succeeded")
+    gang.until("worker-0", "Succeeded")
+    lines, cursor = once(api, gang)
+    times = [line.time for line in lines]
+    assert times == sorted(times, key=lambda t: t or 0)
+    assert [(line.rank, line.container) for line in lines if line.text == "preparing"] == [(1, "prepare")]
+    assert {line.rank for line in lines if line.text in "135"} == {0}
+    last, _ = once(api, gang, selection=Selection(ranks=(1,), tail=2))
+    assert [line.text for line in last] == ["4", "6"]
+    assert once(api, gang, cursor)[0] == []
+
+
+def test_a_pod_that_is_deleted_while_it_is_followed_says_its_last_words(gang: Gang, api: Api) -> None:
+    gang.member("master-0", "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    heard: list[LogLine] = []
+
+    def listen() -> None:
+        for item in follow(api, None, lambda: Looked(gang.tries(), not gang.pods()), Selection()):
+            if isinstance(item, LogLine):
+                heard.append(item)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    until("the first word", lambda: any(line.text == "ready" for line in heard), 60)
+    gang.delete("master-0")
+    thread.join(60)
+    assert [line.text for line in heard] == ["ready", "saved"]
+
+
+def test_what_a_follower_has_read_survives_the_pod(gang: Gang, api: Api) -> None:
+    kept = Kept()
+    gang.member("master-0", "echo one; echo two >&2; exit 3")
+    gang.until("master-0", "Failed")
+    once(api, gang, kept=kept)
+    gang.delete("master-0", grace=0)
+    until("the pod to be gone", lambda: not gang.pods(), 60)
+    lines, _ = once(api, gang, kept=kept)
+    assert [line.text for line in lines] == ["one", "two"]
+    assert once(api, gang)[0] == [], "nobody else has it"
+
+
+def test_a_pod_that_goes_between_two_calls_leaves_one_gap(gang: Gang, api: Api) -> None:
+    gang.member("master-0", "echo one; sleep 1000")
+    until("a line", lambda: _readable(lambda: once(api, gang)[0]), 60)
+    lines, cursor = once(api, gang)
+    gang.delete("master-0", grace=0)
+    until("the pod to be gone", lambda: not gang.pods(), 60)
+    more, cursor = once(api, gang, cursor)
+    assert len(more) == 1 and more[0].gap is not None and more[0].member == "master-0"
+    assert more[0].gap.since == lines[0].time and more[0].gap.until is None
+    assert once(api, gang, cursor)[0] == []
+
+
+def _readable(what: Callable[[], Any]) -> Any:
+    try:
+        return what()
+    except AllaboardError:
+        return None
+
+
+def test_the_ends_of_what_fails_are_there_after_clean_up(gang: Gang, api: Api) -> None:
+    """A member fails; everything is deleted a moment later."""
+    witness = Witness(progress_every=0)
+    gang.member("master-0", "echo waiting; sleep 1000")
+    gang.member("worker-0", "echo begins; sleep 0.3; echo 'RuntimeError: odd' >&2; exit 1")
+    gang.member("worker-1", "echo waiting; sleep 1000")
+    gang.until("worker-0", "Failed")
+    attend(api, None, witness, gang.tries())
+    for name in gang.seats:
+        gang.delete(name, grace=0)
+    until("the pods to be gone", lambda: not gang.pods(), 60)
+    assert witness.tails() == {
+        "master-0": "waiting",
+        "worker-0": "begins\nRuntimeError: odd",
+        "worker-1": "waiting",
+    }
+
+
+def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:
+    line = '[allaboard] {"v":1,"kind":"progress","step":%d,"total":100,"loss":0.5}'
+    script = "; ".join(f"echo '{line % step}'" for step in (10, 20)) + "; sleep 1000"
+    witness = Witness(progress_every=60)
+    gang.member("master-0", script)
+
+    def heard() -> bool:
+        attend(api, None, witness, gang.tries(), over=True)
+        return witness.report is not None and witness.report.progress.step == 20
+
+    until("step 20", heard, 60)
+    assert witness.report is not None and witness.report.progress.total == 100
+
+
+def test_a_large_log_passes_in_bounded_pieces(gang: Gang, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LARGEST", 32 << 10)
+    monkeypatch.setattr(logs, "SMALLEST", 32 << 10)
+    script = "i=0; while [ $i -lt 6000 ]; do i=$((i + 1)); echo line $i; done"
+    for name in ("master-0", "worker-0"):
+        gang.member(name, script)
+    for name in gang.seats:
+        gang.until(name, "Succeeded")
+    lines, _ = once(api, gang)
+    for name in gang.seats:
+        assert numbers(lines, name) == [*range(1, 6001)]
+
+
+@pytest.mark.slow
+def test_an_api_server_that_dies_while_logs_are_followed_costs_no_line(
+    new_plane_in: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := obstacle():
+        pytest.skip(reason)
+    with new_plane_in(tmp_path / "plane", "kube-scheduler", "kube-controller-manager") as plane:
+        namespace = plane.make_namespace("logs")
+        spec = NodeSpec("n", {}, {OWN: "n"}, ())
+        with ProcessKubelet(plane.kubeconfig, [spec]) as kubelet:
+            gang = Gang(plane, "n", namespace, kubelet)
+            slowly = COUNTS.replace("sleep 0.05", "sleep 0.3").replace("[ $t -ge 1 ]", "true")
+            gang.member("master-0", slowly, **KEEPS)
+            seen: list[LogLine] = []
+
+            def look() -> Looked:
+                found: Looked = until("the API server", lambda: _up(gang), 60)
+                return found
+
+            def listen() -> None:
+                with Access(str(plane.kubeconfig), None, namespace, environ={}).api() as api:
+                    for item in follow(api, None, look, Selection()):
+                        if isinstance(item, LogLine):
+                            seen.append(item)
+
+            thread = threading.Thread(target=listen)
+            thread.start()
+            for wanted in (50, 200):
+                until(f"line {wanted}", lambda wanted=wanted: len(numbers(seen, "master-0")) >= wanted, 60)
+                plane.restart("kube-apiserver")
+            thread.join(120)
+            assert numbers(seen, "master-0") == [*range(1, 401)]
+            assert [line for line in seen if line.gap is not None] == []
+
+
+def _up(gang: Gang) -> Looked | None:
+    try:
+        return gang.look()
+    except Exception:  # whatever the small client of these tests makes of a server that is away
+        return None
+
+
+def test_pods_are_found_as_the_backend_finds_them(gang: Gang, api: Api) -> None:
+    gang.member("master-0", "echo one")
+    gang.until("master-0", "Succeeded")
+    items, _ = api.list(PODS)
+    assert tries(items, gang.seats) == gang.tries()
