@@ -271,6 +271,28 @@ def test_a_resume_is_no_restart() -> None:
     assert after.restarts("master-0") == 1
 
 
+def test_a_resume_is_no_restart_though_its_pods_are_there_before_the_operator_says_so() -> None:
+    suspended = a_pytorchjob("Suspended", suspend=True)
+    asked, resumed = a_pytorchjob("Suspended"), a_pytorchjob("Running", off("Suspended", since=100))
+    old = a_pod("master-0", restarts=1, uid="one", deleted=99)
+    new = a_pod("master-0", created=100, uid="two")
+    memory = remembered(Memory(), a_pytorchjob("Running"), (a_pod("master-0", restarts=1, uid="one"),))
+    for job, *pods in ((suspended, old), (asked, old, new), (resumed, old, new), (resumed, new)):
+        memory = remembered(memory, job, pods)
+    assert memory.restarts("master-0") == 1
+    memory = remembered(memory, resumed, (a_pod("master-0", created=120, uid="three"),))
+    assert memory.restarts("master-0") == 2
+    again = remembered(memory, a_pytorchjob("Running", off("Suspended", since=200)), ())
+    assert again.restarts("master-0") == 2
+
+
+def test_members_of_a_job_that_was_created_suspended_are_still_to_come() -> None:
+    held = a_pytorchjob("Created", "Suspended", suspend=True)
+    assert {m.phase for m in seen(held).members} == {"pending"}
+    begun = a_pytorchjob("Created", "Suspended", suspend=True, startTime=at(1))
+    assert {m.phase for m in seen(begun).members} == {"deleted"}
+
+
 # Clocks.
 
 

@@ -99,7 +99,8 @@ def read(
     conditions = tuple(_conditions(status))
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
     suspended = bool((spec.get("runPolicy") or {}).get("suspend"))
-    gone = ended or suspended or job is None
+    # Of a job that was created suspended no member was ever made.
+    gone = ended or job is None or (suspended and bool(status.get("startTime")))
     members = tuple(_members(replicas, pods, roles, container, gone))
     return JobSeen(
         conditions=conditions,

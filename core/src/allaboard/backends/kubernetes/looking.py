@@ -188,14 +188,12 @@ def seen(
         pods=found.pods,
         events=found.events,
         groups=found.groups,
+        layout=Layout.from_dict(found.stored.layout) if found.job is None and found.stored.layout else None,
         report=report,
         memory=memory,
         notes=notes,
         tails=tails,
     )
-    if found.job is None and not looked.members and memory is not None:
-        members = sorted(memory.members.values(), key=lambda m: m.rank)
-        looked = replace(looked, members=tuple(members), restarts=sum(m.restarts for m in members))
     if record.outcome is not None:
         # The first word stands: also over a job that a client which came too late has made.
         outcome = record.outcome

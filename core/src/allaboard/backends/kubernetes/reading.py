@@ -17,7 +17,7 @@ training      -> the end
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -89,6 +89,14 @@ class Memory:
         tries = self.pods.get(member, {})
         return self.earlier.get(member, 0) + sum(tries.values()) + max(0, len(tries) - 1)
 
+    def before(self, pods: Collection[str]) -> dict[str, int]:
+        """Restarts of every member before these pods (uids) were made."""
+        left = {
+            name: {uid: n for uid, n in tries.items() if uid not in pods} for name, tries in self.pods.items()
+        }
+        older = replace(self, pods=left)
+        return {name: older.restarts(name) for name in {**self.earlier, **left}}
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -149,8 +157,8 @@ def observation(
     found = _without_job(seen, record, pods, submitted, now)
     if layout is None:
         return found
-    phase = "deleted" if submitted else "pending"
-    return replace(found, members=_all_members(layout, found.members, memory, phase))
+    members = _all_members(layout, found.members, memory, "deleted" if submitted else "pending")
+    return replace(found, members=members, restarts=sum(m.restarts for m in members))
 
 
 def _all_members(
@@ -349,9 +357,10 @@ def remembered(
     read = engine.read(job, pods)
     since = _since(job, read)
     if since is not None and since != memory.since:
-        # Created, or resumed: its clocks begin anew, and pods that are made again are no restarts.
-        earlier = {name: memory.restarts(name) for name in memory.pods}
-        memory = Memory(since=since, members=memory.members, earlier=earlier)
+        # Created, or resumed: its clocks begin anew, and pods that are made again are no restarts. The
+        # operator makes them before it says that the job is resumed: they may have been seen already.
+        anew = {_uid(pod) for pod in pods if not _is_ending(pod)}
+        memory = Memory(since=since, members=memory.members, earlier=memory.before(anew))
     if read.suspended and not read.finished:
         return memory
     named = _by_member(engine, pods)
@@ -378,13 +387,15 @@ def _restarts(memory: Memory, pods: Sequence[Json], engine: Engine) -> dict[str,
     found = {name: dict(tries) for name, tries in memory.pods.items()}
     earlier = dict(memory.earlier)
     for pod in pods:
-        name, uid = engine.member_of(pod), (pod.get("metadata") or {}).get("uid")
+        name, uid = engine.member_of(pod), _uid(pod)
         if name is None or not uid:
             continue
+        if _is_ending(pod) and _created(pod) < (memory.since or 0.0) and uid not in found.get(name, {}):
+            continue  # of before the last resume: it has been counted
         status = pod.get("status") or {}
         every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         tries = found.setdefault(name, {})
-        tries[str(uid)] = sum(int(c.get("restartCount") or 0) for c in every)
+        tries[uid] = sum(int(c.get("restartCount") or 0) for c in every)
         while len(tries) > PODS_KEPT:
             earlier[name] = earlier.get(name, 0) + 1 + tries.pop(next(iter(tries)))
     return {"pods": found, "earlier": earlier}
@@ -394,6 +405,14 @@ def _since(job: Json | None, read: JobSeen) -> float | None:
     """When the clocks began: with the job, or with its last resume."""
     resumed = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "False"), None)
     return resumed or from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
+
+
+def _uid(pod: Json) -> str:
+    return str((pod.get("metadata") or {}).get("uid") or "")
+
+
+def _is_ending(pod: Json) -> bool:
+    return "deletionTimestamp" in (pod.get("metadata") or {})
 
 
 def _created(pod: Json) -> float:
