@@ -400,8 +400,8 @@ def test_whatever_happens_every_line_comes_once_or_its_loss_is_told(
     number, calls, met, pods, spared = 0, 0, set[str](), set[str](), dict[str, int]()
 
     def meddles(pod: Any) -> None:
-        """A container may be replaced between the look at its pod and the request for its log. Not in one call
-        after the other: nobody could tell these apart.
+        """A container may be replaced between the look at its pod and the request for its log. Not in one
+        call after the other: nobody could tell these apart.
         """
         nonlocal number
         if chance.random() < 0.04 and pod.now.ended is None and calls > spared.get(pod.uid, 0):
