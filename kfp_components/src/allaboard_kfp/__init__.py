@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         promote,
         train,
     )
+    from allaboard_kfp.identity import identified
     from allaboard_kfp.locally import start_local
 
 __version__ = "0.1.0"
@@ -42,13 +43,14 @@ __all__ = [
     "make_promote",
     "IMAGE",
     "start_local",
+    "identified",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where = "locally" if name == "start_local" else "components"
+    where = {"start_local": "locally", "identified": "identity"}.get(name, "components")
     value = globals()[name] = getattr(import_module(f"{__name__}.{where}"), name)
     return value
 

@@ -76,6 +76,8 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
         shards: str = "",
         folder: str = "",
         store: str = "",
+        backend: str = "",
+        namespace: str = "",
     ) -> NamedTuple("Trained", [("run", str), ("checkpoints", str), ("checkpoint", str)]):
         """Train: all members of the job or none, followed to the end. The step fails as the training does.
 
@@ -90,6 +92,9 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
             shards: what to train on: the job's data.shards.
             folder: where members and relative paths start; empty: the job file's, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
+            backend: kubernetes: members are pods of their own; local: processes of this step; empty:
+                ALLABOARD_BACKEND, else local.
+            namespace: of those pods; empty: ALLABOARD_NAMESPACE, else that of this step.
 
         Returns:
             run: the run's name.
@@ -98,7 +103,10 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
         """
         from allaboard_kfp.runtime import run_train
 
-        return run_train(job, job_text, shards, folder, store, model=model, metrics=metrics, report=report)
+        return run_train(
+            job, job_text, shards, folder, store, backend, namespace,
+            model=model, metrics=metrics, report=report,
+        )  # fmt: skip
 
     return train
 
@@ -149,6 +157,8 @@ def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
         job_text: str = "",
         folder: str = "",
         store: str = "",
+        backend: str = "",
+        namespace: str = "",
     ) -> NamedTuple("Evaluated", [("run", str), ("results", dict)]):
         """Run an evaluation of one checkpoint as a job of its own.
 
@@ -163,6 +173,8 @@ def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
             job_text: instead of job: JSON, YAML, or the path of a job file.
             folder: where members start; empty: the job file's folder, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
+            backend: as for train.
+            namespace: as for train.
 
         Returns:
             run: the evaluation's run.
@@ -170,7 +182,9 @@ def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
         """
         from allaboard_kfp.runtime import run_evaluate
 
-        return run_evaluate(job, job_text, checkpoint, folder, store, metrics=metrics, report=report)
+        return run_evaluate(
+            job, job_text, checkpoint, folder, store, backend, namespace, metrics=metrics, report=report
+        )
 
     return evaluate
 

@@ -9,24 +9,52 @@ go:
 
 A parameter that held the run's id would be part of the cache key, and switch caching off for ever; this
 does not.
+
+A pod may be told better, by the downward API (`identified`): then also "Retry" of a whole pipeline run, for
+which Kubeflow makes up new places, finds the runs of its steps again.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import Any
 
+from allaboard.backends.base import Backend
 from allaboard.errors import BadInput
 from allaboard.identity import kfp_key
+from allaboard.observation import Owner
+from allaboard.running import me
 from allaboard_kfp.given import on_cluster
 
+DOWNWARD = {
+    "KFP_RUN_ID": "metadata.labels['pipeline/runid']",
+    "ARGO_NODE_NAME": "metadata.annotations['workflows.argoproj.io/node-name']",
+}
+"""What the pod of a step may be told, and where its platform writes it: the run of the pipeline, and the node
+of the workflow, which holds the task, the iteration of a loop, and the number of the try.
+"""
+_TRY = re.compile(r"\(\d+\)$")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
 
-def key_of(output: str) -> str:
+def identified(task: Any) -> Any:
+    """The task of a pipeline, whose pod is told who it is. Needs kfp-kubernetes."""
+    from kfp import kubernetes
+
+    for name, path in DOWNWARD.items():
+        kubernetes.use_field_path_as_env(task, env_name=name, field_path=path)
+    return task
+
+
+def key_of(output: str, environ: Mapping[str, str] = os.environ) -> str:
     """The key of the step that was given this place for an output."""
+    run, node = (environ.get(name, "") for name in DOWNWARD)
+    if on_cluster(environ) and run and node:
+        return kfp_key(run, _TRY.sub("", node))
     folder = output.rstrip("/").rpartition("/")[0]
     parts = folder.split("/")
     for n, part in enumerate(parts):
@@ -35,6 +63,16 @@ def key_of(output: str) -> str:
         if _LOCAL.fullmatch(part):  # with the folder before it: another pipeline root is another run
             return kfp_key("/".join(parts[: n + 1]), "/".join(parts[n + 1 :]))
     return kfp_key("", folder)
+
+
+def owner_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> Owner:
+    """Who this step is, to the run that it follows. On a cluster the run outlives a pod that is taken away:
+    the next one adopts it, and that nobody follows it any more is seen by the Lease of the last.
+    """
+    if backend.name == "local":
+        return me()
+    pod = environ.get("KFP_POD_UID") or environ.get("KFP_POD_NAME")
+    return Owner(f"kfp:{pod}" if pod else me().id, "worker", "orchestrated")
 
 
 def check_place(output: str, environ: Mapping[str, str], interpreter: str = sys.executable) -> None:

@@ -85,12 +85,12 @@ def run_prepare_shards(
 
 
 def run_train(
-    job: Mapping[str, Any], job_text: str, shards: str, folder: str, store: str,
+    job: Mapping[str, Any], job_text: str, shards: str, folder: str, store: str, runs: str, namespace: str,
     *, model: Artifact, metrics: Artifact, report: Artifact,
 ) -> Trained:  # fmt: skip
     """Train, and return the run, the folder of its checkpoints and its best one (else its newest)."""
     with told():
-        place = Place.of(report.uri, store, folder)
+        place = Place.of(report.uri, store, folder, runs, namespace)
         data = place.uri(as_written(shards)) if shards else ""
         read = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
         place.check_store(read.as_mapping())
@@ -136,12 +136,12 @@ def run_collect_checkpoint(
 
 
 def run_evaluate(
-    job: Mapping[str, Any], job_text: str, checkpoint: str, folder: str, store: str,
-    *, metrics: Artifact, report: Artifact,
+    job: Mapping[str, Any], job_text: str, checkpoint: str, folder: str, store: str, runs: str,
+    namespace: str, *, metrics: Artifact, report: Artifact,
 ) -> Evaluated:  # fmt: skip
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
     with told():
-        place = Place.of(report.uri, store, folder)
+        place = Place.of(report.uri, store, folder, runs, namespace)
         _, found = checkpoint_at(place.uri(as_written(checkpoint)))
         read = job_of(as_written(job), as_written(job_text), as_written(folder))
         place.check_store(read.as_mapping())

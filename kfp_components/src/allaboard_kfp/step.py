@@ -24,20 +24,21 @@ from typing import Any
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
 from allaboard.cli import words
 from allaboard.cli.failing import code_of
-from allaboard.cli.following import Attended, Left, Signals
+from allaboard.cli.following import Attended, Left, Signals, news
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
-from allaboard.observation import Event, Observation
+from allaboard.observation import Observation
 from allaboard.reportline import decode
-from allaboard.running import backend_of, me, paced
+from allaboard.running import backend_of, paced
 from allaboard.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard_kfp.given import as_written, on_cluster
-from allaboard_kfp.identity import check_place, key_of
+from allaboard_kfp.identity import check_place, key_of, owner_of
 
+LOOK_EVERY = 10.0  # seconds between two looks at the run at most
 RANK0_EVERY = 0.5  # seconds between two looks at rank 0's output
 LINES_PER_MINUTE = 300
 LONGEST_LINE = 2000
@@ -69,15 +70,19 @@ class Place:
     site: Site
     folder: str
     lasting: bool = True
+    runs: str = ""
+    namespace: str = ""
 
     @classmethod
-    def of(cls, output: str, store: str, folder: str = "") -> Place:
-        """Raises BadInput. ``output``: where one of the step's outputs goes; ``store``: what store:// is."""
+    def of(cls, output: str, store: str, folder: str = "", runs: str = "", namespace: str = "") -> Place:
+        """Raises BadInput. ``output``: where one of the step's outputs goes; ``store``: what store:// is;
+        ``runs``, ``namespace``: the backend of the step's runs, and where in a cluster they are.
+        """
         check_place(output, os.environ)
         site = site_of(os.environ, store=as_written(store) or None)
         start = str(Path(as_written(folder) or ".").expanduser().absolute())
         lasting = not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE"))
-        return cls(key_of(output), site, start, lasting)
+        return cls(key_of(output), site, start, lasting, as_written(runs), as_written(namespace))
 
     def uri(self, text: str) -> str:
         """The place that this names. Raises BadInput."""
@@ -94,15 +99,20 @@ class Place:
             )
 
     def backend(self) -> Backend:
-        """Where the step's runs live: in its own pod, or on this machine."""
+        """Where the step's runs live: on a cluster, in its own pod, or on this machine. Raises BadInput."""
         from allaboard.backends.local.backend import LocalBackend
 
+        name = self.runs or os.environ.get("ALLABOARD_BACKEND") or "local"
+        if name != "local":
+            return backend_of(name, site=self.site, namespace=self.namespace or None)
+        if self.namespace:
+            raise BadInput("namespace: it has a meaning with the backend kubernetes alone; leave it out")
         environ = dict(os.environ)
         if on_cluster() and "ALLABOARD_HOME" not in environ:
             # The user of a pod may have no home that can be written, and what is there ends with the pod
             # anyway.
             environ["ALLABOARD_HOME"] = str(Path(tempfile.gettempdir()) / f"allaboard-{os.getuid()}")
-        return backend_of(LocalBackend(environ, self.site))
+        return LocalBackend(environ, self.site)
 
 
 def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
@@ -117,10 +127,12 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
     view = StepView(backend, plan.run)
     attempts = (job.get("policy") or {}).get("attempts", 1)
     with Interrupts() as signals:
-        follower = Step(backend, plan, me(), lambda: view, signals)
+        follower = Step(backend, plan, owner_of(backend), lambda: view, signals)
+        # What rank 0 writes wakes nobody.
+        poll = min(backend.pace.poll, LOOK_EVERY)
         try:
             follower.begin()
-            outcome = follower.to_the_end(paced(backend, attempts=attempts))
+            outcome = follower.to_the_end(paced(backend, poll, attempts))
         except Left as left:
             raise SystemExit(left.code) from None
         assert follower.handle is not None
@@ -163,7 +175,7 @@ class StepView:
     """What the command line says where there is no terminal, with rank 0's own output between its lines."""
 
     def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plain = PlainView(News(backend, run), clock=clock)
+        self.plain = PlainView(news(backend, run), clock=clock)
         self.rank0 = Rank0(backend, run, clock)
         self.clock, self.spoke_at = clock, clock()
         self.known: object = None
@@ -207,20 +219,6 @@ def unread() -> Iterator[None]:
     """Lines that nobody reads any more are no error; `Step` notices that itself."""
     with suppress(BrokenPipeError):
         yield
-
-
-class News:
-    """What happened to a run so far, over all attempts that this step has seen."""
-
-    def __init__(self, backend: Backend, run: str) -> None:
-        self.backend, self.run = backend, run
-        self.by_attempt: dict[int, tuple[Event, ...]] = {}
-
-    def __call__(self) -> list[Event]:
-        with suppress(AllaboardError):
-            seen = self.backend.observe(self.run, evidence=True)
-            self.by_attempt[seen.attempt] = seen.events
-        return [event for attempt in sorted(self.by_attempt) for event in self.by_attempt[attempt]]
 
 
 class Rank0:
