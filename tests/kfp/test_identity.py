@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.errors import BadInput
-from allaboard_kfp.identity import check_place, key_of
+from allaboard_kfp.identity import DOWNWARD, check_place, key_of
 
 RUN = "0c1d2e3f-1111-2222-3333-444455556666"
 TASK = "ffff2e3f-1111-2222-3333-444455556666"
@@ -34,6 +34,34 @@ def test_every_try_of_a_step_and_every_output_of_it_have_the_same_key() -> None:
     assert key_of(f"{LOCAL}/train/report") == key_of(f"{LOCAL}/train/model")
     assert key_of(f"{LOCAL}/train/report") != key_of(f"{LOCAL}/train-2/report")
     assert key_of(f"{LOCAL}/train/report") != key_of(f"/other{LOCAL}/train/report")
+
+
+def test_a_pod_that_is_told_who_it_is_has_the_key_of_its_node_in_every_try() -> None:
+    told = {"KFP_POD_NAME": "p", "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(0)"}
+    again = {**told, "KFP_POD_NAME": "q", "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(2)"}
+    place = f"s3://b/v2/artifacts/retrain/{RUN}/train/{TASK}/report"
+    assert json.loads(key_of(place, told)) == ["kfp", RUN, "retrain-x7k.root.train.executor"]
+    assert key_of(place, again) == key_of(place.replace(TASK, RUN), told)
+    loop = {**told, "ARGO_NODE_NAME": "retrain-x7k.root.for-loop(1:b).train.executor(0)"}
+    assert key_of(place, loop) != key_of(place, told)
+    assert key_of(place, {**told, "ARGO_NODE_NAME": ""}) == key_of(place), "half of it is not enough"
+    assert key_of(place, {n: v for n, v in told.items() if n != "KFP_POD_NAME"}) == key_of(place)
+
+
+def test_a_task_of_a_pipeline_asks_for_it_by_the_downward_api(tmp_path: Path) -> None:
+    import yaml
+    from kfp import compiler, dsl
+
+    from allaboard_kfp import identified, train
+
+    @dsl.pipeline(name="p")
+    def pipeline():  # type: ignore[no-untyped-def]  # kfp reads annotations, and none says: no output
+        identified(train(job={"name": "a"}))
+
+    compiler.Compiler().compile(pipeline, str(tmp_path / "p.yaml"))
+    platform = list(yaml.safe_load_all((tmp_path / "p.yaml").read_text()))[1]
+    (executor,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    assert executor["fieldPathAsEnv"] == [{"name": n, "fieldPath": p} for n, p in DOWNWARD.items()]
 
 
 def test_a_garbled_pipeline_root_is_refused() -> None:

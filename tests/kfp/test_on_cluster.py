@@ -1,0 +1,192 @@
+"""Steps whose members are pods of their own, on a cluster in memory: which backend is meant, whose the run
+is, and what becomes of it when the step's pod is told to end, or goes without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kfp import dsl
+
+from allaboard import running
+from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.errors import BadInput
+from allaboard.facts import of_place
+from allaboard.observation import Owner
+from allaboard.status import state_of
+from allaboard.testing.cluster import FakeCluster, FakeHub
+from allaboard_kfp import evaluate, step, train
+from allaboard_kfp.step import Place
+from tests.kfp.conftest import Artifacts
+
+Of = Callable[..., Artifacts]
+JOB = {"name": "quick", "command": ["python", "quick.py"], "workers": 2, "policy": {"restart": "never"}}
+RUN = "0c1d2e3f-1111-2222-3333-444455556666"
+
+
+@pytest.fixture
+def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """A cluster in memory, and a pod of a pipeline on it."""
+    found = FakeCluster()
+
+    def backend_of(name: Any, *, site: Any, namespace: str | None) -> Any:
+        assert name == "kubernetes"
+        facts = of_place(os.environ, namespace or "default")
+        return found.backend(site=site, environ=dict(os.environ), facts=facts)
+
+    monkeypatch.setattr(step, "backend_of", backend_of)
+    for name, value in {
+        "ALLABOARD_BACKEND": "kubernetes", "ALLABOARD_IMAGE": "lab/train:1",
+        "ALLABOARD_STORE": "s3://bucket/team", "KFP_POD_NAME": "retrain-1", "KFP_POD_UID": "pod-1",
+        "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain.train(0)",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def trained(of: Of, **more: Any) -> tuple[Any, dict[str, Any]]:
+    place = of("train")
+    outputs = {"model": place[dsl.Model], "metrics": place[dsl.Metrics], "report": place[dsl.HTML]}
+    return train.python_func(job=JOB, **more, **outputs), outputs
+
+
+def record(cluster: FakeCluster) -> Any:
+    (body,) = [c for c in cluster.all(CONFIGMAPS) if records.RECORD in c["metadata"].get("labels", {})]
+    return records.parse(body).record
+
+
+def test_members_are_pods_of_their_own_and_the_result_is_handed_over(
+    cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.operator.trains_for = 30
+    made, _ = trained(artifacts)
+    assert made.run == record(cluster).run
+    assert json.loads(record(cluster).key) == ["kfp", RUN, "retrain.train"]
+    assert record(cluster).owner == Owner("kfp:pod-1", "worker", "orchestrated")
+    assert record(cluster).outcome.state == "succeeded" and record(cluster).handed_over
+    assert f"{made.run} is on its way" in capsys.readouterr().out
+
+
+def test_what_rank_0_writes_is_in_the_log_of_the_step(
+    cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 30
+    wait = FakeHub.wait
+
+    def talk(hub: FakeHub, seconds: float) -> bool:
+        for pod in cluster.all(PODS):
+            if (pod.get("status") or {}).get("phase") == "Running":
+                cluster.say(pod["metadata"]["name"], f"{pod['metadata']['name']} at {cluster.now}")
+        return wait(hub, seconds)
+
+    monkeypatch.setattr(FakeHub, "wait", talk)
+    trained(artifacts)
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if "-master-0 at" in line]
+    assert len(lines) > 10 and len(lines) == len(set(lines)) and "-worker-0 at" not in said
+
+
+def test_a_failed_training_fails_the_step_with_its_exit_code(
+    cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = FakeHub.wait
+
+    def end(hub: FakeHub, seconds: float) -> bool:
+        cluster.end_members(record(cluster).run, 7)
+        return wait(hub, seconds)
+
+    monkeypatch.setattr(FakeHub, "wait", end)
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts)
+    assert ended.value.code == 1 and record(cluster).outcome.state == "failed"
+
+
+def test_a_pod_that_is_told_to_end_stops_the_run(
+    cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = FakeHub.wait
+
+    def interrupt(hub: FakeHub, seconds: float) -> bool:
+        if record(cluster).stop is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return wait(hub, seconds)
+
+    monkeypatch.setattr(FakeHub, "wait", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts)
+    assert ended.value.code == 3
+    assert record(cluster).outcome.state == "stopped" and "SIGTERM" in record(cluster).stop.reason
+    cluster.tick(60)
+    assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
+
+
+def test_the_next_pod_adopts_what_the_one_before_has_started(
+    cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Evicted(BaseException):
+        pass
+
+    def evict(hub: FakeHub, seconds: float) -> bool:
+        raise Evicted
+
+    with monkeypatch.context() as first:
+        first.setattr(FakeHub, "wait", evict)
+        with pytest.raises(Evicted):
+            trained(artifacts)
+    uid = record(cluster).uid
+    cluster.operator.trains_for = 30
+    monkeypatch.setenv("KFP_POD_UID", "pod-2")
+    monkeypatch.setenv("ARGO_NODE_NAME", "retrain.train(1)")
+    made, _ = trained(artifacts)
+    assert (made.run, record(cluster).uid, record(cluster).attempt) == (record(cluster).run, uid, 1)
+    assert record(cluster).owner.id == "kfp:pod-2" and len(cluster.all(PYTORCHJOBS)) == 1
+
+
+def test_an_evaluation_is_pods_of_its_own_too(
+    cluster: FakeCluster, artifacts: Of, here: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says no metrics, as nothing runs in these pods; but it has run."""
+    from allaboard.checkpoints import Manifest, save
+    from allaboard.storage import open_store
+
+    save(open_store(here.store), Manifest(step=5), {"state": b"five"})
+    cluster.operator.trains_for = 5
+    place = artifacts("evaluate")
+    with pytest.raises(SystemExit) as ended:
+        evaluate.python_func(
+            job=JOB, checkpoint=str(here.store / "step-000000000005"),
+            metrics=place[dsl.Metrics], report=place[dsl.HTML],
+        )  # fmt: skip
+    assert ended.value.code == 2 and "told no metrics" in capsys.readouterr().err
+    assert state_of(cluster.backend().observe(record(cluster).run)).value == "succeeded"
+
+
+def test_which_backend_is_meant(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, Any]] = []
+
+    def backend_of(name: Any, *, site: Any, namespace: str | None) -> Any:
+        asked.append((name, namespace))
+
+    monkeypatch.setattr(step, "backend_of", backend_of)
+    out = str(here.out / "train" / "report")
+    assert Place.of(out, "").backend().name == "local"
+    Place.of(out, "", "", "kubernetes", "team").backend()
+    monkeypatch.setenv("ALLABOARD_BACKEND", "kubernetes")
+    Place.of(out, "").backend()
+    assert asked == [("kubernetes", "team"), ("kubernetes", None)]
+    assert Place.of(out, "", "", "local").backend().name == "local"
+    with pytest.raises(BadInput, match="backend kubernetes alone"):
+        Place.of(out, "", "", "local", "team").backend()
+
+
+def test_a_backend_that_nobody_knows_is_said(here: Any, artifacts: Of, capsys: Any) -> None:
+    assert running.backend_of  # the real one says it
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts, backend="kubernets")
+    assert ended.value.code == 2 and "did you mean 'kubernetes'" in capsys.readouterr().err
