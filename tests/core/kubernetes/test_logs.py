@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +21,8 @@ from allaboard.backends.kubernetes.lines import SECOND
 from allaboard.backends.kubernetes.logs import Looked, afollow, aread, follow, read
 from allaboard.backends.kubernetes.tries import tries
 from allaboard.errors import BackendUnreachable
-from tests.core.kubernetes.kubelet import NOON, AsyncFakeLogs, FakeLogs, Node, until
+from allaboard.units import from_rfc3339
+from tests.core.kubernetes.kubelet import NOON, AsyncFakeLogs, FakeLogs, Node, until, written
 
 ALL = Selection()
 
@@ -372,6 +375,33 @@ def test_a_large_log_passes_in_bounded_requests(node: Node, monkeypatch: pytest.
     assert [line.time for line in lines] == sorted(line.time or 0 for line in lines)
     assert {asked["limit_bytes"] for asked in node.asked} >= {266, 532}
     assert once(node, cursor=cursor)[0] == []
+
+
+def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LARGEST", 32 << 10)
+    monkeypatch.setattr(logs, "SMALLEST", 32 << 10)
+    for n in range(2):
+        node.pod(f"worker-{n}", n).ends()
+    body = b"".join(written(NOON + n * SECOND // 100, f"step {n:06d} " + "x" * 60) for n in range(10_000))
+    size = len(body) // 10_000
+
+    class Large:
+        """Serves a log of 1 MB, 100 lines of equal length a second, without making anything new of it."""
+
+        def log(self, pod: str, namespace: str | None = None, **options: Any) -> Any:
+            since = from_rfc3339(options["since"])
+            begin = 0 if since is None else (int(since) - NOON // SECOND) * 100 * size
+            return contextlib.nullcontext([body[begin : begin + options["limit_bytes"]]])
+
+    api: Any = Large()
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in read(api, None, tries(node.pods(), node.seats()), ALL))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 2 * 10_000 + 1
+    assert peak < 2e6, f"{peak / 1e6:.1f} MB for two logs of 1 MB, which as lines would be 15"
 
 
 def test_an_unfinished_line_is_left_until_it_is_whole(node: Node) -> None:

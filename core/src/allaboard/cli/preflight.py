@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from allaboard.cli.place import (
-    backend_option,
-    cluster_options,
-    is_cluster,
-    json_option,
-    local,
-    site,
-    site_options,
-)
+from allaboard.cli.place import Place, json_option, local, place_options, site, site_options
 from allaboard.cli.saying import Ink, colours, say, show
 from allaboard.errors import BadInput
 
@@ -41,29 +33,25 @@ would stop the job.
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
 @click.option("--key", default="preflight", metavar="K", help="The identity of the run that is tried.")
-@backend_option
-@cluster_options
+@place_options
 @site_options
 @json_option
 def preflight(
     job: str,
     key: str,
-    backend: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    namespace: str | None,
     store: str | None,
     mounts: Sequence[str],
     fit: str | None,
     as_json: bool,
+    at: Place,
 ) -> int:
     """Check that a job can run where it is to run, and say what to do where it cannot."""
     from allaboard.backends.base import Plan
     from allaboard.running import read_job
 
     plan = Plan(read_job(job), key)
-    if is_cluster(backend, kubeconfig, context, namespace):
-        where, checks = _on_cluster(plan, kubeconfig, context, namespace, store)
+    if at.is_cluster:
+        where, checks = _on_cluster(plan, at, store)
     else:
         where, checks = "this machine", _here(plan, store, mounts, fit)
     if as_json:
@@ -74,9 +62,7 @@ def preflight(
     return 2 if any(check.stops for check in checks) else 0
 
 
-def _on_cluster(
-    plan: Plan, kubeconfig: str | None, context: str | None, namespace: str | None, store: str | None
-) -> tuple[str, list[Check]]:
+def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
     from allaboard.backends.kubernetes.access import Access
     from allaboard.backends.kubernetes.placing import ready
     from allaboard.backends.kubernetes.preflight import preflight
@@ -86,7 +72,7 @@ def _on_cluster(
     from allaboard.facts import of_place
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
-    with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
+    with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
         found = drive(survey(api.server, api.namespace), api)
         where = f"namespace {api.namespace} of {api.server} (Kubernetes {found.version})"
         try:
