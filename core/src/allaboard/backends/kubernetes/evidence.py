@@ -45,11 +45,19 @@ AT_A_TIME = 8
 """Requests for one look at rank 0's log; what is left is read at the next."""
 
 
+_NOTHING: frozenset[str] = frozenset()
+
+
 class Witness:
     """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
     with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``now`` is
     any clock that does not go back.
     """
+
+    __slots__ = (
+        "_book", "_kept", "_peers_at", "_progress_at", "_read", "_reading",
+        "chance", "progress_every", "report",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,20 +65,34 @@ class Witness:
         progress_every: float = PROGRESS_EVERY,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.kept = kept if kept is not None else Kept()
         self.progress_every, self.chance = progress_every, chance
         self.report: Told | None = Told() if progress_every > 0 else None
-        self.book = Book(kept=self.kept)
-        self._read: set[str] = set()
+        # Made when something is read: of most runs of a busy process nothing ever is.
+        self._kept, self._book = kept, None if kept is None else Book(kept=kept)
+        self._read = _NOTHING
         self._peers_at: float | None = None
         self._progress_at = 0.0
         self._reading = False
+
+    @property
+    def kept(self) -> Kept:
+        if self._kept is None:
+            self._kept = Kept()
+        return self._kept
+
+    @property
+    def book(self) -> Book:
+        if self._book is None:
+            self._book = Book(kept=self.kept)
+        return self._book
 
     def tails(self) -> dict[str, str]:
         """The end of what each member wrote that was read. Where a member has been started again since it
         failed, both tries.
         """
-        members = {kept.one.member for kept in self.kept.tries()}
+        if self._kept is None:
+            return {}
+        members = {kept.one.member for kept in self._kept.tries()}
         return {member: text for member in sorted(members) if (text := self._tail(member))}
 
     def _tail(self, member: str) -> str:
@@ -100,7 +122,9 @@ class Witness:
         return [Fetch(one, tail=TAILS[0]) for one in chosen]
 
     def _has(self, one: Try) -> bool:
-        return any(kept.one.id == one.id and kept.whole for kept in self.kept.tries())
+        return self._kept is not None and any(
+            kept.one.id == one.id and kept.whole for kept in self.kept.tries()
+        )
 
     def _beside(self, victims: Sequence[Try], found: Sequence[Try]) -> list[Try]:
         """Rank 0 and two peers, each with its last two tries."""

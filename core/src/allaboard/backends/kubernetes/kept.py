@@ -1,8 +1,11 @@
-"""What a follower has read, kept for when its pod is gone: the end of every try, bounded."""
+"""What followers have read, kept for when its pods are gone: the end of every try, bounded for each and for
+all that this process follows.
+"""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -12,8 +15,10 @@ from allaboard.backends.kubernetes.tries import Try
 
 EACH = 64 << 10
 """Bytes that are kept of one try: its end."""
-MOST = 32 << 20
-"""Bytes in all; the tries that were read longest ago go first."""
+TOGETHER = 64 << 20
+"""Bytes of memory for all tries of all runs; those that were read longest ago go first."""
+_OF_A_LINE = 200
+"""Bytes that a line takes beside its text."""
 
 
 @dataclass(slots=True)
@@ -26,37 +31,71 @@ class KeptTry:
     cut: bool = False
     whole: bool = False
 
+    @property
+    def weight(self) -> int:
+        return self.size + _OF_A_LINE * (len(self.lines) + 3)
+
+
+class Shelf:
+    """Room for the tries of many runs. Several threads may use it."""
+
+    def __init__(self, most: int = TOGETHER) -> None:
+        self.most = most
+        self.lock = threading.RLock()
+        self.weight = 0
+        self._order: OrderedDict[tuple[int, str], dict[str, KeptTry]] = OrderedDict()
+
+    def changed(self, owner: int, tries: dict[str, KeptTry], id: str, before: int) -> None:
+        """A try of this owner weighed ``before`` and has changed; others may have to go for it."""
+        self.weight += tries[id].weight - before
+        self._order[owner, id] = tries
+        self._order.move_to_end((owner, id))
+        while self.weight > self.most and len(self._order) > 1:
+            (_, gone), theirs = self._order.popitem(last=False)
+            self.weight -= theirs.pop(gone).weight
+
+    def left(self, owner: int, tries: dict[str, KeptTry]) -> None:
+        """This owner is no more."""
+        with self.lock:
+            for id, kept in tries.items():
+                if self._order.pop((owner, id), None) is not None:
+                    self.weight -= kept.weight
+
+
+SHELF = Shelf()
+
 
 class Kept:
-    """One for each run that is followed; several threads may use it."""
+    """What was read of one attempt of one run."""
 
-    def __init__(self, each: int = EACH, most: int = MOST) -> None:
-        self.each, self.most = each, most
-        self._size = 0
-        self._tries: OrderedDict[str, KeptTry] = OrderedDict()
-        self._lock = threading.Lock()
+    __slots__ = ("__weakref__", "_is_known", "_shelf", "_tries", "each")
+
+    def __init__(self, each: int = EACH, shelf: Shelf = SHELF) -> None:
+        self.each, self._shelf = each, shelf
+        self._tries: dict[str, KeptTry] = {}
+        self._is_known = False
 
     def add(self, one: Try, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False) -> None:
-        """More lines, in order; those that are there already are passed over. ``cut``: lines before them were
-        not read; ``whole``: it ends with them.
+        """More lines, in order; those that are there already are passed over. ``cut``: lines before them
+        were not read; ``whole``: it ends with them.
         """
-        with self._lock:
+        with self._shelf.lock:
+            if not self._is_known:
+                self._is_known = True
+                weakref.finalize(self, self._shelf.left, id(self), self._tries).atexit = False
             found = self._tries.get(one.id)
+            before = 0 if found is None else found.weight
             if found is None:
                 found = self._tries[one.id] = KeptTry(one, cut=cut)
-            self._tries.move_to_end(one.id)
             found.whole = found.whole or whole
             for line in lines:
                 if cut and found.lines and line.at > found.lines[-1].at:
                     # Between what was kept and this end of the log there may be lines that nobody read.
-                    self._grow(found, -found.size)
                     found.lines.clear()
-                    found.cut = True
+                    found.size, found.cut = 0, True
                 cut = False
                 self._append(found, line)
-            while self._size > self.most and len(self._tries) > 1:
-                _, gone = self._tries.popitem(last=False)
-                self._size -= gone.size
+            self._shelf.changed(id(self), self._tries, one.id, before)
 
     def _append(self, found: KeptTry, line: Stamped) -> None:
         lines = found.lines
@@ -64,24 +103,13 @@ class Kept:
             return
         if lines and line.at <= lines[-1].at and any((k.at, k.text) == line[:2] for k in lines):
             return
-        found.lines.append(Stamped(line.at, line.text))
-        self._grow(found, len(line.text) + 1)
-        while found.size > self.each and len(found.lines) > 1:
-            self._grow(found, -len(found.lines.popleft().text) - 1)
+        lines.append(Stamped(line.at, line.text))
+        found.size += len(line.text) + 1
+        while found.size > self.each and len(lines) > 1:
+            found.size -= len(lines.popleft().text) + 1
             found.cut = True
 
-    def _grow(self, found: KeptTry, size: int) -> None:
-        found.size += size
-        self._size += size
-
     def tries(self) -> list[KeptTry]:
-        """All of them as they are now, in the order in which they were read last."""
-        with self._lock:
+        """All of them as they are now, each new one behind those before it."""
+        with self._shelf.lock:
             return [replace(kept, lines=kept.lines.copy()) for kept in self._tries.values()]
-
-    def tail(self, member: str, *, before: bool = False) -> str:
-        """The end of what a member's training container wrote in its last try, or in the one ``before``."""
-        tries = [t for t in self.tries() if t.one.member == member and not t.one.init and t.lines]
-        tries.sort(key=lambda t: (t.one.begun or 0.0, t.one.restart))
-        wanted = tries[:-1] if before else tries
-        return "\n".join(line.text for line in wanted[-1].lines) if wanted else ""

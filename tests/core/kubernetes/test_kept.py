@@ -1,0 +1,74 @@
+"""What followers keep of the logs they read is bounded: for each try, and for the whole process."""
+
+from __future__ import annotations
+
+import gc
+
+from allaboard.backends.kubernetes.kept import Kept, Shelf
+from allaboard.backends.kubernetes.lines import SECOND, Stamped
+from allaboard.backends.kubernetes.tries import Try
+
+
+def a_try(id: str, member: str = "worker-0") -> Try:
+    return Try(id, member, "uid", "pytorch", False, member, 0, 0, False, False, True)
+
+
+def lines(first: int, count: int, text: str = "line") -> list[Stamped]:
+    return [Stamped((first + n) * SECOND, f"{text} {first + n}") for n in range(count)]
+
+
+def texts(kept: Kept) -> list[str]:
+    return [line.text for one in kept.tries() for line in one.lines]
+
+
+def test_of_each_try_the_end_is_kept() -> None:
+    kept = Kept(each=30)
+    kept.add(a_try("a"), lines(0, 10))
+    [one] = kept.tries()
+    assert texts(kept) == ["line 6", "line 7", "line 8", "line 9"] and one.cut
+    assert sum(len(line.text) + 1 for line in one.lines) <= 30
+
+
+def test_lines_that_are_there_are_passed_over() -> None:
+    kept = Kept()
+    kept.add(a_try("a"), lines(0, 4))
+    kept.add(a_try("a"), lines(2, 4))
+    assert texts(kept) == [f"line {n}" for n in range(6)]
+
+
+def test_an_end_that_does_not_join_what_was_kept_takes_its_place() -> None:
+    kept = Kept()
+    kept.add(a_try("a"), lines(0, 4))
+    kept.add(a_try("a"), lines(100, 2), cut=True, whole=True)
+    [one] = kept.tries()
+    assert texts(kept) == ["line 100", "line 101"] and one.cut and one.whole
+
+
+def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:
+    shelf = Shelf(most=5000)
+    runs = [Kept(shelf=shelf) for _ in range(10)]
+    for n, kept in enumerate(runs):
+        kept.add(a_try(f"c{n}"), lines(0, 2))
+        runs[0].add(a_try("c0"), lines(2 + n, 1))
+    assert shelf.weight <= 5000
+    assert texts(runs[0]) != [] and texts(runs[9]) != [] and texts(runs[1]) == []
+
+
+def test_who_is_gone_takes_no_room() -> None:
+    shelf = Shelf()
+    kept = Kept(shelf=shelf)
+    kept.add(a_try("a"), lines(0, 100))
+    kept.add(a_try("b"), lines(0, 100))
+    assert shelf.weight > 0
+    del kept
+    gc.collect()
+    assert shelf.weight == 0
+
+
+def test_a_try_without_a_line_weighs_the_same_when_it_grows() -> None:
+    shelf = Shelf()
+    kept = Kept(shelf=shelf)
+    kept.add(a_try("a"), [])
+    kept.add(a_try("a"), lines(0, 1))
+    kept.add(a_try("a"), lines(1, 1), whole=True)
+    assert shelf.weight == kept.tries()[0].weight
