@@ -307,6 +307,16 @@ def test_all_triggers_of_a_triggerer_follow_by_one_lease(live: OnCluster) -> Non
         run.wait_task("success")
 
 
+def test_a_sensor_in_another_dag_is_told_when_the_training_is_over(live: OnCluster) -> None:
+    run = live.start("held")
+    run.wait_watched()
+    waiting: Any = live.start("waits", run=run.record().run)
+    until("the sensor is deferred", lambda: tasks(waiting).get("wait") == "deferred")
+    run.finish()
+    until("the sensor succeeded", lambda: tasks(waiting)["wait"] == "success")
+    run.wait_task("success")
+
+
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(live: OnCluster, plane: ControlPlane) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -320,13 +330,3 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(live: OnCluster, pl
         plane.launch("kube-apiserver")
     run.wait_task("success")
     assert run.record().uid == uid and run.record().stop is None and run.record().attempt == 1
-
-
-def test_a_sensor_in_another_dag_is_told_when_the_training_is_over(live: OnCluster) -> None:
-    run = live.start("held")
-    run.wait_watched()
-    waiting: Any = live.start("waits", run=run.record().run)
-    until("the sensor is deferred", lambda: tasks(waiting).get("wait") == "deferred")
-    run.finish()
-    until("the sensor succeeded", lambda: tasks(waiting)["wait"] == "success")
-    run.wait_task("success")
