@@ -170,6 +170,7 @@ def test_a_gang_scheduler_that_was_seen_at_work() -> None:
     pod = {
         "metadata": {"name": "p", "labels": {"scheduling.x-k8s.io/pod-group": "g"}},
         "spec": {"schedulerName": "my-scheduler", "nodeName": "n1"},
+        "status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": ago(60)}]},
     }
     check = Cluster(objects={"pods": [pod]}).says("gang")
     assert check.ok is True and "my-scheduler" in check.summary

@@ -95,11 +95,8 @@ def test_who_may_not_create_does_not_try() -> None:
 def test_a_lease_that_is_renewed_is_a_sign() -> None:
     def with_lease(age: float) -> Survey:
         lease = {"metadata": {"name": "l"}, "spec": {"renewTime": ago(age), "leaseDurationSeconds": 15}}
-        return look(
-            Answers(
-                ["jobset.x-k8s.io/v1alpha2/JobSet"], {"jobset-system/leases.coordination.k8s.io": [lease]}
-            )
-        )
+        objects = {"jobset-system/leases.coordination.k8s.io": [lease]}
+        return look(Answers(["jobset.x-k8s.io/v1alpha2/JobSet"], objects, [("create", "jobsets")]))
 
     assert with_lease(5).part("jobset").alive is True
     assert with_lease(300).part("jobset").alive is False
@@ -147,10 +144,13 @@ def test_a_job_of_another_manager_says_nothing() -> None:
 # --- gangs
 
 
-def a_pod(scheduler: str, node: str | None = "n1", labels: Json | None = None) -> Json:
+def a_pod(scheduler: str, node: str | None = "n1", labels: Json | None = None, age: float = 60) -> Json:
     return {
         "metadata": {"name": "p", "labels": labels or {}},
         "spec": {"schedulerName": scheduler, **({"nodeName": node} if node else {})},
+        "status": {
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": ago(age)}]
+        },
     }
 
 
@@ -158,6 +158,13 @@ def test_coscheduling_is_at_work_where_it_has_placed_a_member() -> None:
     pod = a_pod("my-scheduler", labels={"scheduling.x-k8s.io/pod-group": "g"})
     found = look(Answers([COSCHEDULING], {"pods": [pod]}))
     assert found.part("coscheduling").alive is True
+    assert found.schedulers == {"coscheduling": "my-scheduler"}
+
+
+def test_what_it_did_long_ago_tells_its_name_alone() -> None:
+    pod = a_pod("my-scheduler", labels={"scheduling.x-k8s.io/pod-group": "g"}, age=86400)
+    found = look(Answers([COSCHEDULING], {"pods": [pod]}))
+    assert found.part("coscheduling").alive is None
     assert found.schedulers == {"coscheduling": "my-scheduler"}
 
 

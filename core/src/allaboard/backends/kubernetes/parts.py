@@ -63,6 +63,11 @@ _WRONG_PYTORCHJOB = _job(
         }
     },
 )
+# And a JobSet whose success depends on a job that it does not have.
+_WRONG_JOBSET = _job(
+    JOBSETS,
+    {"replicatedJobs": [], "successPolicy": {"operator": "All", "targetReplicatedJobs": ["not-there"]}},
+)
 _WRONG_TRAINJOB = _job(TRAINJOBS, {"runtimeRef": {"name": "allaboard-probe-is-not-there"}})
 
 PARTS: tuple[Part, ...] = (
@@ -99,6 +104,7 @@ PARTS: tuple[Part, ...] = (
             "kubectl apply --server-side -f "
             "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
         ),
+        probe=_WRONG_JOBSET,
     ),
     Part(
         "mpi-operator",

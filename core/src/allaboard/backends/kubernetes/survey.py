@@ -163,7 +163,7 @@ def survey(server: str, namespace: str) -> Talk[Survey]:
         kinds=kinds,
         parts=tuple(parts),
         operator_gang=gang_of_operator(kinds, jobs, groups, now),
-        schedulers=schedulers,
+        schedulers={gang: found.name for gang, found in schedulers.items()},
         nodes=nodes,
     )
 
@@ -344,15 +344,15 @@ def _in_namespace(
     part: Part,
     jobs: Sequence[Json] | None,
     groups: Mapping[Resource, Sequence[Json] | None],
-    schedulers: Mapping[str, str],
+    schedulers: Mapping[str, Scheduler],
     now: float,
 ) -> list[Sign]:
     """What it has done here lately."""
     match part.id:
         case "training-operator":
             return [*_of_jobs(jobs or (), now)]
-        case "coscheduling" if name := schedulers.get("coscheduling"):
-            return [Sign(True, f"{name} schedules gangs of this namespace")]
+        case "coscheduling" if found := schedulers.get("coscheduling"):
+            return [found.sign("coscheduling", now)]
         case "workload":
             acted = [g for g in groups.get(PODGROUPS) or () if (g.get("status") or {}).get("conditions")]
             return [
@@ -391,23 +391,51 @@ def _written(job: Json) -> Iterator[float]:
             yield at
 
 
-def schedulers_of(pods: Iterable[Json], events: Iterable[Json] = ()) -> dict[str, str]:
-    """Gang scheduler -> the schedulerName under which it has placed members here, or said why it does not."""
-    found: dict[str, str] = {}
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """The schedulerName under which a gang scheduler has acted here, and when it last did."""
+
+    name: str
+    at: float | None
+
+    def sign(self, gang: str, now: float) -> Sign:
+        if self.at is None or now - self.at > RECENT:
+            return Sign(None, f"{self.name} has placed members of gangs here, not lately")
+        return Sign(True, f"{self.name} acted on a gang here {show_seconds(max(0.0, now - self.at))} ago")
+
+
+def schedulers_of(pods: Iterable[Json], events: Iterable[Json] = ()) -> dict[str, Scheduler]:
+    """Gang scheduler -> what was seen of it: members that it placed, or of which it said why it does not."""
+    found: list[tuple[str, Scheduler]] = []
     for event in events:
         name = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
         message = str(event.get("message") or event.get("note") or "")
         if event.get("reason") == "FailedScheduling" and _SAYS_COSCHEDULING.search(message) and name:
-            found["coscheduling"] = name
+            found.append(("coscheduling", Scheduler(name, _time_of(event))))
     for pod in pods:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         name = spec.get("schedulerName")
         if name and name != "default-scheduler" and spec.get("nodeName"):
             if "scheduling.x-k8s.io/pod-group" in (metadata.get("labels") or {}):
-                found["coscheduling"] = name
+                found.append(("coscheduling", Scheduler(name, _placed(pod))))
             if "scheduling.k8s.io/group-name" in (metadata.get("annotations") or {}):
-                found["volcano"] = name
-    return found
+                found.append(("volcano", Scheduler(name, _placed(pod))))
+    return dict(sorted(found, key=lambda item: item[1].at or 0.0))
+
+
+def _placed(pod: Json) -> float | None:
+    """When it got its node."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return from_rfc3339(condition.get("lastTransitionTime"))
+    return None
+
+
+def _time_of(event: Json) -> float | None:
+    """Events of newer recorders have no lastTimestamp."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("eventTime"), event.get("lastTimestamp"))
+    return max((at for text in times if (at := from_rfc3339(text)) is not None), default=None)
 
 
 def gang_of_operator(
