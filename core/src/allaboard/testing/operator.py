@@ -106,7 +106,9 @@ class FakeOperator:
         name = pod["spec"]["containers"][0]["name"]
         restarts = (before.get("containerStatuses") or [{}])[0].get("restartCount", 0)
         running = {"running": {"startedAt": now}}
-        state = running if exit_code is None else {"terminated": self._terminated(exit_code)}
+        container = f"fake://{pod['metadata']['uid']}/{restarts}"
+        ended = {"containerID": container, **self._terminated(exit_code or 0)}
+        state = running if exit_code is None else {"terminated": ended}
         pod["spec"]["nodeName"] = "node-1"
         pod["status"] = {
             "phase": phase,
@@ -119,7 +121,7 @@ class FakeOperator:
             "containerStatuses": [
                 {
                     "name": name,
-                    "containerID": f"fake://{pod['metadata']['uid']}/{restarts}",
+                    "containerID": container,
                     "image": pod["spec"]["containers"][0].get("image", ""),
                     "imageID": "",
                     "ready": ready,
