@@ -359,6 +359,8 @@ class FaultProxy:
         try:
             while await self._request(reader, writer, server):
                 pass
+        except asyncio.CancelledError:
+            pass  # the proxy ends; Python 3.11 would print a traceback for every connection
         except (OSError, EOFError, ssl.SSLError, ValueError, TimeoutError):
             _reset(writer)
         finally:
@@ -372,9 +374,10 @@ class FaultProxy:
     ) -> bool:
         """One request and its answer; whether another may follow."""
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            head = server.pushed + await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
             return False
+        server.pushed = b""
         line, headers = _parse(head)
         method, path, _ = line.split(" ")
         body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -452,7 +455,7 @@ class FaultProxy:
             await self._tunnel(answer, reader, writer, server)
             return False
         if streaming and answer.status == 200:
-            return await self._stream(answer, fault, reader, writer)
+            return await self._stream(answer, fault, reader, writer, server)
         await self._through(answer, writer)
         return True
 
@@ -474,6 +477,7 @@ class FaultProxy:
         fault: Fault | None,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        server: Connection,
     ) -> bool:
         """A watch or a followed log: until either side ends it, or the fault does."""
         end = fault.seconds if isinstance(fault, Cut) else None
@@ -508,6 +512,9 @@ class FaultProxy:
                     return await self._end(fault, writer)
         finally:
             hung_up.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                # What it saw was no end, but the beginning of the next request.
+                server.pushed = await hung_up
 
     async def _end(self, fault: Fault | None, writer: asyncio.StreamWriter) -> bool:
         if isinstance(fault, Cut) and fault.clean:
@@ -556,10 +563,14 @@ class FaultProxy:
         await self._answer(writer, 200, event)
 
     async def _own(self, path: str, writer: asyncio.StreamWriter) -> None:
-        """``/-/counts``, ``/-/reset``, ``/-/cut``: for another process."""
+        """``/-/counts``, ``/-/reset``, ``/-/cut``, ``/-/too-old`` (for the next two watches): for another
+        process.
+        """
         if path == "/-/reset":
             self.counts = Counts(open=self.counts.open)
             self.asked.clear()
+        elif path == "/-/too-old":
+            self.on(TooOld(), verb="watch", times=2)
         elif path == "/-/cut":
             self._reset_all(but=writer)
         counts = {name: getattr(self.counts, name) for name in Counts.__slots__}
@@ -641,6 +652,7 @@ class Connection:
     upstream: Upstream
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
+    pushed: bytes = b""  # of the client's next request
 
     async def send(self, head: bytes, body: bytes) -> Answer:
         if self.reader is None or self.reader.at_eof():

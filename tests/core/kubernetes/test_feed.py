@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.errors import Forbidden, Gone
+from allaboard.backends.kubernetes.errors import Forbidden, Gone, Silent
 from allaboard.backends.kubernetes.feed import AGAIN, POLL, SILENT, Allowance, Feed, List, Rest, Watch
 from allaboard.errors import BackendUnreachable
 
@@ -20,6 +20,9 @@ class Someone:
 
     def wake(self) -> None:
         self.woken += 1
+
+    def alarm(self, pod: str) -> None:
+        return None
 
     def taken(self) -> int:
         taken, self.woken = self.woken, 0
@@ -214,12 +217,21 @@ def test_watches_that_bring_nothing_give_way_to_lists() -> None:
         steps.append(type(step))
         if isinstance(step, Watch):
             now += 56.0
-            feed.ended(BackendUnreachable("was silent for 56 s"), now)
+            feed.ended(Silent("was silent for 56 s"), now)
         elif isinstance(step, List):
             feed.listed([a_row("a-1", f"State {len(steps)}")], "100")
     assert steps == [Watch, Rest, List] * 3 + [Rest, List] * 3
     assert one.woken == 6
     assert feed.next(now + AGAIN + 1) == Watch("100")
+
+
+def test_idle_watches_that_a_load_balancer_cuts_are_watches_all_the_same() -> None:
+    feed, _ = a_feed("a-1", rows=[a_row("a-1")])
+    for n in range(50):
+        while isinstance(step := feed.next(30.0 * n), Rest):
+            pass
+        assert step == Watch("100")
+        feed.ended(BackendUnreachable("cut the connection"), 30.0 * (n + 1))
 
 
 def test_after_a_server_was_away_it_is_watched_again_at_once() -> None:

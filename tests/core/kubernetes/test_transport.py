@@ -18,6 +18,7 @@ from allaboard.backends.kubernetes.errors import (
     Gone,
     Invalid,
     Missing,
+    Silent,
     Unauthorized,
 )
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, NODES, PODS, PYTORCHJOBS
@@ -439,7 +440,7 @@ def test_a_watch_that_falls_silent_is_lost(
     monkeypatch.setattr("allaboard.backends.kubernetes.transport.WATCH_GRACE", 0.2)
     server.answers(streams(event("ADDED", pod("a")), 4, end="silent"))
     began = time.monotonic()
-    with pytest.raises(BackendUnreachable, match="was silent for 1 s"):
+    with pytest.raises(Silent, match="was silent for 1 s"):
         list(client(server).watch(PODS, resource_version="5", timeout=1))
     assert time.monotonic() - began < 3
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allaboard.errors import AllaboardError, SiteError
+from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
 from allaboard.errors import Conflict as Lost
 
 
@@ -87,6 +87,10 @@ class Unauthorized(ApiError, SiteError):
     """401, also with fresh credentials."""
 
     code = "unauthorized"
+
+
+class Silent(BackendUnreachable):
+    """A stream that was open brought nothing, not even its end, for longer than it may."""
 
 
 class Gone(ApiError):

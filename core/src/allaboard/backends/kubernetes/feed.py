@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from allaboard.backends.kubernetes.errors import Forbidden, Gone
+from allaboard.backends.kubernetes.errors import Forbidden, Gone, Silent
 from allaboard.backends.kubernetes.wire import Json, version_of
 from allaboard.errors import AllaboardError, BackendUnreachable
 
@@ -35,12 +35,13 @@ UNANSWERED = 5
 AGAIN = 600.0
 """Seconds after which a watch that was forbidden, or brought nothing, is tried again."""
 FRUITLESS = 9
-"""Watches in a row that fail without a sign of life, a silent one counting as `SILENT`: while lists are
-answered, so many say that watches do not come through."""
+"""Watches that end in trouble at once, one after the other, a silent one counting as `SILENT`: while lists
+are answered, so many say that watches do not come through.
+"""
 SILENT = 3
 FIRST_REST, LONGEST_REST = 0.5, 30.0
-SHORT = 1.0
-"""A watch that ends sooner, without an event, is not opened again at once."""
+SHORT = 2.0
+"""A watch that ends sooner, without an event, has brought nothing, and is not opened again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +196,12 @@ class Feed:
             self._failures = 1 if progress else self._failures + 1
             if not watching or progress:
                 self._fruitless = 0
-            else:
-                self._fruitless += SILENT if now - self._opened > LONGEST_REST else 1
-                if self._fruitless % SILENT == 0:
-                    self._version = None
+            elif isinstance(error, Silent):
+                self._fruitless += SILENT
+            elif now - self._opened < SHORT:
+                self._fruitless += 1
+            if self._fruitless and self._fruitless % SILENT == 0:
+                self._version = None
             self._rest = self._pause()
 
     def _wake(self, run: str) -> None:

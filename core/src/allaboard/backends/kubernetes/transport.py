@@ -27,7 +27,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from allaboard.backends.kubernetes import wire
-from allaboard.backends.kubernetes.errors import Gone, Missing
+from allaboard.backends.kubernetes.errors import Gone, Missing, Silent
 from allaboard.backends.kubernetes.resources import Resource
 from allaboard.backends.kubernetes.settings import Secret, Settings, Source
 from allaboard.backends.kubernetes.tls import context_of
@@ -416,7 +416,7 @@ class Api(_Client):
         try:
             yield from response.stream(CHUNK, decode_content=True)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._cut(_broken(error, request), request) from error
+            raise _cut(self.server, _broken(error, request), request) from error
 
     def _lines(self, response: urllib3.BaseHTTPResponse, request: Request, follow: bool) -> Iterator[bytes]:
         splitter = wire.Splitter()
@@ -430,9 +430,6 @@ class Api(_Client):
             return
         if splitter.rest:
             yield splitter.rest
-
-    def _cut(self, broken: Broken, request: Request) -> BackendUnreachable:
-        return BackendUnreachable(f"API server {self.server} {broken.text}; in the midst of: {request.what}")
 
 
 class AsyncApi(_Client):
@@ -716,10 +713,7 @@ class AsyncApi(_Client):
             async for chunk in response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            broken = _broken(error, request)
-            raise BackendUnreachable(
-                f"API server {self.server} {broken.text}; in the midst of: {request.what}"
-            ) from error
+            raise _cut(self.server, _broken(error, request), request) from error
 
 
 # --- shared, without a network ------------------------------------------------------------------------------
@@ -927,8 +921,13 @@ def _broken(error: BaseException, request: Request) -> Broken:
     if kinds & {"ConnectTimeoutError", "ConnectionTimeoutError"} and "NewConnectionError" not in kinds:
         return Broken(f"did not answer within {CONNECT_SECONDS:.0f} s")
     if kinds & {"ReadTimeoutError", "SocketTimeoutError", "TimeoutError"}:
-        return Broken(f"was silent for {request.silence:.0f} s")
+        return Broken(f"was silent for {request.silence:.0f} s", silent=True)
     return Broken(f"cut the connection ({reason})")
+
+
+def _cut(server: str, broken: Broken, request: Request) -> BackendUnreachable:
+    kind = Silent if broken.silent else BackendUnreachable
+    return kind(f"API server {server} {broken.text}; in the midst of: {request.what}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

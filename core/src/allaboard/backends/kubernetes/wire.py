@@ -100,11 +100,12 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Broken:
     """No answer, or half of one. ``text``: why, without credentials. ``passing``: False when it is no matter
-    of time: the server's certificate is not trusted.
+    of time: the server's certificate is not trusted. ``silent``: nothing came for too long.
     """
 
     text: str
     passing: bool = True
+    silent: bool = False
 
 
 # --- what is asked ------------------------------------------------------------------------------------------

@@ -1,0 +1,362 @@
+"""B1: following many jobs on a real API server, beside what a user would pick today.
+
+All contenders are processes that follow the same PyTorchJobs through a counting proxy. While they do, another
+process ends a fifth of the jobs at random moments and notes when the API server had answered each time. What
+is told: requests and bytes (of HTTP, without TLS: that is kinder to whoever opens a connection for each
+look), CPU of the contender and of the API server, memory for each job, how late an end was seen, and how many
+were not seen.
+
+No operator runs: the jobs are of its kind, as large as real ones, and their status is written by the
+benchmark. ``ALLABOARD_BENCH_JOBS=10000`` sets another number of jobs (1,000),
+``ALLABOARD_BENCH_WAYS=allaboard,airflow`` which contenders take part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.errors import Missing
+from allaboard.backends.kubernetes.resources import NAMESPACES, PYTORCHJOBS
+from allaboard.backends.kubernetes.wire import Patience
+from tests.cluster.api import Api, until
+from tests.cluster.build import Unavailable
+from tests.cluster.plane import ControlPlane, PlaneError
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = int(os.environ.get("ALLABOARD_BENCH_JOBS", "1000"))
+ENDING = 60.0
+"""Seconds in which jobs end; the slowest poller is then given its interval once more."""
+GRACE = 17.0
+PART = 5
+"""One in so many jobs ends."""
+WAYS = {
+    "allaboard": "allaboard's hub",
+    "airflow": "Airflow's hook, a 10 s poll for each job",
+    "kubeflow": "TrainingClient.get_job, a 15 s poll",
+    "watches": "kubernetes.watch.Watch for each job",
+}
+CUT = "allaboard, 20 cuts and a 410"
+
+
+@dataclass
+class Measured:
+    """One contender's run."""
+
+    requests: dict[str, int]
+    bytes: int
+    connections: int
+    cpu: float
+    server_cpu: float
+    per_job: float
+    late: list[float] = field(default_factory=list)
+    missed: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.requests.values())
+
+
+def main(rounds: int) -> None:
+    ways = [w for w in os.environ.get("ALLABOARD_BENCH_WAYS", ",".join(WAYS)).split(",") if w in WAYS]
+    with tempfile.TemporaryDirectory(prefix="allaboard-bench-") as name:
+        try:
+            with ControlPlane(Path(name) / "plane", ["training-operator"]) as plane:
+                found = measure(plane, Path(name), ways, max(1, rounds // 7))
+        except (PlaneError, Unavailable) as reason:
+            print(f"\nB1 monitoring: left out, for there is no control plane here: {reason}")
+            return
+    tell(found)
+
+
+def measure(plane: ControlPlane, folder: Path, ways: Sequence[str], rounds: int) -> dict[str, list[Measured]]:
+    namespace = "bench"
+    quiet(plane)
+    with Access(str(plane.kubeconfig), environ={}).api(Patience(budget=120)) as api:
+        api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    names = [f"job-{secrets.token_hex(4)}" for _ in range(JOBS)]
+    (folder / "names").write_text("\n".join(names))
+    began = time.monotonic()
+    asyncio.run(write(plane, namespace, [(name, "create", 0.0) for name in names]))
+    print(f"\nB1 monitoring: {JOBS} jobs made in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    found: dict[str, list[Measured]] = {}
+    for n in range(rounds):
+        for way in [*ways, *(["cut"] if n == 0 and "allaboard" in ways else [])]:
+            print(f"  {WAYS.get(way, CUT)} ...", file=sys.stderr, flush=True)
+            found.setdefault(way, []).append(one(plane, folder, namespace, names, way))
+            asyncio.run(write(plane, namespace, [(name, "Running", 0.0) for name in names]))
+    return found
+
+
+def quiet(plane: ControlPlane) -> None:
+    """Nobody but the API server and its store works here."""
+    for component in ("training-operator", "kube-scheduler", "kube-controller-manager"):
+        plane.halt(component)
+    for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
+        for hook in plane.api.list("admissionregistration.k8s.io/v1", kind):
+            plane.api.delete("admissionregistration.k8s.io/v1", kind, hook["metadata"]["name"])
+
+
+def one(plane: ControlPlane, folder: Path, namespace: str, names: Sequence[str], way: str) -> Measured:
+    """One contender, from the first look to the last."""
+    chance = random.Random(way)
+    ending = [
+        (name, "Succeeded", chance.random() * ENDING) for name in chance.sample(names, len(names) // PART)
+    ]
+    with counting(plane.kubeconfig, folder / f"{way}.kubeconfig") as proxy:
+        command = [sys.executable, "-m", "tests.bench.monitors", "allaboard" if way == "cut" else way]
+        errors = (folder / f"{way}.errors").open("w+")
+        contender = subprocess.Popen(
+            [*command, str(folder / f"{way}.kubeconfig"), namespace, str(folder / "names")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "AIRFLOW_HOME": str(folder), "HOME": str(folder)},
+        )
+        try:
+            assert contender.stdin is not None and contender.stdout is not None
+            if contender.stdout.readline() != "ready\n":
+                raise RuntimeError(f"{way} did not begin to follow: {tail(errors)}")
+            proxy.request("GET", "/-/reset")
+            server = server_cpu(plane)
+            say(contender, "go")
+            stop = threading.Event()
+            if way == "cut":
+                threading.Thread(target=cutting, args=(proxy, stop), daemon=True).start()
+            answered = asyncio.run(write(plane, namespace, ending))
+            time.sleep(GRACE)
+            stop.set()
+            say(contender, "stop")
+            line = contender.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{way} came to an end of its own: {tail(errors)}")
+            told = json.loads(line)
+            server = server_cpu(plane) - server
+            counts = proxy.request("GET", "/-/counts")
+        finally:
+            contender.kill()
+            contender.wait()
+    late = [told["ends"][name] - answered[name] for name in answered if name in told["ends"]]
+    return Measured(
+        counts["requests"],
+        counts["sent"] + counts["received"],
+        counts["connections"],
+        told["cpu"],
+        server,
+        (told["following"] - told["before"]) / len(names),
+        sorted(late),
+        len(answered) - len(late),
+    )
+
+
+def tail(errors: TextIO) -> str:
+    errors.seek(0)
+    return errors.read()[-2000:]
+
+
+def say(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
+def cutting(proxy: Api, stop: threading.Event) -> None:
+    """Twenty times all connections are cut, one of them followed by a 410."""
+    for n in range(20):
+        if stop.wait(ENDING / 21):
+            return
+        other = Api.from_kubeconfig(proxy_file[proxy.server])
+        other.request("GET", "/-/too-old" if n == 10 else "/-/cut")
+        if n == 10:
+            other.request("GET", "/-/cut")
+        other.close()
+
+
+proxy_file: dict[str, Path] = {}
+
+
+@contextmanager
+def counting(kubeconfig: Path, written: Path) -> Iterator[Api]:
+    """A counting proxy, a process of its own; a client to ask it."""
+    command = [sys.executable, "-m", "tests.cluster.proxy", str(kubeconfig), "--write", str(written)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        until("the proxy", written.exists, timeout=60)
+        api = Api.from_kubeconfig(written)
+        proxy_file[api.server] = written
+        yield api
+        api.close()
+    finally:
+        process.terminate()
+        process.wait()
+        written.unlink(missing_ok=True)
+
+
+async def write(
+    plane: ControlPlane, namespace: str, what: Sequence[tuple[str, str, float]]
+) -> dict[str, float]:
+    """(name, state, seconds from now): create the job, or write its state. When each was answered."""
+    access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
+    answered: dict[str, float] = {}
+    async with access.async_api(Patience(budget=120)) as api:
+        turn = asyncio.Semaphore(16)
+
+        async def do(name: str, state: str, after: float) -> None:
+            await asyncio.sleep(after)
+            async with turn:
+                if state == "create":
+                    try:
+                        await api.get(PYTORCHJOBS, name)
+                    except Missing:
+                        await api.create(PYTORCHJOBS, a_job(name))
+                await api.patch(
+                    PYTORCHJOBS, name, status("Running" if state == "create" else state), sub="status"
+                )
+                answered[name] = time.monotonic()
+
+        await asyncio.gather(*(do(*item) for item in what))
+    return answered
+
+
+def a_job(name: str) -> dict[str, Any]:
+    """Of 1 master and 3 workers with a usual pod template; with its managedFields some 6 KB, as real ones."""
+    container = {
+        "name": "pytorch",
+        "image": "registry.example/team/train:2026-11-21",
+        "command": ["torchrun", "train.py", "--epochs", "3", "--data", "/data/imagenet"],
+        "env": [{"name": f"SETTING_{n}", "value": f"value-{n}"} for n in range(20)],
+        "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "8", "memory": "64Gi"}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+    template = {"spec": {"containers": [container], "volumes": volumes}}
+    roles = {"Master": 1, "Worker": 3}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": name,
+            "labels": {"app.kubernetes.io/managed-by": "allaboard", "allaboard.io/run": name},
+        },
+        "spec": {
+            "pytorchReplicaSpecs": {
+                role: {"replicas": count, "restartPolicy": "OnFailure", "template": template}
+                for role, count in roles.items()
+            }
+        },
+    }
+
+
+def status(state: str) -> dict[str, Any]:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    words = ["Created", "Running", *([state] if state != "Running" else [])]
+    return {
+        "status": {
+            "conditions": [
+                {
+                    "type": word,
+                    "status": "True",
+                    "reason": f"PyTorchJob{word}",
+                    "message": f"PyTorchJob is {word}.",
+                    "lastUpdateTime": at,
+                    "lastTransitionTime": at,
+                }
+                for word in words
+            ],
+            "replicaStatuses": {"Master": {"active": 1}, "Worker": {"active": 3}},
+        }
+    }
+
+
+def server_cpu(plane: ControlPlane) -> float:
+    """CPU seconds of the API server so far."""
+    fields = Path(f"/proc/{plane.pid('kube-apiserver')}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tell(found: dict[str, list[Measured]]) -> None:
+    seconds = ENDING + GRACE
+    print(
+        f"\nB1 monitoring: {JOBS} jobs, {JOBS // PART} of which end within {ENDING:.0f} s; "
+        f"looked at for {seconds:.0f} s (rounds: {max(map(len, found.values()))}; medians)"
+    )
+    print(
+        f"  {'':42} {'requests':>8} {'conns':>6} {'KB':>8} {'CPU s':>7} {'server':>7} {'B/job':>7} "
+        f"{'mean':>8} {'p50':>8} {'p99':>8} {'worst':>8} {'missed':>6}"
+    )
+    for way, runs in found.items():
+        m = middle(runs)
+        print(
+            f"  {WAYS.get(way, CUT):42} {m['requests']:8.0f} {m['connections']:6.0f} {m['bytes'] / 1e3:8.0f} "
+            f"{m['cpu']:7.2f} {m['server']:7.2f} {m['per_job']:7.0f} {m['mean'] * 1e3:6.0f}ms "
+            f"{m['p50'] * 1e3:6.0f}ms {m['p99'] * 1e3:6.0f}ms {m['worst'] * 1e3:6.0f}ms {m['missed']:6.0f}"
+        )
+    if not {"allaboard", "airflow"} <= set(found):
+        return
+    ours, theirs = middle(found["allaboard"]), middle(found["airflow"])
+    looks = statistics.median(
+        sum(n for k, n in r.requests.items() if k.startswith("get")) for r in found["allaboard"]
+    )
+    print("  how many times better than the 10 s poll (floor, moonshot):")
+    rows = [
+        ("requests, with a GET for each end", theirs["requests"] / ours["requests"], 100, 1000),
+        ("requests, without them", theirs["requests"] / max(1.0, ours["requests"] - looks), 100, 1000),
+        ("bytes", theirs["bytes"] / ours["bytes"], None, 500),
+        ("CPU of the client", theirs["cpu"] / ours["cpu"], 20, 100),
+        ("CPU of the API server", theirs["server"] / ours["server"], None, None),
+        ("seen sooner, mean", theirs["mean"] / ours["mean"], 50, 500),
+        ("seen sooner, worst", theirs["worst"] / ours["worst"], None, 1000),
+    ]
+    for what, ratio, floor, moonshot in rows:
+        wanted = ", ".join(
+            f"{name} {value}x {'reached' if ratio >= value else 'not reached'}"
+            for name, value in (("floor", floor), ("moonshot", moonshot))
+            if value
+        )
+        print(f"    {what:36} {ratio:9.1f}x  {wanted}")
+
+
+def middle(runs: Sequence[Measured]) -> dict[str, float]:
+    """Medians over rounds."""
+
+    def of(value: Any) -> float:
+        return float(statistics.median(value(run) for run in runs))
+
+    def late(share: float) -> float:
+        return of(
+            lambda run: run.late[min(len(run.late) - 1, int(share * len(run.late)))] if run.late else 0.0
+        )
+
+    return {
+        "requests": of(lambda run: run.total),
+        "connections": of(lambda run: run.connections),
+        "bytes": of(lambda run: run.bytes),
+        "cpu": of(lambda run: run.cpu),
+        "server": of(lambda run: run.server_cpu),
+        "per_job": of(lambda run: run.per_job),
+        "mean": of(lambda run: statistics.mean(run.late) if run.late else 0.0),
+        "p50": late(0.5),
+        "p99": late(0.99),
+        "worst": late(1.0),
+        "missed": of(lambda run: run.missed),
+    }
