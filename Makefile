@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-kfp test check bench cluster-up cluster-down cluster-status cluster-test lock clean
+.PHONY: help env demo demo-cluster demo-kfp test check bench cluster-up cluster-down cluster-status cluster-test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ env: $(AIRFLOW)/.made $(KFP)/.made ## the two environments, .venv/airflow and .v
 demo: $(AIRFLOW)/.made ## train, evaluate and promote through Airflow, on this machine
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(AIRFLOW)/bin/python dags_examples/demo.py $(ARGS)
+
+demo-cluster: $(AIRFLOW)/.made ## the same DAG on a real Kubernetes control plane of this machine (make cluster-up)
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@$(AIRFLOW)/bin/python dags_examples/demo_cluster.py $(ARGS)
 
 demo-kfp: $(KFP)/.made ## the same chain as a KFP pipeline, under kfp.local
 	@$(call compiled,$(KFP),$(OURS_KFP))

@@ -1,6 +1,7 @@
 """What `make demo` runs: the DAG of `retrain_digits.py`, in an Airflow of its own, as a real DAG run.
 
     make demo ARGS="--epochs 2"       a shorter training
+    make demo-cluster                 the same DAG on a Kubernetes cluster of this machine (`demo_cluster.py`)
 
 Everything that it makes is in one folder, `.allaboard/demo`, and the end says where in it. The second time
 there is a champion, so only a better model is promoted. Ctrl-C ends it, with the training and Airflow.
@@ -40,7 +41,7 @@ from allaboard.units import show_bytes, show_seconds
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / ".allaboard" / "demo"
-STORE, HOME, AIRFLOW = FOLDER / "store", FOLDER / "home", FOLDER / "airflow"
+STORE, HOME = FOLDER / "store", FOLDER / "home"
 DAG = "retrain_digits"
 STEPS = {
     "prepare": "make tar shards of the handwritten digits that ship with scikit-learn",
@@ -53,6 +54,33 @@ ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
 LIMIT = 900.0
 
 console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the demo keeps what it makes, and where the DAG's runs live. ``environ``: what Airflow is told
+    of it; ``options``: what a command line needs to find the runs; ``look``: what to try next there.
+    """
+
+    folder: Path
+    store: str
+    environ: Mapping[str, str]
+    backend: Callable[[], Any]
+    options: str = ""
+    look: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def airflow(self) -> Path:
+        return self.folder / "airflow"
+
+    def at(self, uri: str) -> str:
+        """A place in the store, as it is typed from here."""
+        return uri if "://" in uri else near(Path(uri))
+
+
+def this_machine() -> Place:
+    environ = {"ALLABOARD_HOME": str(HOME), "ALLABOARD_STORE": str(STORE)}
+    return Place(FOLDER, str(STORE), environ, LocalBackend)
 
 
 @dataclass
@@ -129,32 +157,33 @@ class Show:
         return f"{step.name}: {step.state}{took}{': ' + step.note if step.note else ''}"
 
 
-def main(epochs: int | None) -> int:
+def main(epochs: int | None, place: Place) -> int:
     began = time.monotonic()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    alone = (FOLDER / "lock").open("w")  # held until this process ends
+    place.folder.mkdir(parents=True, exist_ok=True)
+    alone = (place.folder / "lock").open("w")  # held until this process ends
     try:
         fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        console.print(f"[red]✗[/] another demo runs in {near(FOLDER)} just now; wait for its end")
+        console.print(f"[red]✗[/] another demo runs in {near(place.folder)} just now; wait for its end")
         return 2
-    os.environ |= {"ALLABOARD_HOME": str(HOME), "ALLABOARD_STORE": str(STORE)}
-    before = history(open_store(STORE / "digits")) if STORE.exists() else History()
+    os.environ |= place.environ
+    before = history(open_store(f"{place.store}/digits"))
     introduce(before.champion)
-    with own_airflow() as airflow:
+    with own_airflow(place) as airflow:
         run = f"demo-{time.strftime('%Y-%m-%dT%H:%M:%S')}"
         conf = {} if epochs is None else {"epochs": epochs}
         begin(airflow, run, conf)
         show = Show()
         try:
-            ok = follow(airflow, run, show)
+            ok = follow(airflow, run, show, place)
         except KeyboardInterrupt:
-            give_up(airflow, run)
+            give_up(airflow, run, place)
             raise
         results = {name: xcom(airflow, run, name) for name in STEPS}
     if not ok:
-        return failed(show, run)
-    ending(before, history(open_store(STORE / "digits")), results, run, time.monotonic() - began)
+        return failed(show, run, place)
+    after = history(open_store(f"{place.store}/digits"))
+    ending(before, after, results, run, time.monotonic() - began, place)
     return 0
 
 
@@ -167,15 +196,16 @@ def introduce(champion: Promotion | None) -> None:
         console.print(f"[dim]The champion is number {champion.number}, accuracy {accuracy:.4f}.[/]\n")
 
 
-def own_airflow() -> OwnAirflow:
+def own_airflow(place: Place) -> OwnAirflow:
     """An Airflow whose DAGs folder holds this example alone."""
-    dags = AIRFLOW / "dags"
+    dags = place.airflow / "dags"
     dags.mkdir(parents=True, exist_ok=True)
     for name in ("retrain_digits.py", "digits"):
         link = dags / name
         if not link.is_symlink():
             link.symlink_to(HERE / name)
-    return StartingAirflow(AIRFLOW, dags, {"AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO"})
+    settings = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO", **place.environ}
+    return StartingAirflow(place.airflow, dags, settings)
 
 
 class StartingAirflow(OwnAirflow):
@@ -210,30 +240,33 @@ def begin(airflow: OwnAirflow, run: str, conf: Mapping[str, Any]) -> None:
         time.sleep(0.5)
 
 
-def give_up(airflow: OwnAirflow, run: str) -> None:
+def give_up(airflow: OwnAirflow, run: str, place: Place) -> None:
     """Ctrl-C: a person fails the DAG run, and its training ends with it."""
     console.print("\n[yellow]The demo ends here, and the training with it ...[/]")
     with suppress(ApiError, OSError, KeyboardInterrupt):
         airflow.api("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": "failed"})
         end = time.monotonic() + 40  # members have 30 s of grace
-        while any(not state_of(seen).is_final for seen in LocalBackend().list()) and time.monotonic() < end:
+        while any(not state_of(seen).is_final for seen in place.backend().list()) and time.monotonic() < end:
             time.sleep(0.2)
 
 
-def follow(airflow: OwnAirflow, run: str, show: Show) -> bool:
+def follow(airflow: OwnAirflow, run: str, show: Show, place: Place) -> bool:
     """Until the DAG run has ended; whether it succeeded."""
     if console.is_terminal:
         with Live(show, console=console, refresh_per_second=8):
-            return all(step.state == "success" for step in watch(airflow, run, show, lambda step: None))
+            ended = watch(airflow, run, show, lambda step: None, place)
+            return all(step.state == "success" for step in ended)
     return all(
         step.state == "success"
-        for step in watch(airflow, run, show, lambda step: console.print(show.line(step)))
+        for step in watch(airflow, run, show, lambda step: console.print(show.line(step)), place)
     )
 
 
-def watch(airflow: OwnAirflow, run: str, show: Show, news: Callable[[Step], None]) -> Iterator[Step]:
+def watch(
+    airflow: OwnAirflow, run: str, show: Show, news: Callable[[Step], None], place: Place
+) -> Iterator[Step]:
     """The steps, once all have ended."""
-    backend, said, end = LocalBackend(), 0.0, time.monotonic() + LIMIT
+    backend, said, end = place.backend(), 0.0, time.monotonic() + LIMIT
     while time.monotonic() < end:
         states = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
         for task in states:
@@ -262,7 +295,7 @@ def moves(step: Step) -> bool:
     return step.state not in ENDED and step.training is not None and step.training.progress.step is not None
 
 
-def looked(backend: LocalBackend, airflow: OwnAirflow, run: str, step: Step) -> Observation | None:
+def looked(backend: Any, airflow: OwnAirflow, run: str, step: Step) -> Observation | None:
     """What the training of a task does just now."""
     place = None if step.training else xcom(airflow, run, step.name, "allaboard_run")
     name = step.training.run if step.training else place["run"] if place else None
@@ -304,31 +337,36 @@ def told(step: str, result: Any) -> str:
             return str(result["verdict"]["reason"])
 
 
-def failed(show: Show, run: str) -> int:
+def failed(show: Show, run: str, place: Place) -> int:
     first = next((step for step in show.steps.values() if step.state != "success"), None)
     name = first.name if first is not None else "a step"
-    logs = AIRFLOW / "logs" / f"dag_id={DAG}" / f"run_id={run}" / f"task_id={name}"
+    logs = place.airflow / "logs" / f"dag_id={DAG}" / f"run_id={run}" / f"task_id={name}"
     console.print(f"\n[bold red]✗ {name} did not succeed.[/] Why: {near(logs)}")
     return 1
 
 
-def ending(before: History, after: History, results: Mapping[str, Any], run: str, seconds: float) -> None:
+def ending(
+    before: History, after: History, results: Mapping[str, Any], run: str, seconds: float, place: Place
+) -> None:
     """What came of it, where everything is, and what to try next."""
     console.rule(style="green")
     console.print(verdict(before.champion, after.champion, results["promote"]["verdict"]["reason"]))
     console.print(f"[dim]All of it took {show_seconds(seconds)}.[/]\n")
     train = results["train"]
-    command = f"ALLABOARD_HOME={shlex.quote(near(HOME))} {near(Path(sys.executable).with_name('allaboard'))}"
+    command = near(Path(sys.executable).with_name("allaboard"))
+    if not place.options:
+        command = f"ALLABOARD_HOME={shlex.quote(near(HOME))} {command}"
     places = {
-        "checkpoint": near(Path(results["collect"]["uri"])),
+        "checkpoint": place.at(results["collect"]["uri"]),
         "metrics": json.dumps(results["evaluate"]["metrics"]),
-        "champions": near(STORE / "digits" / "promoted"),
-        "task logs": near(AIRFLOW / "logs" / f"dag_id={DAG}" / f"run_id={run}"),
-        "training": f"{command} logs {train['run']}",
+        "champions": place.at(f"{place.store}/digits/promoted"),
+        "task logs": near(place.airflow / "logs" / f"dag_id={DAG}" / f"run_id={run}"),
+        "training": f"{command} logs {train['run']}{place.options}",
     }
     more = {
         "again": "make demo                     the gate at work: promoted only if better",
-        "look": f"{command} status {train['run']}",
+        "look": f"{command} status {train['run']}{place.options}",
+        **place.look,
         "pipeline": "make demo-kfp                 the same chain in Kubeflow Pipelines",
         "yours": "dags_examples/retrain_digits.py is the DAG, dags_examples/digits/train.py the training",
     }
@@ -366,6 +404,6 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, help="how often the data is gone through (16)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        sys.exit(main(parser.parse_args().epochs))
+        sys.exit(main(parser.parse_args().epochs, this_machine()))
     except KeyboardInterrupt:
         sys.exit(130)
