@@ -192,7 +192,7 @@ def test_a_command_that_exits_1_is_retried_and_then_failed_by_the_operator(ab: T
     failed = next(c for c in body["conditions"] if c["type"] == "Failed")
     assert failed["status"] == "True" and "backoff limit" in failed["message"]
     assert {d["code"] for d in body["diagnoses"]} >= {"backoff_limit_exceeded"}
-    assert body["restarts"] >= 3
+    assert body["restarts"] >= 2, "the operator ends the job as the third restart begins"
     assert any(m["exit_code"] == 1 for m in body["members"])
     assert "this cannot work" in said.err, "the end of the log of what failed was read before it was removed"
     run = body["run"]
@@ -236,7 +236,7 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
 
     until("two checkpoints", lambda: saved() >= 20 or process.poll() is not None, LONG)
     path = f"/api/v1/namespaces/{namespace}/pods/{run}-worker-2"
-    plane.api.request("DELETE", path, {"gracePeriodSeconds": 0})
+    plane.api.request("DELETE", path, None)
     until("the end", lambda: process.poll() is not None, LONG * 2)
     out, err = process.communicate()
     assert process.returncode == 0, err
@@ -361,7 +361,8 @@ def test_what_a_dead_client_left_is_found_and_stopped(
     assert ab("list", "--orphans", "--json").json == {"orphans": []}
     client.send_signal(signal.SIGKILL)
     client.communicate()
-    (lease,) = plane.api.list("coordination.k8s.io/v1", "Lease", namespace)
+    (held,) = plane.api.list("coordination.k8s.io/v1", "Lease", namespace)
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **held}
     for ago, gone in ((90, False), (900, True)):
         # Time cannot be made to pass on a real cluster.
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() - ago))

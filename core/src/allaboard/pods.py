@@ -43,6 +43,11 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
 CODE_FOLDER = "/allaboard/code"
 SHM = "/dev/shm"
 GPU = "nvidia.com/gpu"
+ELASTIC = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Of elastic gangs, unless the job says otherwise: agents of torchrun that share their store publish it in
+the first round alone, and a member that is made anew waits for it in vain (torch 2.13,
+dynamic_rendezvous.py).
+"""
 _SPOT_TAINTS = (
     ("cloud.google.com/gke-spot", "true"),
     ("cloud.google.com/gke-preemptible", "true"),
@@ -132,7 +137,8 @@ def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, 
         "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{engine.INDEX_LABEL}']"}},
     }
     ours["ALLABOARD_MEMBER"] = ""
-    theirs = [{"name": n, "value": v} for n, v in group.environment.items() if n not in ours]
+    chosen = {**(ELASTIC if layout.elastic is not None else {}), **group.environment}
+    theirs = [{"name": n, "value": v} for n, v in chosen.items() if n not in ours]
     # The kubelet would expand $(NAME); in our own values that is text.
     written = [{"name": n, "value": v.replace("$(", "$$(")} for n, v in ours.items()]
     for variable in written:
