@@ -329,12 +329,15 @@ def test_reports_of_rank_0_are_seen_and_outlive_its_pod(cluster: FakeCluster) ->
     seen = fresh.observe(handle.run, evidence=True)
     assert (seen.progress.step, seen.progress.total) == (40, 100)
     assert "step" in seen.tails["master-0"]
+    cluster.say(f"{handle.run}-master-0", encode("progress", step=41, total=100, loss=0.4))
     cluster.end_members(handle.run)
     cluster.tick(2)
-    assert fresh.observe(handle.run).progress.step == 40
+    for backend in (fresh, fresh, cluster.backend()):
+        seen = backend.observe(handle.run, evidence=True)
+        assert (seen.progress.step, seen.progress.lost_steps) == (41, 0), "no line counts twice"
     cluster.delete(PYTORCHJOBS, handle.run, "default")
     cluster.tick(3)
-    assert cluster.backend().observe(handle.run).progress.step == 40
+    assert cluster.backend().observe(handle.run).progress.step == 41
 
 
 def test_logs_by_member_and_what_no_run_has(cluster: FakeCluster) -> None:

@@ -28,7 +28,7 @@ from allaboard.backends.kubernetes.looking import (
     seen,
 )
 from allaboard.backends.kubernetes.placing import Ready, ready
-from allaboard.backends.kubernetes.reading import Memory, remembered
+from allaboard.backends.kubernetes.reading import Memory, Told, remembered
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
@@ -52,23 +52,34 @@ REMEMBERED = 20_000
 
 @dataclass(slots=True)
 class Past:
-    """What was seen of one attempt so far: its members, and what they wrote."""
+    """What was seen of one attempt so far: its members, and what they wrote. ``told``: what its record knows
+    of what rank 0 reported, once it has ended.
+    """
 
     memory: Memory
     witness: Witness
+    told: Told | None = None
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float) -> Past:
         """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
-        ended = stored.record.outcome is not None
-        witness = Witness(progress_every=0 if ended else progress_every)
-        if ended or witness.report is not None:
-            witness.report = reports.from_dict(stored.report)
-        return cls(Memory.from_dict(stored.memory) if stored.memory else Memory(), witness)
+        memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
+        known = reports.from_dict(stored.report)
+        if stored.record.outcome is not None:
+            return cls(memory, Witness(progress_every=0), known)
+        witness = Witness(progress_every=progress_every)
+        if witness.report is not None:
+            witness.report = known
+        return cls(memory, witness)
+
+    @property
+    def report(self) -> Told | None:
+        """What rank 0 said so far; None when nobody listens."""
+        return self.witness.report if self.told is None else self.told
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """For the record."""
-        told = self.witness.report
+        told = self.report
         return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
 
 
@@ -160,7 +171,7 @@ class Verbs:
             looked = seen(
                 found,
                 memory=past.memory,
-                report=past.witness.report,
+                report=past.report,
                 tails=past.witness.tails() if evidence else None,
                 notes=notes,
             )
