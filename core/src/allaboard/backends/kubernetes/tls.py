@@ -14,9 +14,12 @@ from allaboard.errors import SiteError
 
 
 @lru_cache(maxsize=16)
-def context_of(authority: str | None, verify: bool, certificate: tuple[str, str] | None) -> ssl.SSLContext:
+def context_of(
+    authority: str | None, verify: bool, certificate: tuple[str, str] | None, *, compares_name: bool = True
+) -> ssl.SSLContext:
     """``authority``: PEM of the CAs that are trusted, None: those of the system; ``certificate``: ours, with
-    its key, both PEM. Raises SiteError.
+    its key, both PEM; ``compares_name``: False when whoever uses it compares the name of the server himself.
+    Raises SiteError.
     """
     try:
         context = ssl.create_default_context(cadata=authority)
@@ -27,8 +30,8 @@ def context_of(authority: str | None, verify: bool, certificate: tuple[str, str]
         ) from error
     # Python 3.13 asks CAs for extensions that many clusters' own do not have; kubectl does not ask for them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = verify and compares_name
     if not verify:
-        context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate is not None:
         _load(context, *certificate)

@@ -881,7 +881,11 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
 
     options: dict[str, Any] = {"maxsize": 32, "num_pools": 4}
     if settings.server.startswith("https:"):
-        options["ssl_context"] = context_of(settings.authority, settings.verify, secret.certificate)
+        # urllib3 1.26 compares names itself, and cannot have OpenSSL do it for an address.
+        itself = urllib3.__version__.startswith("1.")
+        options["ssl_context"] = context_of(
+            settings.authority, settings.verify, secret.certificate, compares_name=not itself
+        )
         if settings.tls_name:
             options["server_hostname"] = settings.tls_name
         if not settings.verify:
@@ -897,10 +901,12 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
 def _broken(error: BaseException, request: Request) -> Broken:
     """What went wrong below HTTP, in words; the libraries' own show URLs of proxies, with passwords."""
     chain = _chain(error)
-    untrusted = [link for link in chain if isinstance(link, ssl.SSLCertVerificationError)]
+    # OpenSSL's own is the innermost; that of urllib3 1.26 is about the name.
+    untrusted = [
+        link for link in chain if type(link).__name__.endswith(("CertificateError", "CertVerificationError"))
+    ]
     if untrusted:
-        # The innermost is OpenSSL's own; aiohttp's is only called one.
-        why = getattr(untrusted[-1], "verify_message", "")
+        why = getattr(untrusted[-1], "verify_message", "it is for another name")
         return Broken(
             f"shows a certificate that is not trusted ({why}); look at certificate-authority-data and "
             "tls-server-name of the cluster in the kubeconfig",
@@ -938,5 +944,10 @@ def _chain(error: BaseException) -> list[BaseException]:
         found.append(link)
         nested = getattr(link, "reason", None) or getattr(link, "os_error", None)
         inner = next((a for a in link.args if isinstance(a, BaseException)), None)
-        link = (nested if isinstance(nested, BaseException) else None) or inner or link.__cause__
+        link = (
+            (nested if isinstance(nested, BaseException) else None)
+            or inner
+            or link.__cause__
+            or link.__context__
+        )
     return found
