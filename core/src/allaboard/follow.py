@@ -141,6 +141,7 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
             limit = seen.limit
             if limit is not None and limit.left <= 0:
                 yield Enforce(limit.why)
+                limit = None
             yield Wait(policy.poll if limit is None else min(policy.poll, max(1.0, limit.left)))
             continue
         closer = yield Observe(evidence=True)

@@ -124,11 +124,13 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A limit that nobody enforces but whoever follows. ``left``: seconds until it is passed; at zero and
-    below it is time to act. ``why``: what for, in words.
+    below it is time to act. ``why``: what for, in words. ``nudge``: who runs the job knows of it too, and may
+    only have to be woken.
     """
 
     left: float
     why: str
+    nudge: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,10 +198,9 @@ class Follower:
     def _enforce(self) -> None:
         if self.owner is None:
             return
-        try:
+        # Who may not, or does not get through, tries again: the limit is still there at the next look.
+        with suppress(AllaboardError):
             self.backend.enforce(self.run, self.owner)
-        except BackendUnreachable:
-            return  # the next look says so, and the limit is still there
 
     def _observe(self, evidence: bool) -> Answer:
         try:

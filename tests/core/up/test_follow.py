@@ -8,8 +8,8 @@ import pytest
 
 import allaboard
 from allaboard.errors import BackendUnreachable, BadInput
-from allaboard.follow import Answer, Ask, FollowPolicy, Launch, Observe, Wait, adrive, drive, follow
-from allaboard.observation import State
+from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Wait, adrive, drive, follow
+from allaboard.observation import Limit, State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 
 
@@ -29,6 +29,15 @@ def test_it_looks_waits_and_ends_with_evidence() -> None:
     asks, outcome = played([seen("running"), seen("succeeded"), seen("succeeded")], FollowPolicy())
     assert asks == [Observe(), Wait(1.0), Observe(), Observe(evidence=True)]
     assert outcome.ok and outcome.exit_code == 0  # type: ignore[attr-defined]
+
+
+def test_a_limit_that_nobody_keeps_is_enforced_when_it_has_passed_and_awaited_before() -> None:
+    near, past = Limit(5.0, "a deadline"), Limit(-1.0, "a deadline")
+    looks = [seen("running", limit=near), seen("running", limit=past), seen("timed_out"), seen("timed_out")]
+    asks, _ = played([*looks], FollowPolicy(poll=30.0))
+    assert asks == [
+        Observe(), Wait(5.0), Observe(), Enforce("a deadline"), Wait(30.0), Observe(), Observe(evidence=True)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes import records, talk
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.looking import NUDGED, Found, look, nudged, resource_of, seen
+from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_of, seen
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import EVENTS, PODS
 from allaboard.backends.kubernetes.talk import Json, Talk
@@ -264,7 +264,7 @@ def enforce(found: Found, looked: Observation) -> Talk[None]:
         return
     if found.record.stop is not None:
         yield from carry_out(found, found.record.stop)
-    elif "deadline" in passed.why and nudged(job) is None:
+    elif passed.nudge:
         change = {"metadata": {"uid": job["metadata"]["uid"], "annotations": {NUDGED: rfc3339(found.now)}}}
         try:
             yield from talk.patch(resource_of(job), job["metadata"]["name"], change)

@@ -41,8 +41,11 @@ def limit_of(
 def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None) -> Iterator[Limit]:
     if policy.deadline is not None and seen.started is not None:
         due = seen.started + policy.deadline
-        due = due if nudged is None or nudged < due else nudged + REACTS
-        yield Limit(due - now, f"it was active longer than its deadline of {show_seconds(policy.deadline)}")
+        told = nudged is not None and nudged >= due
+        due = nudged + REACTS if told and nudged is not None else due
+        why = f"it was active longer than its deadline of {show_seconds(policy.deadline)}"
+        # An operator that cannot be told, because its webhook does not answer, will not act either.
+        yield Limit(due - now, why, nudge=not told and now < due + REACTS)
     on = phase_of(seen.phases)
     clock = policy.clocks.get(on) if on is not None else None
     if on is not None and clock is not None:
