@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.errors import Forbidden, Gone, Silent
-from allaboard.backends.kubernetes.feed import AGAIN, POLL, SILENT, Allowance, Feed, List, Rest, Watch
+from allaboard.backends.kubernetes.feed import AGAIN, POLL, SILENT, Feed, List, Rest, Watch, spaced
 from allaboard.errors import BackendUnreachable
 
 
@@ -17,12 +17,13 @@ class Someone:
     def __init__(self, run: str) -> None:
         self.run = run
         self.woken = 0
+        self.alarms: list[str] = []
+
+    def alarm(self, pod: str) -> None:
+        self.alarms.append(pod)
 
     def wake(self) -> None:
         self.woken += 1
-
-    def alarm(self, pod: str) -> None:
-        return None
 
     def taken(self) -> int:
         taken, self.woken = self.woken, 0
@@ -258,7 +259,29 @@ def test_where_listing_is_forbidden_nobody_relies_on_it() -> None:
 
 
 def test_a_run_is_woken_some_times_at_once_then_once_a_second() -> None:
-    allowance = Allowance()
-    waits = [allowance.wait(100.0) for _ in range(7)]
+    due, waits = 0.0, []
+    for _ in range(7):
+        due, wait = spaced(due, 100.0)
+        waits.append(wait)
     assert waits == [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0]
-    assert allowance.wait(200.0) == 0.0
+    assert spaced(due, 200.0)[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("status", "ails"),
+    [
+        ("Running", False), ("Pending", False), ("ContainerCreating", False), ("Completed", False),
+        ("Terminating", False), ("Init:0/1", False), ("PodInitializing", False),
+        ("Error", True), ("OOMKilled", True), ("CrashLoopBackOff", True), ("Evicted", True),
+        ("Init:Error", True), ("Init:CrashLoopBackOff", True), ("ExitCode:3", True), ("Signal:9", True),
+    ],
+)  # fmt: skip
+def test_a_row_that_tells_of_a_failure_raises_the_alarm(status: str, ails: bool) -> None:
+    feed, one = Feed(lambda: 0.5), Someone("a-1")
+    feed.join(one)
+    feed.listed([{"Name": "a-1-worker-0", "Status": "Init"}], "1")
+    feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
+    assert one.alarms == (["a-1-worker-0"] if ails else []) and one.woken == 1
+    feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
+    feed.happened("DELETED", an_event({"Name": "a-1-worker-0", "Status": status}))
+    assert len(one.alarms) == int(ails), "once"

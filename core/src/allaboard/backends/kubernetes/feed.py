@@ -63,11 +63,15 @@ Step = List | Watch | Rest
 
 
 class Follower(Protocol):
-    """Somebody who waits for a run."""
+    """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
+    what it wrote may be gone a moment later.
+    """
 
     run: str
 
     def wake(self) -> None: ...
+
+    def alarm(self, pod: str) -> None: ...
 
 
 class Feed:
@@ -169,9 +173,12 @@ class Feed:
                 continue
             else:
                 self._known[key] = looks
+            ails = kind != "DELETED" and _ails(row)
             for run in _runs(name):
                 if run in self._followers:
                     self._present.add(run)
+                    if ails:
+                        self._alarm(run, name)
                     self._wake(run)
 
     def ended(self, error: AllaboardError | None, now: float) -> None:
@@ -208,6 +215,10 @@ class Feed:
         for follower in self._followers.get(run, ()):
             follower.wake()
 
+    def _alarm(self, run: str, pod: str) -> None:
+        for follower in self._followers.get(run, ()):
+            follower.alarm(pod)
+
     def _well(self) -> None:
         self._failures, self.trouble = 0, None
 
@@ -230,6 +241,29 @@ def _name(row: Mapping[str, Any]) -> str:
     return str(row.get("Name", ""))
 
 
+_AILING = frozenset(
+    (
+        "Error", "OOMKilled", "CrashLoopBackOff", "Failed", "Evicted", "StartError", "ContainerCannotRun",
+        "ContainerStatusUnknown", "DeadlineExceeded", "NodeLost", "NodeShutdown", "Terminated", "Preempting",
+    )
+)  # fmt: skip
+_AILING_IN = (
+    "Init:Error",
+    "Init:CrashLoop",
+    "Init:OOM",
+    "Init:ExitCode",
+    "Init:Signal",
+    "ExitCode:",
+    "Signal:",
+)
+
+
+def _ails(row: Mapping[str, Any]) -> bool:
+    """Whether a pod's row tells of a failure (the printed Status: pkg/printers/internalversion)."""
+    status = str(row.get("Status", ""))
+    return status in _AILING or status.startswith(_AILING_IN)
+
+
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")
 
 
@@ -242,17 +276,13 @@ def _looks(row: Mapping[str, Any]) -> str | int | None:
     return sys.intern(cells[0]) if len(cells) == 1 else hash(tuple(cells))
 
 
-class Allowance:
-    """How often a run may be woken: `BURST` times at once, then once in `EVERY` seconds. One number."""
+BURST = 4
+EVERY = 1.0
 
-    __slots__ = ("_due",)
-    BURST = 4
-    EVERY = 1.0
 
-    def __init__(self) -> None:
-        self._due = 0.0
-
-    def wait(self, now: float) -> float:
-        """Take one; seconds until it may be used."""
-        self._due = max(self._due, now) + self.EVERY
-        return max(0.0, self._due - now - self.BURST * self.EVERY)
+def spaced(due: float, now: float) -> tuple[float, float]:
+    """How often a run may be woken: `BURST` times at once, then every `EVERY` seconds. ``due``: what the last
+    call returned, 0 at first. Returns the next ``due``, and for how many seconds this wake is held back.
+    """
+    due = max(due, now) + EVERY
+    return due, max(0.0, due - now - BURST * EVERY)

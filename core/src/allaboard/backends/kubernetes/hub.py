@@ -5,7 +5,8 @@ by a thread or a task, from the first follower to the last.
     with hub_of(api).changes(run, PYTORCHJOBS) as changes:
         changes.wait(300)
 
-A wake is only a wake-up: look, and wait again. Wakes of one run are a second apart, after the first few.
+A wake is only a wake-up: look, and wait again. Wakes of one run are a second apart, after the first few. An
+alarm (``changes.on_alarm``) comes at once, from the thread that watches, and must not block it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from allaboard import marks
-from allaboard.backends.kubernetes.feed import Allowance, Feed, List, Rest, Watch
+from allaboard.backends.kubernetes.feed import Feed, List, Rest, Watch, spaced
 from allaboard.backends.kubernetes.resources import PODS, Resource
 from allaboard.backends.kubernetes.transport import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.wire import Json, Patience
@@ -43,7 +45,8 @@ class Watched:
     fields: str | None
 
 
-def _ours(run: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
+@lru_cache(maxsize=64)
+def _ours(resource: Resource, namespace: str) -> tuple[Watched, ...]:
     """A run of ours: its job object and its pods, by label."""
     return tuple(Watched(namespace, kind, marks.selector(), None) for kind in (resource, PODS))
 
@@ -59,19 +62,24 @@ def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "_feeds", "_gate", "_allowance")
+    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due")
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
+        self.on_alarm: Callable[[str], None] | None = None
         self._feeds = feeds
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
-        self._allowance = Allowance()
+        self._due = 0.0
 
     def wake(self) -> None:
         # Called with the feed's lock held, but by several feeds.
         with suppress(RuntimeError):
             self._gate.release()
+
+    def alarm(self, pod: str) -> None:
+        if self.on_alarm is not None:
+            self.on_alarm(pod)
 
     def wait(self, seconds: float) -> bool:
         """True when something may have changed: a row did, or no row tells at present and it is time to look.
@@ -86,7 +94,8 @@ class Changes:
             if _blind(self._feeds):
                 return True
         now = time.monotonic()
-        time.sleep(max(0.0, min(self._allowance.wait(now), deadline - now)))
+        self._due, pause = spaced(self._due, now)
+        time.sleep(max(0.0, min(pause, deadline - now)))
         # What came while it was held back is seen by the same look.
         self._gate.acquire(blocking=False)
         return True
@@ -110,7 +119,7 @@ class Hub:
     @contextmanager
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for a run of ours: its job, and its pods."""
-        with self._follow(run, _ours(run, resource, self._in(namespace))) as found:
+        with self._follow(run, _ours(resource, self._in(namespace))) as found:
             yield found
 
     @contextmanager
@@ -244,30 +253,56 @@ class _Thread:
 
 
 class AsyncChanges:
-    """A follower in a loop. 10,000 of them wait at once, so it is small."""
+    """A follower in a loop, from ``async with`` on. 10,000 of them wait at once, so each is small: no frames
+    of generators, no parts of its own that could be shared.
+    """
 
-    __slots__ = ("run", "_feeds", "_woken", "_waiter", "_timer", "_allowance")
+    __slots__ = (
+        "run",
+        "on_alarm",
+        "_hub",
+        "_watched",
+        "_feeds",
+        "_woken",
+        "_waiter",
+        "_timer",
+        "_deadline",
+        "_due",
+    )
 
-    def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
+    def __init__(self, hub: AsyncHub, run: str, watched: tuple[Watched, ...]) -> None:
         self.run = run
-        self._feeds = feeds
+        self.on_alarm: Callable[[str], None] | None = None
+        self._hub, self._watched = hub, watched
+        self._feeds: tuple[Feed, ...] = ()
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle
-        self._allowance = Allowance()
+        self._deadline = self._due = 0.0
+
+    async def __aenter__(self) -> AsyncChanges:
+        self._feeds = await self._hub.join(self, self._watched)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._hub.leave(self, self._watched)
 
     def wake(self) -> None:
         self._woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def alarm(self, pod: str) -> None:
+        if self.on_alarm is not None:
+            self.on_alarm(pod)
+
     async def wait(self, seconds: float) -> bool:
         """As `Changes.wait`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
+        loop = self._hub.loop
+        deadline = self._deadline = loop.time() + seconds
         if not self._woken:
             self._waiter = loop.create_future()
-            self._look_again(loop, deadline)
+            self._look_again()
             try:
                 await self._waiter
             finally:
@@ -276,25 +311,25 @@ class AsyncChanges:
         now = loop.time()
         if not self._woken:
             return now < deadline - _TICK
-        pause = min(self._allowance.wait(now), deadline - now)
-        if pause > 0:
+        self._due, pause = spaced(self._due, now)
+        if (pause := min(pause, deadline - now)) > 0:
             await asyncio.sleep(pause)
         self._woken = False
         return True
 
-    def _look_again(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+    def _look_again(self) -> None:
         """Now and then: whether rows can still be relied upon. Without waking who waits, who is many."""
-        left = deadline - loop.time()
-        delay = min(left, _poll(self._feeds))
-        self._timer = loop.call_later(max(0.0, delay), self._is_it_time, loop, deadline)
+        loop = self._hub.loop
+        delay = min(self._deadline - loop.time(), _poll(self._feeds))
+        self._timer = loop.call_later(max(0.0, delay), self._is_it_time)
 
-    def _is_it_time(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+    def _is_it_time(self) -> None:
         if self._waiter is None or self._waiter.done():
             return
-        if _blind(self._feeds) or loop.time() >= deadline - _TICK:
+        if _blind(self._feeds) or self._hub.loop.time() >= self._deadline - _TICK:
             self._waiter.set_result(None)
         else:
-            self._look_again(loop, deadline)
+            self._look_again()
 
     @property
     def trouble(self) -> AllaboardError | None:
@@ -305,22 +340,17 @@ class AsyncHub:
     """For one cluster as one user, in one event loop; `async_hub_of` gives it."""
 
     def __init__(self, api: AsyncApi) -> None:
+        self.loop = asyncio.get_running_loop()
         self._api = api
         self._feeds: dict[Watched, _Task] = {}
 
-    @asynccontextmanager
-    async def changes(
-        self, run: str, resource: Resource, namespace: str | None = None
-    ) -> AsyncIterator[AsyncChanges]:
-        async with self._follow(run, _ours(run, resource, self._in(namespace))) as found:
-            yield found
+    def changes(self, run: str, resource: Resource, namespace: str | None = None) -> AsyncChanges:
+        """``async with hub.changes(...) as changes``: wakes for a run of ours: its job, and its pods."""
+        return AsyncChanges(self, run, _ours(resource, self._in(namespace)))
 
-    @asynccontextmanager
-    async def changes_of(
-        self, resource: Resource, name: str, namespace: str | None = None
-    ) -> AsyncIterator[AsyncChanges]:
-        async with self._follow(name, _theirs(name, resource, self._in(namespace))) as found:
-            yield found
+    def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> AsyncChanges:
+        """Wakes for one object, whoever made it."""
+        return AsyncChanges(self, name, _theirs(name, resource, self._in(namespace)))
 
     @property
     def open(self) -> int:
@@ -329,31 +359,32 @@ class AsyncHub:
     def _in(self, namespace: str | None) -> str:
         return self._api.namespace if namespace is None else namespace
 
-    @asynccontextmanager
-    async def _follow(self, run: str, watched: tuple[Watched, ...]) -> AsyncIterator[AsyncChanges]:
-        feeds = tuple(self._feeds.setdefault(one, _Task(self._api, one)) for one in watched)
-        follower = AsyncChanges(run, tuple(feed.feed for feed in feeds))
-        for feed in feeds:
-            feed.join(follower)
+    async def join(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> tuple[Feed, ...]:
+        """Of `AsyncChanges`: returns when it would be told of a change, or after a while."""
+        tasks = [self._feeds.setdefault(one, _Task(self._api, one)) for one in watched]
+        for task in tasks:
+            task.join(follower)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(READY_SECONDS):
-                    for feed in feeds:
-                        await feed.ready.wait()
-            yield follower
-        finally:
-            await self._leave(follower, watched)
+            if not all(task.ready.is_set() for task in tasks):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(READY_SECONDS):
+                        for task in tasks:
+                            await task.ready.wait()
+        except BaseException:
+            await self.leave(follower, watched)
+            raise
+        return tuple(task.feed for task in tasks)
 
-    async def _leave(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
+    async def leave(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
         closed = []
         for one in watched:
-            feed = self._feeds[one]
-            if not feed.leave(follower):
+            task = self._feeds.get(one)
+            if task is not None and not task.leave(follower):
                 del self._feeds[one]
-                closed.append(feed)
-        for feed in closed:
-            await feed.close()
-        if not self._feeds:
+                closed.append(task)
+        for task in closed:
+            await task.close()
+        if closed and not self._feeds:
             await self._api.close()
 
 

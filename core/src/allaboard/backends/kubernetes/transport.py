@@ -882,7 +882,7 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
     options: dict[str, Any] = {"maxsize": 32, "num_pools": 4}
     if settings.server.startswith("https:"):
         # urllib3 1.26 compares names itself, and cannot have OpenSSL do it for an address.
-        itself = urllib3.__version__.startswith("1.")
+        itself = not hasattr(urllib3, "BaseHTTPResponse")
         options["ssl_context"] = context_of(
             settings.authority, settings.verify, secret.certificate, compares_name=not itself
         )
