@@ -286,6 +286,17 @@ def test_a_resume_is_no_restart_though_its_pods_are_there_before_the_operator_sa
     assert again.restarts("master-0") == 2
 
 
+def test_pods_that_the_operator_makes_anew_after_the_end_are_no_restarts() -> None:
+    """It may look at the job once more before it has read its own word that it failed."""
+    first = a_pod("worker-0", restarts=3, uid="one", last={"exitCode": 1, "finishedAt": 40})
+    memory = remembered(Memory(), a_pytorchjob("Running"), (first,))
+    over = a_pytorchjob(off("Running"), a_condition_of("Failed", message=BACKOFF), completionTime=at(50))
+    memory = remembered(memory, over, (a_pod("worker-0", "Pending", created=51, uid="two"),))
+    memory = remembered(memory, over, ())
+    (worker,) = [m for m in seen(over, memory=memory).members if m.name == "worker-0"]
+    assert (worker.phase, worker.exit_code, worker.restarts) == ("deleted", 1, 3)
+
+
 def test_members_of_a_job_that_was_created_suspended_are_still_to_come() -> None:
     held = a_pytorchjob("Created", "Suspended", suspend=True)
     assert {m.phase for m in seen(held).members} == {"pending"}

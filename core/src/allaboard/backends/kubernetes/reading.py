@@ -363,6 +363,8 @@ def remembered(
         memory = Memory(since=since, members=memory.members, earlier=memory.before(anew))
     if read.suspended and not read.finished:
         return memory
+    # A pass of the operator that does not know yet that the job has ended may make pods anew.
+    pods = [pod for pod in pods if read.finished is None or _created(pod) <= read.finished]
     named = _by_member(engine, pods)
     needed = engine.needed(job) if job is not None else len(named)
     own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]

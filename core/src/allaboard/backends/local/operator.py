@@ -4,7 +4,8 @@ Nothing here touches a process or a clock: whoever drives it says what happened 
 actions it answers with. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides,
 clean-up, suspend, deadline) and the kubelet's in-place restarts.
 
-Where this differs from the operator, on purpose:
+Where this differs from the operator, on purpose (tests/cluster/parity plays both and has every difference as
+a row):
 
 - backoffLimit N: the operator fails the job at the N-th restart, so N-1 survive, and is blind to recreated
   pods. Here exactly N restarts, of every kind, then it fails: what its documentation promises.
@@ -17,6 +18,12 @@ Where this differs from the operator, on purpose:
 - Restart delay: 10 s doubling to 5 min. Here 0.5 s doubling to 10 s: there is no image to pull.
 - A failure beyond the limit: the job fails at once, though restarts of other members that were counted have
   not begun. Here they begin, and have 1 s to speak, before it fails: a restart that is counted has happened.
+- A member that waits for its restart when the job fails: clean-up takes its pod, or under clean_pods none it
+  goes on crashing. Here it has failed, and is started no more.
+- A member that is lost: its pod is gone and made anew. Here its processes are killed, and it is started again
+  in place, as after any failure.
+- Replica counts: not written any more once the job has ended or is suspended. Here as the members are.
+- ttl after a permanent exit code: never, for want of a completionTime. Here from the end.
 - Members still ending when the job succeeded: deleted at once. Here they have 1 s to end by themselves: an
   exit code of its own says more than 143.
 """

@@ -1,0 +1,493 @@
+"""The cases that are played on every stage: what a PyTorchJob does under each policy, said once.
+
+A play is a list of steps, one after the other. Members are puppets: none ends unless a step says so, and a
+step that waits sees to it that whoever runs the job has noticed what happened before the next thing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allaboard.backends.base import Handle
+from allaboard.errors import BadInput
+from allaboard.observation import Observation, State
+from allaboard.status import state_of
+from tests.cluster.api import until
+from tests.cluster.parity.stages import PATIENCE, WHO, Performance, Tale
+
+Step = Callable[[Performance, Tale], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``job``: fields over one master and one worker under on_failure; ``ends``: the state in which it is
+    left here; ``chance``: conditions that may be seen on the way or not, and members of which nothing can be
+    told for sure.
+    """
+
+    name: str
+    play: tuple[Step, ...]
+    ends: State = State.SUCCEEDED
+    job: Mapping[str, Any] = field(default_factory=dict)
+    chance: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        shape = {} if "workers" in self.job else {"groups": {"master": 1, "worker": 1}}
+        return {**shape, **self.job}
+
+
+# --- steps
+
+
+def up(*members: str, number: int = 1) -> Step:
+    """The n-th process of each of these has started."""
+
+    def step(on: Performance, _: Tale) -> None:
+        for member in members:
+            on.puppeteer.up(on.run, member, number)
+
+    return step
+
+
+def read(*members: str, number: int = 1) -> Step:
+    """Who follows the logs has read what the n-th process of each of these wrote."""
+    words = f"try {number}"
+
+    def step(on: Performance, _: Tale) -> None:
+        until(
+            f"{words} in the logs of {members}",
+            lambda: all(words in on.told.get(member, ()) for member in members),
+            PATIENCE,
+            pause=0.1,
+        )
+
+    return step
+
+
+def exits(member: str, code: int) -> Step:
+    """Its newest process ends by itself."""
+    return lambda on, _: on.puppeteer.tell(on.run, member, code)
+
+
+def faults(member: str) -> Step:
+    """Its newest process touches memory that is not its own: signal 11."""
+    return lambda on, _: on.puppeteer.tell(on.run, member, "fault")
+
+
+def killed(member: str, number: int) -> Step:
+    """Its newest process gets a signal from outside: 9, as for want of memory, or 15."""
+    return lambda on, _: on.stage.signal(on.run, member, number)
+
+
+def lost(member: str) -> Step:
+    """The member is taken away: here its processes are killed, on a cluster its pod is deleted."""
+
+    def step(on: Performance, _: Tale) -> None:
+        # It takes its time to go, as real ones do: an operator sees it ending, and not only gone.
+        on.puppeteer.deafen(on.run, member)
+        on.stage.lose(on.run, member)
+
+    return step
+
+
+def shows(*conditions: str) -> Step:
+    """These conditions are True."""
+    return sees(f"{conditions}", lambda seen: all(seen.holds(c) for c in conditions))
+
+
+def phases(**members: str) -> Step:
+    """``worker_0="running"``: members are in these phases."""
+    wanted = {name.replace("_", "-"): phase for name, phase in members.items()}
+    return sees(
+        f"{wanted}", lambda seen: {m.name: m.phase for m in seen.members if m.name in wanted} == wanted
+    )
+
+
+def counted(**roles: tuple[int, int, int]) -> Step:
+    """Whoever runs the job has counted so many members active, succeeded and failed."""
+
+    def step(on: Performance, _: Tale) -> None:
+        until(
+            f"counts of {roles}",
+            lambda: roles.items() <= on.stage.counts(on.run, on.seen).items(),
+            PATIENCE,
+            pause=0.1,
+        )
+
+    return step
+
+
+def restarted(member: str, times: int) -> Step:
+    """So many restarts of it were counted, and it runs again."""
+    return sees(
+        f"restart {times} of {member}",
+        lambda seen: any(
+            (m.name, m.restarts, m.phase, m.reason == "CrashLoopBackOff") == (member, times, "running", False)
+            for m in seen.members
+        ),
+    )
+
+
+def sees(what: str, wanted: Callable[[Observation], bool]) -> Step:
+    return lambda on, _: on.until(what, wanted)
+
+
+def ends(on: Performance, _: Tale) -> None:
+    """It has its final word."""
+    on.until("its end", lambda seen: state_of(seen).is_final)
+
+
+def looked_at(name: str) -> Step:
+    """What is to be told at this point, once it has come to rest, goes into the tale under this name."""
+    return lambda on, tale: tale.update({f"{name}: {path}": value for path, value in on.settle().items()})
+
+
+def suspend(on: Performance, _: Tale) -> None:
+    on.backend.suspend(on.run)
+
+
+def resume(on: Performance, _: Tale) -> None:
+    on.backend.resume(on.run)
+
+
+def refuses(step: Step) -> Step:
+    """The backend refuses this in words."""
+
+    def tried(on: Performance, tale: Tale) -> None:
+        try:
+            step(on, tale)
+        except BadInput:
+            return
+        raise AssertionError("it was not refused")
+
+    return tried
+
+
+def stop(on: Performance, _: Tale) -> None:
+    seen = on.backend.observe(on.run)
+    handle = Handle(on.run, seen.attempt, seen.generation, seen.uid or "")
+    on.backend.stop(handle, WHO, "a test", "it is enough")
+
+
+def only(stage: str, *steps: Step) -> Step:
+    """Steps of one stage alone: what a difference of the table asks for."""
+
+    def play(on: Performance, tale: Tale) -> None:
+        for step in steps if on.stage.name == stage else ():
+            step(on, tale)
+
+    return play
+
+
+def removed(on: Performance, _: Tale) -> None:
+    """The job is gone by its ttl; here it is the next process of allaboard that sees to it."""
+
+    def gone() -> bool:
+        on.stage.housekeep()
+        return not on.stage.is_there(on.run)
+
+    until("its removal", gone, PATIENCE)
+
+
+# --- the table
+
+M, W, W1, W2 = "master-0", "worker-0", "worker-1", "worker-2"
+STARTED: tuple[Step, ...] = (
+    up(M, W),
+    shows("Created", "Running"),
+    phases(master_0="running", worker_0="running"),
+    counted(master=(1, 0, 0), worker=(1, 0, 0)),
+    read(M, W),
+)
+AGAIN = (up(M, W, number=2), *STARTED[1:], read(M, W, number=2))
+"""Both started a second time, after a suspension."""
+DONE: tuple[Step, ...] = (exits(W, 0), phases(worker_0="succeeded"), exits(M, 0), ends)
+SUSPENDED: tuple[Step, ...] = (suspend, phases(master_0="deleted", worker_0="deleted"))
+PAIR: tuple[Step, ...] = (
+    up(W, W1),
+    shows("Running"),
+    phases(worker_0="running", worker_1="running"),
+    counted(worker=(2, 0, 0)),
+    read(W, W1),
+)
+THREE: tuple[Step, ...] = (
+    up(W, W1, W2),
+    shows("Running"),
+    phases(worker_0="running", worker_1="running", worker_2="running"),
+    counted(worker=(3, 0, 0)),
+    read(W, W1, W2),
+)
+ONE = {"groups": {"worker": 1}}
+WORKERS = {"groups": {"worker": 2}}
+ELASTIC = {"workers": 3, "elastic": {"min": 2, "max": 3}}
+
+TOO_SHORT = ("Running",)
+"""A job may be over before its operator has looked at it once."""
+TOO_LATE = ("Running", "worker")
+"""A worker on a cluster starts when it knows the master's name; a master that ends at once may have decided
+by then.
+"""
+MADE_ANEW = ("Restarting",)
+"""While the master runs, a pass of the operator over a failed worker ends in Restarting or in Running, by the
+order of a Go map; the next pass returns to Running.
+"""
+STARTED_AFTER_ALL = ("master-0 processes", "worker-0 processes")
+"""At a limit the operator deletes the pods before it has read its own word that the job has failed: a pass in
+between may make them anew, to be deleted too.
+"""
+
+
+def back(member: str, number: int) -> tuple[Step, ...]:
+    """Its n-th process runs, and its operator knows."""
+    return (
+        up(member, number=number),
+        restarted(member, number - 1),
+        shows("Running"),
+        read(member, number=number),
+    )
+
+
+SEEN_GOING = {"spot": {"grace": 8}}
+"""Time for the operator to notice that a pod is ending: one that it only sees gone is no failure to it."""
+
+
+def policy(restart: str, **rest: Any) -> dict[str, Any]:
+    return {"policy": {"restart": restart, **rest}}
+
+
+def master_first(clean: str) -> Case:
+    return Case(
+        f"clean_pods {clean}: the master ends, a worker would run on",
+        (*STARTED, exits(M, 0), ends),
+        job=policy("on_failure", clean_pods=clean),
+    )
+
+
+def worker_fails(clean: str) -> Case:
+    return Case(
+        f"never, clean_pods {clean}: a worker fails",
+        (*STARTED, exits(W, 1), ends),
+        State.FAILED,
+        policy("never", clean_pods=clean),
+    )
+
+
+def for_good(code: int) -> Case:
+    return Case(
+        f"exit_code: {code} is for good",
+        (*STARTED, exits(W, code), ends),
+        State.FAILED,
+        policy("exit_code"),
+    )
+
+
+def tried_again(what: str, end: Step) -> Case:
+    return Case(
+        f"exit_code: {what} is tried again",
+        (*STARTED, end, *back(W, 2), *DONE),
+        job=policy("exit_code"),
+        chance=MADE_ANEW,
+    )
+
+
+CASES: tuple[Case, ...] = (
+    # The end of a job.
+    Case("all end well", (*STARTED, *DONE)),
+    *(master_first(clean) for clean in ("none", "running", "all")),
+    Case(
+        "without a master all workers decide",
+        (*PAIR, exits(W1, 0), phases(worker_1="succeeded"), looked_at("one is done"), exits(W, 0), ends),
+        job=WORKERS,
+    ),
+    Case(
+        "a short job without a master",
+        (ends,),
+        job={**WORKERS, "command": ["sh", "-c", "exit 0"]},
+        chance=TOO_SHORT,
+    ),
+    Case("a short job with a master", (ends,), job={"command": ["sh", "-c", "exit 0"]}, chance=TOO_LATE),
+    # never
+    *(worker_fails(clean) for clean in ("none", "running", "all")),
+    Case("never: the master fails", (*STARTED, exits(M, 2), ends), State.FAILED, policy("never")),
+    Case("never: killed by signal 9", (*STARTED, killed(W, 9), ends), State.FAILED, policy("never")),
+    Case("never: killed by signal 11", (*STARTED, faults(W), ends), State.FAILED, policy("never")),
+    Case(
+        "never, without a master: a worker fails",
+        (*PAIR, exits(W, 3), ends),
+        State.FAILED,
+        {**WORKERS, **policy("never")},
+    ),
+    *(
+        Case(
+            f"never: {what}",
+            (ends,),
+            State.FAILED,
+            {**ONE, **policy("never"), "command": command},
+            chance=TOO_SHORT,
+        )
+        for what, command in (
+            ("a short job that fails", ["sh", "-c", "exit 1"]),
+            ("the shell finds no such command", ["sh", "-c", "no-such-command"]),
+            ("no such program", ["no-such-program"]),
+        )
+    ),
+    # on_failure
+    Case("on_failure: a worker fails once", (*STARTED, exits(W, 1), *back(W, 2), *DONE)),
+    Case("on_failure: the master fails once", (*STARTED, exits(M, 127), *back(M, 2), *DONE)),
+    Case("on_failure: killed by signal 11", (*STARTED, faults(W), *back(W, 2), *DONE)),
+    Case(
+        "backoff_limit 0: a worker fails",
+        (*STARTED, exits(W, 1), ends),
+        State.FAILED,
+        policy("on_failure", backoff_limit=0),
+        STARTED_AFTER_ALL,
+    ),
+    Case(
+        "backoff_limit 1: a worker fails again and again",
+        (*STARTED, exits(W, 1), up(W, number=2), only("local", exits(W, 1)), ends),
+        State.FAILED,
+        policy("on_failure", backoff_limit=1),
+        STARTED_AFTER_ALL,
+    ),
+    Case(
+        "backoff_limit 3: a worker fails again and again",
+        (
+            *STARTED,
+            exits(W, 1), *back(W, 2),
+            exits(W, 1), *back(W, 3),
+            exits(W, 1), up(W, number=4),
+            only("local", exits(W, 1)), ends,
+        ),
+        State.FAILED,
+        policy("on_failure", backoff_limit=3),
+        STARTED_AFTER_ALL,
+    ),
+    Case(
+        "backoff_limit 3: members fail in turn",
+        (*STARTED, exits(W, 1), *back(W, 2), exits(M, 1), *back(M, 2), *DONE),
+        job=policy("on_failure", backoff_limit=3),
+    ),
+    Case(
+        "backoff_limit 1, clean_pods none: the others live on",
+        (*STARTED, exits(W, 1), up(W, number=2), only("local", exits(W, 1)), ends),
+        State.FAILED,
+        policy("on_failure", backoff_limit=1, clean_pods="none"),
+    ),
+    # always
+    Case(
+        "always: who ends well is started again",
+        (*STARTED, exits(W, 0), up(W, number=2), only("local", exits(W, 0)), ends),
+        State.FAILED,
+        policy("always", backoff_limit=1),
+        STARTED_AFTER_ALL,
+    ),
+    Case(
+        "always: a master that ends well decides nothing",
+        (*STARTED, exits(M, 0), *back(M, 2), looked_at("again"), stop, ends),
+        State.STOPPED,
+        policy("always", backoff_limit=3),
+    ),
+    # exit_code
+    *(for_good(code) for code in (1, 2, 127)),
+    *(tried_again(str(code), exits(W, code)) for code in (128, 130, 255)),
+    tried_again("signal 9", killed(W, 9)),
+    tried_again("signal 11", faults(W)),
+    tried_again("signal 15", killed(W, 15)),
+    Case(
+        "exit_code: the master is tried again",
+        (*STARTED, exits(M, 137), shows("Restarting"), *back(M, 2), *DONE),
+        job=policy("exit_code"),
+    ),
+    Case(
+        "exit_code, backoff_limit 1: a worker is made anew twice",
+        (
+            *STARTED, killed(W, 9), *back(W, 2), killed(W, 9),
+            only("cluster", *back(W, 3), *DONE), ends,
+        ),
+        State.FAILED,
+        policy("exit_code", backoff_limit=1),
+        chance=MADE_ANEW,
+    ),
+    # Members that are taken away.
+    Case(
+        "never: a worker is lost",
+        (*STARTED, lost(W), ends),
+        State.FAILED,
+        {**policy("never"), **SEEN_GOING},
+    ),
+    *(
+        Case(
+            f"{restart}: a worker is lost",
+            (*STARTED, lost(W), *back(W, 2), *DONE),
+            job=policy(restart),
+            chance=MADE_ANEW,
+        )
+        for restart in ("on_failure", "exit_code")
+    ),
+    Case("on_failure: the master is lost", (*STARTED, lost(M), *back(M, 2), *DONE), job=SEEN_GOING),
+    # Elastic.
+    Case("elastic: one worker that ends well decides", (*THREE, exits(W1, 0), ends), job=ELASTIC),
+    Case(
+        "elastic: a worker is lost and replaced",
+        (*THREE, lost(W2), *back(W2, 2), exits(W, 0), ends),
+        job=ELASTIC,
+        chance=MADE_ANEW,
+    ),
+    Case(
+        "elastic: worker 0 is lost",
+        (*THREE, lost(W), *back(W, 2), only("local", up(W1, W2, number=2)), exits(W1, 0), ends),
+        job=ELASTIC,
+        chance=MADE_ANEW,
+    ),
+    # Suspension.
+    Case(
+        "created suspended, then resumed",
+        (shows("Suspended"), looked_at("suspended"), resume, *STARTED, *DONE),
+        job=policy("on_failure", suspend=True),
+    ),
+    Case(
+        "suspended while it runs, then resumed",
+        (*STARTED, *SUSPENDED, looked_at("suspended"), resume, *AGAIN, *DONE),
+    ),
+    Case(
+        "suspended with a worker that is done, then resumed",
+        (
+            *STARTED, exits(W, 0), phases(worker_0="succeeded"), counted(worker=(0, 1, 0)),
+            *SUSPENDED, looked_at("suspended"), resume, *AGAIN, *DONE,
+        ),
+    ),
+    Case(
+        "suspended after a restart, then resumed",
+        (
+            *STARTED, exits(W, 1), *back(W, 2), *SUSPENDED,
+            resume, up(M, number=2), up(W, number=3), *STARTED[1:],
+            read(M, number=2), read(W, number=3), *DONE,
+        ),
+    ),
+    Case("stopped while suspended", (*STARTED, *SUSPENDED, stop, ends), State.STOPPED),
+    Case(
+        "a job that has ended cannot be suspended",
+        (*STARTED, *DONE, refuses(suspend), refuses(resume)),
+    ),
+    # Stop, ttl, deadline.
+    Case("stopped while it runs", (*STARTED, stop, ends), State.STOPPED),
+    Case("ttl: removed after its end", (*STARTED, *DONE, removed), job=policy("on_failure", ttl=2)),
+    Case(
+        "ttl: removed after a permanent exit code",
+        (*STARTED, exits(W, 1), ends, only("local", removed)),
+        State.FAILED,
+        policy("exit_code", ttl=1),
+    ),
+    *(
+        Case(
+            f"deadline, clean_pods {clean}: nothing happens, and it has passed",
+            (*STARTED, ends),
+            State.TIMED_OUT,
+            policy("on_failure", deadline=12, clean_pods=clean),
+        )
+        for clean in ("none", "running")
+    ),
+)  # fmt: skip

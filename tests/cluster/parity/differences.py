@@ -1,0 +1,171 @@
+"""Where this machine and the real operator tell different tales, on purpose: every difference, with its
+reason.
+
+What is not here must be equal; what is here must be as it stands. "Here" is this machine, "there" the
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In this case, this path of the tale: what each tells, and why that is right."""
+
+    case: str
+    path: str
+    here: object
+    there: object
+    why: str
+
+
+def rows(path: str, here: object, there: object, *cases: str, why: str) -> Iterator[Difference]:
+    return (Difference(case, path, here, there, why) for case in cases)
+
+
+def left(
+    member: str, here: tuple[int, ...], there: tuple[int, ...], *cases: str, at: str = ""
+) -> Iterator[Difference]:
+    """Of which tries a log can be read."""
+    path = f"{at}{member} log, as it is left"
+    return rows(path, _tries(here), _tries(there), *cases, why=LOGS)
+
+
+def _tries(numbers: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(f"try {number}" for number in numbers)
+
+
+LOGS = (
+    "A pod takes its log with it, and of a container that was restarted a node keeps two tries. Here "
+    "every log stays until the run is deleted."
+)
+STALE = (
+    "The operator counts while the job runs: of a failed job the counts stay as they were, of a succeeded "
+    "one what still ran counts as succeeded, of a suspended one what had succeeded stays. Here the counts "
+    "are those of the members as they are."
+)
+LIMIT = (
+    "backoff_limit N: the operator fails the job when restart N begins, and with 0 when the first one "
+    "does; here N restarts are survived, as it is documented."
+)
+CRASH_LOOP = (
+    "A pod that waits for its restart is Running to the operator: clean_pods running takes it, and under "
+    "none it goes on crashing after the end. Here a member that will not be restarted any more has "
+    "failed."
+)
+BLIND = (
+    "Under exit_code the operator makes failed pods anew without counting them: no limit holds. Here "
+    "every restart counts."
+)
+LOST = (
+    "Members are lost in the way of their world: here a process is killed, and is a failure like others, "
+    "restarted in place; there a pod is deleted, and made anew by the operator."
+)
+HOST = (
+    "Worker 0 holds the rendezvous of an elastic gang. There the others fail by themselves when it goes, "
+    "each with a restart of its own; here the gang is started again as one, and counted once."
+)
+STOPPED = "Stopping a run on a cluster deletes the job object, for that frees its GPUs under every operator."
+TTL = (
+    "After a permanent exit code the operator writes no completionTime, and its ttl never comes. Here it "
+    "counts from the end, however that came."
+)
+REFUSED = "A program that is not on this machine is found missing before anything is started."
+
+FOR_GOOD = tuple(f"exit_code: {code} is for good" for code in (1, 2, 127))
+TRIED_AGAIN = tuple(
+    f"exit_code: {what} is tried again"
+    for what in ("128", "130", "255", "signal 9", "signal 11", "signal 15")
+)
+CLEAN = {
+    clean: f"clean_pods {clean}: the master ends, a worker would run on"
+    for clean in ("none", "running", "all")
+}
+FAILS = {clean: f"never, clean_pods {clean}: a worker fails" for clean in ("running", "all")}
+NEVER = ("never: killed by signal 9", "never: killed by signal 11")
+LIMITS = {n: f"backoff_limit {n}: a worker fails again and again" for n in (1, 3)}
+LIMITS[0] = "backoff_limit 0: a worker fails"
+ALWAYS = "always: who ends well is started again"
+ANEW = "exit_code, backoff_limit 1: a worker is made anew twice"
+LIVES_ON = "backoff_limit 1, clean_pods none: the others live on"
+DEADLINE = "deadline, clean_pods running: nothing happens, and it has passed"
+RESUMED = tuple(f"suspended {when}, then resumed" for when in ("while it runs", "with a worker that is done"))
+STOPS = ("stopped while suspended", "stopped while it runs")
+HOST_LOST = "elastic: worker 0 is lost"
+
+DIFFERENCES: tuple[Difference, ...] = (
+    # Logs.
+    *left("master-0", (1,), (), CLEAN["all"], *FAILS.values(), *NEVER, *LIMITS.values(), ALWAYS, *FOR_GOOD,
+          "never: a worker is lost", DEADLINE, *STOPS),
+    *left("master-0", (1, 2), (2,), "exit_code: the master is tried again", "on_failure: the master is lost",
+          *RESUMED, "suspended after a restart, then resumed"),
+    *left("master-0", (1, 2), (), "always: a master that ends well decides nothing"),
+    *left("worker-0", (1,), (), CLEAN["running"], CLEAN["all"], FAILS["all"], "never: the master fails",
+          LIMITS[0], "always: a master that ends well decides nothing", "never: a worker is lost", DEADLINE,
+          *STOPS, "elastic: one worker that ends well decides"),
+    *left("worker-0", (1, 2), (2,), *TRIED_AGAIN, "on_failure: a worker is lost",
+          "exit_code: a worker is lost", *RESUMED),
+    *left("worker-0", (1, 2, 3), (3,), "suspended after a restart, then resumed"),
+    *left("worker-0", (1, 2), (3,), ANEW),
+    *left("worker-0", (1, 2), (), LIMITS[1], ALWAYS, HOST_LOST),
+    *left("worker-0", (1, 2, 3, 4), (), LIMITS[3]),
+    *left("worker-1", (1,), (), "never, without a master: a worker fails",
+          "elastic: a worker is lost and replaced"),
+    *left("worker-1", (1, 2), (1,), HOST_LOST),
+    *left("worker-2", (1,), (), "elastic: one worker that ends well decides"),
+    *left("worker-2", (1, 2), (), "elastic: a worker is lost and replaced", HOST_LOST),
+    *left("master-0", (1,), (), *RESUMED, at="suspended: "),
+    *left("worker-0", (1,), (), *RESUMED, at="suspended: "),
+    # Counts.
+    *rows("masters active", 0, 1, *FAILS.values(), *NEVER, *LIMITS.values(), ALWAYS, *FOR_GOOD,
+          "never: a worker is lost", DEADLINE, why=STALE),
+    *rows("workers active", 0, 1, "never: the master fails", "never, without a master: a worker fails",
+          *LIMITS.values(), LIVES_ON, ALWAYS, DEADLINE, why=STALE),
+    *rows("masters succeeded", 0, 1, CLEAN["all"], why=STALE),
+    *rows("workers active", 1, 0, CLEAN["none"], why=STALE),
+    *rows("workers succeeded", 0, 1, *CLEAN.values(), why=STALE),
+    *rows("workers succeeded", 1, 3, "elastic: one worker that ends well decides",
+          "elastic: a worker is lost and replaced", HOST_LOST, why=STALE),
+    *rows("workers failed", 0, 1, FAILS["all"], why=STALE),
+    *rows("suspended: workers succeeded", 0, 1, RESUMED[1], why=STALE),
+    # Limits.
+    *rows("restarts", 0, 1, LIMITS[0], why=LIMIT),
+    *rows("worker-0 restarts", 0, 1, LIMITS[0], why=LIMIT),
+    *rows("worker-0 phase", "failed", "deleted", *LIMITS.values(), ALWAYS, why=CRASH_LOOP),
+    *rows("worker-0 exit code", 1, None, *LIMITS.values(), why=CRASH_LOOP),
+    *rows("worker-0 exit code", 0, None, ALWAYS, why=CRASH_LOOP),
+    *rows("workers failed", 1, 0, *LIMITS.values(), ALWAYS, why=CRASH_LOOP),
+    *rows("worker-0 phase", "failed", "running", LIVES_ON, why=CRASH_LOOP),
+    *rows("worker-0 lives", False, True, LIVES_ON, why=CRASH_LOOP),
+    *rows("workers failed", 1, 0, LIVES_ON, why=CRASH_LOOP),
+    *rows("state", "failed", "succeeded", ANEW, why=BLIND),
+    *rows("march", ("Created", "Running", "Running=False", "Failed"),
+          ("Created", "Running", "Running=False", "Succeeded"), ANEW, why=BLIND),
+    *rows("condition Failed", "True", None, ANEW, why=BLIND),
+    *rows("condition Succeeded", None, "True", ANEW, why=BLIND),
+    *rows("restarts", 1, 2, ANEW, why=BLIND),
+    *rows("worker-0 restarts", 1, 2, ANEW, why=BLIND),
+    *rows("worker-0 processes started", 2, 3, ANEW, why=BLIND),
+    *rows("master-0 phase", "deleted", "succeeded", ANEW, why=BLIND),
+    *rows("master-0 exit code", None, 0, ANEW, why=BLIND),
+    *rows("masters succeeded", 0, 1, ANEW, why=BLIND),
+    *rows("worker-0 phase", "failed", "succeeded", ANEW, why=BLIND),
+    *rows("worker-0 exit code", 137, 0, ANEW, why=BLIND),
+    *rows("workers failed", 1, 0, ANEW, why=BLIND),
+    *rows("workers succeeded", 0, 1, ANEW, why=BLIND),
+    # Members that are lost.
+    *rows("worker-0 phase", "failed", "deleted", "never: a worker is lost", why=LOST),
+    *rows("worker-0 exit code", 137, None, "never: a worker is lost", why=LOST),
+    *rows("march", ("Created", "Running", "Running=False", "Succeeded"),
+          ("Created", "Running", "Restarting", "Running=False", "Succeeded"),
+          "on_failure: the master is lost", why=LOST),
+    *rows("worker-1 processes started", 2, 1, HOST_LOST, why=HOST),
+    *rows("worker-2 processes started", 2, 1, HOST_LOST, why=HOST),
+    # The rest.
+    *rows("job", "there", "gone", *STOPS, "always: a master that ends well decides nothing", why=STOPPED),
+    *rows("job", "gone", "there", "ttl: removed after a permanent exit code", why=TTL),
+    *rows("state", "refused", "failed", "never: no such program", why=REFUSED),
+)  # fmt: skip
