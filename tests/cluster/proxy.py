@@ -498,8 +498,7 @@ class FaultProxy:
                 )
                 if coming not in done:
                     coming.cancel()
-                    with suppress(asyncio.CancelledError, OSError, EOFError):
-                        await coming
+                    await asyncio.wait({coming})
                     return False if hung_up in done else await self._end(fault, writer)
                 piece = coming.result()
                 if piece is None:
@@ -512,9 +511,10 @@ class FaultProxy:
                     return await self._end(fault, writer)
         finally:
             hung_up.cancel()
-            with suppress(asyncio.CancelledError, OSError):
-                # What it saw was no end, but the beginning of the next request.
-                server.pushed = await hung_up
+            await asyncio.wait({hung_up})
+            if not hung_up.cancelled() and hung_up.exception() is None:
+                # What it saw may be no end, but the beginning of the next request.
+                server.pushed = hung_up.result()
 
     async def _end(self, fault: Fault | None, writer: asyncio.StreamWriter) -> bool:
         if isinstance(fault, Cut) and fault.clean:

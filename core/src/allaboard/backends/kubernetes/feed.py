@@ -80,7 +80,7 @@ class Feed:
     def __init__(self, chance: Callable[[], float]) -> None:
         self.trouble: AllaboardError | None = None
         self._chance = chance
-        self._followers: dict[str, list[Follower]] = {}
+        self._followers: dict[str, tuple[Follower, ...]] = {}
         self._known: dict[int, str | int | None] = {}
         self._present: set[str] = set()  # followed runs that have a row
         self._version: str | None = None
@@ -95,15 +95,18 @@ class Feed:
     # --- who follows
 
     def join(self, follower: Follower) -> None:
-        self._followers.setdefault(follower.run, []).append(follower)
+        self._followers[follower.run] = (*self._followers.get(follower.run, ()), follower)
 
     def leave(self, follower: Follower) -> None:
-        others = self._followers.get(follower.run, [])
-        if follower in others:
-            others.remove(follower)
-        if not others:
+        others = tuple(one for one in self._followers.get(follower.run, ()) if one is not follower)
+        if others:
+            self._followers[follower.run] = others
+        else:
             self._followers.pop(follower.run, None)
             self._present.discard(follower.run)
+
+    def everyone(self) -> list[Follower]:
+        return [follower for followers in self._followers.values() for follower in followers]
 
     @property
     def followed(self) -> bool:

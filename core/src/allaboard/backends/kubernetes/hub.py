@@ -30,7 +30,6 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 
 READY_SECONDS = 10.0
 """How long a new follower waits for the first list; without it he looks for himself for a while."""
-_TICK = 0.001  # a timer may ring that much early
 PATIENCE = Patience(budget=10.0)
 """A feed rests between its own tries."""
 
@@ -262,11 +261,8 @@ class AsyncChanges:
         "on_alarm",
         "_hub",
         "_watched",
-        "_feeds",
         "_woken",
         "_waiter",
-        "_timer",
-        "_deadline",
         "_due",
     )
 
@@ -274,14 +270,12 @@ class AsyncChanges:
         self.run = run
         self.on_alarm: Callable[[str], None] | None = None
         self._hub, self._watched = hub, watched
-        self._feeds: tuple[Feed, ...] = ()
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle
-        self._deadline = self._due = 0.0
+        self._due = 0.0
 
     async def __aenter__(self) -> AsyncChanges:
-        self._feeds = await self._hub.join(self, self._watched)
+        await self._hub.join(self, self._watched)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -299,41 +293,32 @@ class AsyncChanges:
     async def wait(self, seconds: float) -> bool:
         """As `Changes.wait`."""
         loop = self._hub.loop
-        deadline = self._deadline = loop.time() + seconds
+        deadline = loop.time() + seconds
         if not self._woken:
-            self._waiter = loop.create_future()
-            self._look_again()
+            waiter = self._waiter = loop.create_future()
+            timer = loop.call_later(seconds, _time_is_up, waiter)
             try:
-                await self._waiter
+                await waiter
             finally:
                 self._waiter = None
-                self._timer.cancel()
-        now = loop.time()
+                timer.cancel()
         if not self._woken:
-            return now < deadline - _TICK
+            return False
+        now = loop.time()
         self._due, pause = spaced(self._due, now)
         if (pause := min(pause, deadline - now)) > 0:
             await asyncio.sleep(pause)
         self._woken = False
         return True
 
-    def _look_again(self) -> None:
-        """Now and then: whether rows can still be relied upon. Without waking who waits, who is many."""
-        loop = self._hub.loop
-        delay = min(self._deadline - loop.time(), _poll(self._feeds))
-        self._timer = loop.call_later(max(0.0, delay), self._is_it_time)
-
-    def _is_it_time(self) -> None:
-        if self._waiter is None or self._waiter.done():
-            return
-        if _blind(self._feeds) or self._hub.loop.time() >= self._deadline - _TICK:
-            self._waiter.set_result(None)
-        else:
-            self._look_again()
-
     @property
     def trouble(self) -> AllaboardError | None:
-        return next((feed.trouble for feed in self._feeds if feed.trouble), None)
+        return self._hub.trouble(self._watched)
+
+
+def _time_is_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class AsyncHub:
@@ -359,21 +344,22 @@ class AsyncHub:
     def _in(self, namespace: str | None) -> str:
         return self._api.namespace if namespace is None else namespace
 
-    async def join(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> tuple[Feed, ...]:
+    def trouble(self, watched: tuple[Watched, ...]) -> AllaboardError | None:
+        """Why rows do not tell, when they do not."""
+        tasks = (self._feeds.get(one) for one in watched)
+        return next((task.feed.trouble for task in tasks if task and task.feed.trouble), None)
+
+    async def join(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
         """Of `AsyncChanges`: returns when it would be told of a change, or after a while."""
         tasks = [self._feeds.setdefault(one, _Task(self._api, one)) for one in watched]
         for task in tasks:
             task.join(follower)
         try:
-            if not all(task.ready.is_set() for task in tasks):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(READY_SECONDS):
-                        for task in tasks:
-                            await task.ready.wait()
+            for task in tasks:
+                await task.ready.wait()
         except BaseException:
             await self.leave(follower, watched)
             raise
-        return tuple(task.feed for task in tasks)
 
     async def leave(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
         closed = []
@@ -396,20 +382,28 @@ class _Task:
         self.ready = asyncio.Event()
         self._api, self._watched = api, watched
         self._task: asyncio.Task[None] | None = None
+        self._blind: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def join(self, follower: AsyncChanges) -> None:
         self.feed.join(follower)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._serve())
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._serve())
+            # One timer for all who wait for the first list.
+            self._patience = loop.call_later(READY_SECONDS, self.ready.set)
 
     def leave(self, follower: AsyncChanges) -> bool:
         self.feed.leave(follower)
         return self.feed.followed
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._patience is not None:
+            self._patience.cancel()
+        tasks = [task for task in (self._task, self._blind) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -431,6 +425,15 @@ class _Task:
             self.feed.ended(error, clock())
             if self.feed.trouble is not None:
                 self.ready.set()
+            if not self.feed.live and (self._blind is None or self._blind.done()):
+                self._blind = asyncio.get_running_loop().create_task(self._lead_the_blind())
+
+    async def _lead_the_blind(self) -> None:
+        """While no row tells, each looks for himself now and then, one after the other."""
+        while not self.feed.live and (everyone := self.feed.everyone()):
+            for follower in everyone:
+                await asyncio.sleep(self.feed.poll() / len(everyone))
+                follower.wake()
 
     async def _list(self) -> None:
         one = self._watched
