@@ -47,6 +47,7 @@ def stop(handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False)
         if state.is_final:
             yield from recorded(found, state)
             yield from _end_members(found, kill)
+            yield from remove_extras(found.stored)
             return Stopped(already=True)
         wanted = stored.record.stop or Stop(by, reason, found.now)
         if (yield from stop_recorded(found, wanted)) is not None:
@@ -81,6 +82,7 @@ def carry_out(found: Found, stop: Stop, kill: bool = False) -> Talk[None]:
             yield from _marked(job, stop)
     if kill:
         yield from _end_members(found, kill)
+    yield from remove_extras(found.stored)
 
 
 def _deleted(found: Found, job: Json) -> Talk[Json | None]:
@@ -208,6 +210,7 @@ def clear(found: Found) -> Talk[Found]:
     while True:
         job_lives = found.job is not None and not _has_ended(found)
         if not job_lives and not found.living:
+            yield from remove_extras(found.stored)
             return found
         if not job_lives:
             yield from _end_members(found, False)
@@ -217,6 +220,26 @@ def clear(found: Found) -> Talk[Found]:
             raise SiteError(_stuck(found))
         yield from talk.sleep(POLL)
         found = yield from look(found.stored)
+
+
+def remove_extras(stored: Stored) -> Talk[None]:
+    """Those of an attempt that has no use for them any more and that no job owns, because who started it died
+    before that: nothing else would remove them.
+    """
+    for thing in stored.objects[:-1]:
+        resource = resource_of(thing)
+        try:
+            there = yield from talk.get(resource, thing["name"])
+        except (Missing, Forbidden):
+            continue
+        metadata = there["metadata"]
+        if marks.annotation_of(there, marks.LAUNCH) != stored.record.uid or metadata.get("ownerReferences"):
+            continue
+        version = metadata["resourceVersion"]
+        try:
+            yield from talk.delete(resource, metadata["name"], uid=metadata["uid"], version=version)
+        except (Conflict, Forbidden):
+            continue  # somebody has gone on with it meanwhile; or the janitor will see to it
 
 
 def delete_job(job: Json) -> Talk[None]:

@@ -33,6 +33,7 @@ from allaboard.backends.kubernetes.ending import (
     delete_job,
     delete_object,
     owned,
+    remove_extras,
     stop_recorded,
 )
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Invalid, Missing
@@ -231,7 +232,7 @@ def _make(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Ta
     try:
         job = yield from _create(stored, ready)
     except (Invalid, Forbidden, Missing, _Taken) as error:
-        yield from _undo(stored, ready, before)
+        yield from _undo(stored, before)
         raise _refused(error, stored, ready) from error
     stored = yield from _confirm(stored, job)
     return replace(handle_of(stored.record), notes=ready.notes)
@@ -370,7 +371,7 @@ def _overtaken(stored: Stored, now: Stored | None) -> str:
     return f"run {stored.record.run} was {who} while it was being started here; nothing of this start is left"
 
 
-def _undo(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Talk[None]:
+def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Talk[None]:
     """The cluster as it was, unless somebody else has gone on with this attempt: the record first, by which
     that is known.
     """
@@ -380,14 +381,8 @@ def _undo(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Ta
         alone = (yield from _swapped(replace(before, body=stored.body))) is not None
     else:
         return
-    for extra in ready.manifests[:-1] if alone else ():
-        try:
-            there = yield from talk.get(resource_of(extra), extra["metadata"]["name"])
-        except (Missing, Forbidden):
-            continue
-        ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid
-        if ours and not there["metadata"].get("ownerReferences"):
-            yield from delete_object(there)
+    if alone:
+        yield from remove_extras(stored)
 
 
 def _swapped(stored: Stored, **changes: object) -> Talk[Stored | None]:
