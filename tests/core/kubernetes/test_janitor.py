@@ -1,4 +1,4 @@
-"""What is left of clients that died: what counts as an orphan, when it is tidied up, and what is left alone."""
+"""What is left of clients that died: what is an orphan, when it is tidied up, and what is left alone."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ thing.
 >>> import allaboard
 >>> allaboard.run(a_job(), backend=backend).ok
 True
+
+`FakeBackend` plays observations; `FakeCluster` is a cluster in memory on which the real Kubernetes backend runs.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from allaboard.layout import Layout, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
 from allaboard.status import state_of
+from allaboard.testing.cluster import FakeCluster as FakeCluster
 
 
 def a_job(**fields: Any) -> TrainingJob:
