@@ -7,7 +7,8 @@ thing.
 >>> allaboard.run(a_job(), backend=backend).ok
 True
 
-`FakeBackend` plays observations; `FakeCluster` is a cluster in memory on which the real Kubernetes backend runs.
+`FakeBackend` plays observations; `FakeCluster` is a cluster in memory, on which the real Kubernetes backend
+runs.
 """
 
 from __future__ import annotations
