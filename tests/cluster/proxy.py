@@ -224,14 +224,13 @@ ANYTHING: Sequence[tuple[float, Fault]] = (
 
 @dataclass(slots=True)
 class Counts:
-    """``requests``: by verb and kind; ``sent``, ``received``: bytes of HTTP (without TLS) that clients sent
-    and got; ``connections``: how often one was opened, with a handshake each.
+    """``requests``: by verb and kind; ``bytes``: of HTTP, without TLS, both ways, by the same;
+    ``connections``: how often one was opened, with a handshake each.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
-    sent: int = 0
-    received: int = 0
     connections: int = 0
     open: int = 0
 
@@ -388,7 +387,7 @@ class FaultProxy:
         asked = _asked(self._number, method, path)
         self.asked.append(asked)
         self.counts.requests[asked.words] += 1
-        self.counts.sent += len(head) + len(body)
+        self.counts.bytes[asked.words] += len(head) + len(body)
         fault = self._fault(asked)
         if fault is not None:
             self.counts.faults[type(fault).__name__] += 1
@@ -428,11 +427,11 @@ class FaultProxy:
                 await asyncio.to_thread(before)
             case Twice() if not streaming:
                 first = await server.send(head, body)
-                await self._through(first, None)
+                await self._through(first)
         answer = await server.send(head, body)
         match fault:
             case Lose(half=half) if not streaming:
-                whole = await self._through(answer, None)
+                whole = await self._through(answer)
                 if half:
                     writer.write(whole[: len(whole) // 2])
                     with suppress(OSError):
@@ -440,13 +439,13 @@ class FaultProxy:
                 _reset(writer)
                 return False
             case Say(done=True) as said if not streaming:
-                await self._through(answer, None)
+                await self._through(answer)
                 await self._say(said, writer)
                 return True
             case Delay(seconds, answer=True):
                 await asyncio.sleep(seconds)
             case Do(after=after) if after is not None:
-                whole = await self._through(answer, None)
+                whole = await self._through(answer)
                 await asyncio.to_thread(after)
                 writer.write(whole)
                 await writer.drain()
@@ -455,18 +454,20 @@ class FaultProxy:
             await self._tunnel(answer, reader, writer, server)
             return False
         if streaming and answer.status == 200:
-            return await self._stream(answer, fault, reader, writer, server)
-        await self._through(answer, writer)
+            return await self._stream(answer, fault, reader, writer, server, asked.words)
+        await self._through(answer, writer, asked.words)
         return True
 
-    async def _through(self, answer: Answer, writer: asyncio.StreamWriter | None) -> bytes:
+    async def _through(
+        self, answer: Answer, writer: asyncio.StreamWriter | None = None, words: str = ""
+    ) -> bytes:
         """The whole answer, handed on to a writer while it comes; else returned."""
         kept = bytearray()
         async for piece in answer.pieces():
             if writer is None:
                 kept += piece
             else:
-                self.counts.received += len(piece)
+                self.counts.bytes[words] += len(piece)
                 writer.write(piece)
                 await writer.drain()
         return bytes(kept)
@@ -478,6 +479,7 @@ class FaultProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         server: Connection,
+        words: str,
     ) -> bool:
         """A watch or a followed log: until either side ends it, or the fault does."""
         end = fault.seconds if isinstance(fault, Cut) else None
@@ -503,7 +505,7 @@ class FaultProxy:
                 piece = coming.result()
                 if piece is None:
                     return True
-                self.counts.received += len(piece)
+                self.counts.bytes[words] += len(piece)
                 writer.write(piece)
                 await writer.drain()
                 seen += 1  # the head is the first
@@ -591,7 +593,7 @@ class FaultProxy:
             f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}\r\n{extra}\r\n"
         ).encode()
         if counted:
-            self.counts.received += len(head) + len(data)
+            self.counts.bytes["said by the proxy"] += len(head) + len(data)
         writer.write(head + data)
         await writer.drain()
 

@@ -233,6 +233,7 @@ def test_idle_watches_that_a_load_balancer_cuts_are_watches_all_the_same() -> No
             pass
         assert step == Watch("100")
         feed.ended(BackendUnreachable("cut the connection"), 30.0 * (n + 1))
+        assert feed.live
 
 
 def test_after_a_server_was_away_it_is_watched_again_at_once() -> None:

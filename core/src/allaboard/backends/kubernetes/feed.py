@@ -188,9 +188,10 @@ class Feed:
         """The watch or the list ended; None: the server ended the watch in time."""
         watching, progress = self._version is not None, self._progress
         self._progress = False
+        lived = watching and now - self._opened >= SHORT
         if error is None:
             self._fruitless = 0
-            if not progress and now - self._opened < SHORT:
+            if not progress and not lived:
                 self._rest = self._pause()
             return
         self.trouble = error
@@ -202,14 +203,13 @@ class Feed:
         elif isinstance(error, Forbidden) and watching:
             self._poll_until = now + AGAIN
         else:
-            # A stream that did its work until it was cut is taken up soon; others may be cut with us.
-            self._failures = 1 if progress else self._failures + 1
-            if not watching or progress:
+            # A stream that worked until it was cut is taken up soon; others may be cut with us.
+            worked = progress or (lived and not isinstance(error, Silent))
+            self._failures = 1 if worked else self._failures + 1
+            if worked or not watching:
                 self._fruitless = 0
-            elif isinstance(error, Silent):
-                self._fruitless += SILENT
-            elif now - self._opened < SHORT:
-                self._fruitless += 1
+            else:
+                self._fruitless += SILENT if isinstance(error, Silent) else 1
             if self._fruitless and self._fruitless % SILENT == 0:
                 self._version = None
             self._rest = self._pause()
