@@ -119,9 +119,9 @@ class Verbs:
         """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing."""
         try:
             handle = yield from launching.launch(plan, owner, self._prepare, lease)
-        except Missing:
+        except Missing as error:
             yield from check_namespace(self.namespace)
-            raise
+            raise BadInput(f"run {plan.run} was not started: {error}") from error
         if not self._pruned:
             self._pruned = True
             with suppress(AllaboardError):  # the run is started, whatever becomes of old ones
