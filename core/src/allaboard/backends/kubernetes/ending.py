@@ -115,11 +115,9 @@ def _has_ended(found: Found) -> bool:
 
 def _marked(job: Json, stop: Stop) -> Talk[None]:
     """On the job too, for those who look at it with other tools while it ends."""
-    metadata = job["metadata"]
     said = {marks.STOPPED_BY: stop.by, marks.STOP_REASON: stop.reason}
-    change = {"metadata": {"uid": metadata["uid"], "annotations": said}}
     try:
-        yield from talk.patch(resource_of(job), metadata["name"], change)
+        yield from change_object(job, {"metadata": {"annotations": said}})
     except (ApiError, BackendUnreachable):
         return  # it is gone already, or a webhook of its operator does not answer: the record has it
 
@@ -247,6 +245,30 @@ def delete_job(job: Json) -> Talk[None]:
     yield from delete_object(job, "Foreground")
 
 
+def change_object(thing: Json, change: Json) -> Talk[bool]:
+    """Merge a change into this very object, as often as others change it in the same moment. Whether it was
+    there. Raises Conflict when they never let us.
+    """
+    resource, metadata = resource_of(thing), thing["metadata"]
+    meant = {**change, "metadata": {**change.get("metadata", {}), "uid": metadata["uid"]}}
+    for tries in range(TRIES):
+        try:
+            yield from talk.patch(resource, metadata["name"], meant)
+            return True
+        except Missing:
+            return False
+        except Conflict:
+            if tries == TRIES - 1:
+                raise
+        try:
+            there = yield from talk.get(resource, metadata["name"])
+        except Missing:
+            return False
+        if there["metadata"]["uid"] != metadata["uid"]:
+            return False
+    raise AssertionError
+
+
 def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
     """This very object; another one of its name stays."""
     metadata = thing["metadata"]
@@ -288,11 +310,8 @@ def enforce(found: Found, looked: Observation) -> Talk[None]:
     if found.record.stop is not None:
         yield from carry_out(found, found.record.stop)
     elif passed.nudge:
-        change = {"metadata": {"uid": job["metadata"]["uid"], "annotations": {NUDGED: rfc3339(found.now)}}}
-        try:
-            yield from talk.patch(resource_of(job), job["metadata"]["name"], change)
-        except (Missing, Conflict):
-            return  # it is not the job that it was: the next look says what it is
+        # Where it is not the job that it was, the next look says what it is.
+        yield from change_object(job, {"metadata": {"annotations": {NUDGED: rfc3339(found.now)}}})
     else:
         stop = Stop("allaboard", passed.why, found.now, timed_out=True)
         stored = yield from stop_recorded(found, stop)
@@ -348,12 +367,8 @@ def suspend(found: Found, wanted: bool) -> Talk[None]:
     if state.is_final or found.job is None or found.ending:
         word = "suspended" if wanted else "resumed"
         raise BadInput(f"run {found.record.run} {state}; only a live run can be {word}")
-    metadata = found.job["metadata"]
-    change = {"metadata": {"uid": metadata["uid"]}, "spec": {"runPolicy": {"suspend": wanted}}}
-    try:
-        yield from talk.patch(resource_of(found.job), metadata["name"], change)
-    except (Missing, Conflict) as error:
-        raise Lost(f"run {found.record.run} was started anew or deleted meanwhile; look again") from error
+    if not (yield from change_object(found.job, {"spec": {"runPolicy": {"suspend": wanted}}})):
+        raise Lost(f"run {found.record.run} was started anew or deleted meanwhile; look again")
 
 
 def delete(found: Found) -> Talk[None]:

@@ -29,6 +29,7 @@ from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records, talk
 from allaboard.backends.kubernetes.ending import (
     carry_out,
+    change_object,
     clear,
     delete_job,
     delete_object,
@@ -336,11 +337,8 @@ def _own(thing: Json, job: Json) -> Talk[None]:
     metadata = thing["metadata"]
     if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
         return
-    change = {"metadata": {"uid": metadata["uid"], "ownerReferences": [owner]}}
-    try:
-        yield from talk.patch(resource_of(thing), metadata["name"], change)
-    except (Missing, Conflict):
-        return  # it went, and so did its job
+    # Where it went, so did its job.
+    yield from change_object(thing, {"metadata": {"ownerReferences": [owner]}})
 
 
 def _confirm(stored: Stored, job: Json) -> Talk[Stored]:
