@@ -34,6 +34,7 @@ from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.errors import Missing
 from allaboard.backends.kubernetes.resources import NAMESPACES, PYTORCHJOBS
 from allaboard.backends.kubernetes.wire import Patience
+from tests.bench import waiters
 from tests.cluster.api import Api, until
 from tests.cluster.build import Unavailable
 from tests.cluster.plane import ControlPlane, PlaneError
@@ -73,6 +74,7 @@ class Measured:
 
 
 def main(rounds: int) -> None:
+    waiters.main()
     ways = [w for w in os.environ.get("ALLABOARD_BENCH_WAYS", ",".join(WAYS)).split(",") if w in WAYS]
     with tempfile.TemporaryDirectory(prefix="allaboard-bench-") as name:
         try:

@@ -13,6 +13,7 @@
           StorageUnsupported the server cannot do this safely
           StorageUnreachable may pass: no answer, time-out, server error
       BackendUnreachable   nobody, it may pass; the run is untouched
+      ApiError             what the API server of a cluster refused (backends/kubernetes/errors.py)
       Corrupt              bytes do not match their manifest, a record cannot be read
       Conflict             somebody else owns it now (compare-and-swap lost)
       TrainingFailed       the run ended otherwise than well; carries the outcome
