@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from airflow.triggers.base import TriggerEvent
@@ -25,8 +26,8 @@ class Blind(TrainingJobTrigger):
     `on_kill`.
     """
 
-    def _backend(self) -> Any:
-        return None
+    def _opened(self) -> AbstractAsyncContextManager[Any]:
+        return nullcontext()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         async for event in super().run():
