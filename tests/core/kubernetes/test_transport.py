@@ -364,8 +364,47 @@ def test_401_is_asked_again_with_new_credentials_once(server: Scripted, client: 
     api.get(PODS, "a")
     assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer token-0", "Bearer token-1"]
     with pytest.raises(Unauthorized):
-        api.get(PODS, "a")
+        client(server, credentials=Rotated()).get(PODS, "a")
     assert len(server.asked) == 4
+
+
+def test_who_was_let_in_before_is_unreachable_and_not_a_stranger(server: Scripted, client: Client) -> None:
+    """Whoever the server asks about tokens may be away for a while, as the server itself may."""
+    api = client(server)
+    server.answers(says(pod("a")), *[refused(401, "Unauthorized")] * 5, says(pod("b")))
+    server.otherwise = refused(401, "Unauthorized", "Unauthorized")
+    assert api.get(PODS, "a")["metadata"]["name"] == "a"
+    assert api.get(PODS, "b")["metadata"]["name"] == "b"
+    with pytest.raises(BackendUnreachable, match="answers 401: Unauthorized"):
+        api.get(NODES, "n")
+
+
+def test_a_server_that_has_not_read_its_roles_yet(server: Scripted, client: Client) -> None:
+    """It forbids what it allowed, for a moment after its start; what it never allowed is forbidden."""
+    words = (
+        'pods "a" is forbidden: User "u" cannot get resource "pods" in API group "" in the namespace "team"'
+    )
+    forbidden = refused(403, "Forbidden", words)
+    api = client(server)
+    server.answers(forbidden)
+    with pytest.raises(Forbidden):
+        api.get(PODS, "a")
+    server.answers(says(pod("a")), *[forbidden] * 5, says(pod("b")))
+    api.get(PODS, "a")
+    assert api.get(PODS, "b")["metadata"]["name"] == "b"
+    server.answers(refused(403, "Forbidden", "exceeded quota: team"))
+    with pytest.raises(Forbidden, match="exceeded quota"):
+        api.get(PODS, "a")
+    assert len(server.asked) == 9
+    server.otherwise = forbidden
+    began = time.monotonic()
+    with pytest.raises(Forbidden):  # within the patience of this client
+        api.get(PODS, "a")
+    assert 0.5 < time.monotonic() - began < 3
+    before = len(server.asked)
+    with pytest.raises(Forbidden):
+        api.list(PODS)
+    assert len(server.asked) == before + 1
 
 
 # --- streams ------------------------------------------------------------------------------------------------

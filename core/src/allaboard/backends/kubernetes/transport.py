@@ -63,6 +63,8 @@ class _Client:
         self.settings = self._source()
         self.patience = patience or Patience()
         self._ahead: float | None = None
+        self._granted: set[str] = set()
+        """What it was allowed to do: a few kinds in a few namespaces."""
 
     @property
     def server(self) -> str:
@@ -88,7 +90,12 @@ class _Client:
             started=time.monotonic(),
             chance=random.random,
             patience=self.patience,
+            granted=self._granted,
         )
+
+    def _was_granted(self, request: Request) -> None:
+        if request.right:
+            self._granted.add(request.right)
 
     def _headers(self, request: Request, secret: Secret) -> dict[str, str]:
         from allaboard import __version__
@@ -373,6 +380,7 @@ class Api(_Client):
                 ask = talk.send((answer, time.monotonic()))
             except StopIteration as end:
                 reply: Reply = end.value
+                self._was_granted(request)
                 return reply
 
     def _send(self, request: Request) -> Reply | Broken:
@@ -653,6 +661,7 @@ class AsyncApi(_Client):
                 ask = talk.send((answer, time.monotonic()))
             except StopIteration as end:
                 reply: Reply = end.value
+                self._was_granted(request)
                 return reply
 
     async def _send(self, request: Request) -> Reply | Broken:

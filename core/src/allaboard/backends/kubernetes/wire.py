@@ -9,7 +9,10 @@ a reply or an error. Tried again is what may pass:
   names the uid, a patch says the same thing again.
 - 429 (the server says when, in Retry-After), 408, 500, 502, 503, 504.
 - 409 of a write that compares nothing: a quota, or the server's own storage, was just being changed.
-- 401, once, with new credentials: a token may have run out on the way.
+- 401, once, with new credentials: a token may have run out on the way. Who was let in before is let in again,
+  once whoever the server asks about tokens answers it: that is waited for like the server itself.
+- 403 from the authorizer, of what was allowed before: an API server that has just started answers before it
+  has read its roles. For some seconds; then it is an answer.
 
 Everything else is an answer. Pauses double from a quarter second to eight, each drawn between half and all of
 itself, so that clients which were cut together do not come back together.
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -54,6 +57,8 @@ READ_SECONDS = 15.0
 """How long an answer to a read may be silent."""
 WRITE_SECONDS = 32.0
 """The same for writes: admission webhooks may take 30 s."""
+DOUBT = 10.0
+"""Seconds for which it is not believed that what was allowed before is forbidden now."""
 SMALL_ERROR = 64 * 1024
 """Bytes of an error's body that are read."""
 
@@ -61,7 +66,8 @@ SMALL_ERROR = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Request:
     """``path`` with its query; ``silence``: seconds without a byte after which the answer counts as lost;
-    ``stream``: the body is not read but handed over. ``what``: for errors, in words.
+    ``stream``: the body is not read but handed over. ``right``: what must be allowed for it, equal for all
+    requests that need the same; empty: not known. ``what``: for errors, in words.
     """
 
     method: str
@@ -72,6 +78,7 @@ class Request:
     silence: float = READ_SECONDS
     stream: bool = False
     compares: bool = False
+    right: str = ""
     what: str = ""
 
     def headers(self) -> dict[str, str]:
@@ -112,7 +119,12 @@ class Broken:
 
 
 def get(resource: Resource, name: str, namespace: str, query: Mapping[str, Any] | None = None) -> Request:
-    return Request("GET", url(resource.path(namespace, name), query or {}), what=f"{resource.name} {name}")
+    return Request(
+        "GET",
+        url(resource.path(namespace, name), query or {}),
+        right=_right("get", resource, namespace),
+        what=f"{resource.name} {name}",
+    )
 
 
 def page(
@@ -140,6 +152,7 @@ def page(
         "GET",
         url(resource.path(namespace), query),
         accept=f"{TABLE},{JSON}" if table else JSON,
+        right=_right("list", resource, namespace),
         what=f"list {resource.name}",
     )
 
@@ -170,6 +183,7 @@ def watch(
         accept=f"{TABLE},{JSON}" if table else JSON,
         silence=silence,
         stream=True,
+        right=_right("watch", resource, namespace),
         what=f"watch {resource.name}",
     )
 
@@ -219,6 +233,7 @@ def delete(
         as_bytes(options),
         silence=WRITE_SECONDS,
         compares=bool(conditions),
+        right=_right("delete", resource, namespace),
         what=f"{resource.name} {name}",
     )
 
@@ -253,6 +268,7 @@ def log(
         accept="*/*",
         silence=silence,
         stream=True,
+        right=_right("get", PODS, namespace, "log"),
         what=f"log of pod {pod}",
     )
 
@@ -261,6 +277,10 @@ def url(path: str, query: Mapping[str, Any]) -> str:
     """The path with those parts of the query that are not None."""
     said = {k: ("true" if v is True else v) for k, v in query.items() if v is not None}
     return f"{path}?{urlencode(said)}" if said else path
+
+
+def _right(verb: str, resource: Resource, namespace: str, sub: str | None = None) -> str:
+    return f"{verb} {resource.path(namespace)}{f'/{sub}' if sub else ''}"
 
 
 def _compares(body: Json) -> bool:
@@ -296,6 +316,7 @@ def _write(
         as_bytes(body),
         content_type=content_type,
         silence=WRITE_SECONDS,
+        right=_right(method, resource, namespace, sub),
         what=f"{resource.name} {name or body.get('metadata', {}).get('name', '')}".strip(),
     )
 
@@ -356,9 +377,17 @@ def retry(
     elapsed: float,
     chance: float,
     patience: Patience,
+    granted: Collection[str] = (),
+    doubted: float = 0.0,
 ) -> Retry | GiveUp:
-    """Whether a request that went wrong is sent again, after ``tries`` of them. ``chance`` in [0, 1)."""
-    if not _may_pass(request, answer):
+    """Whether a request that went wrong is sent again, after ``tries`` of them. ``chance`` in [0, 1);
+    ``granted``: the rights by which this client has got answers before; ``doubted``: for how long one of them
+    has been denied.
+    """
+    if _is_doubted(request, answer, granted):
+        pause = min(1.0, patience.first * 2 ** (tries - 1)) * (0.5 + chance / 2)
+        return Retry(pause) if doubted + pause < min(DOUBT, patience.budget) else GiveUp(final=True)
+    if not _may_pass(request, answer, granted):
         return GiveUp(final=True)
     pause = min(patience.longest, patience.first * 2 ** (tries - 1)) * (0.5 + chance / 2)
     if isinstance(answer, Reply):
@@ -369,16 +398,26 @@ def retry(
     return Retry(pause)
 
 
-def _may_pass(request: Request, answer: Reply | Broken) -> bool:
+def _may_pass(request: Request, answer: Reply | Broken, granted: Collection[str]) -> bool:
     if isinstance(answer, Broken):
         return answer.passing
-    if answer.status in (408, 429, 500, 502, 503, 504):
+    if answer.status in (408, 429, 500, 502, 503, 504) or (answer.status == 401 and granted):
         return True
     return (
         answer.status == 409
         and request.method in ("POST", "PUT", "PATCH")
         and not request.compares
         and _status(answer).get("reason") == "Conflict"
+    )
+
+
+def _is_doubted(request: Request, answer: Reply | Broken, granted: Collection[str]) -> bool:
+    """Whether the authorizer forbids what it allowed before. Quotas and admission policies say 403, too."""
+    return (
+        isinstance(answer, Reply)
+        and answer.status == 403
+        and request.right in granted
+        and " cannot " in str(_status(answer).get("message"))
     )
 
 
@@ -399,11 +438,14 @@ def exchange(
     started: float,
     chance: Callable[[], float],
     patience: Patience,
+    granted: Collection[str] = (),
 ) -> Generator[Ask, Answer, Reply]:
-    """The conversation of one request. Raises `ApiError` for what the server refuses, and
-    `BackendUnreachable` (SiteError where no time will mend it), naming the server and what was last heard.
+    """The conversation of one request. ``granted``: as `retry` knows it. Raises `ApiError` for what the
+    server refuses, and `BackendUnreachable` (SiteError where no time will mend it), naming the server and what
+    was last heard.
     """
     tries, renewed, lost = 0, False, False
+    denied: float | None = None
     while True:
         tries += 1
         answer, now = yield Send(request)
@@ -414,8 +456,17 @@ def exchange(
             renewed = True
             yield Renew()
             continue
+        if denied is None and _is_doubted(request, answer, granted):
+            denied = now
         decision = retry(
-            request, answer, tries=tries, elapsed=now - started, chance=chance(), patience=patience
+            request,
+            answer,
+            tries=tries,
+            elapsed=now - started,
+            chance=chance(),
+            patience=patience,
+            granted=granted,
+            doubted=0.0 if denied is None else now - denied,
         )
         if isinstance(decision, GiveUp):
             if isinstance(answer, Reply) and decision.final:
