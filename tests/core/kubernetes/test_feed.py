@@ -18,9 +18,11 @@ class Someone:
         self.run = run
         self.woken = 0
         self.alarms: list[str] = []
+        self.since = ""
 
-    def alarm(self, pod: str) -> None:
+    def alarm(self, pod: str, version: str) -> None:
         self.alarms.append(pod)
+        self.since = version
 
     def wake(self) -> None:
         self.woken += 1
@@ -155,17 +157,19 @@ def test_too_old_lists_again_and_wakes_whose_rows_differ() -> None:
 def test_who_says_too_old_every_time_is_not_asked_without_a_rest() -> None:
     feed, _ = a_feed("a-1")
     rests = []
-    for _ in range(4):
+    for _ in range(12):
         assert isinstance(feed.next(0.0), Watch)
         feed.ended(Gone("too old"), 0.0)
+        assert feed.live, "the list that follows tells what was missed"
         step = feed.next(0.0)
         if isinstance(step, Rest):
             rests.append(step.seconds)
             step = feed.next(0.0)
         assert step == List()
-        feed._version = "100"  # listed, without anything that went well after it
+        feed.listed([], "100")
     assert rests == sorted(rests)
-    assert len(rests) == 3
+    assert len(rests) == 11
+    assert rests[-1] > 20
 
 
 def test_cut_streams_are_taken_up_where_they_were_each_time_later() -> None:
@@ -283,6 +287,7 @@ def test_a_row_that_tells_of_a_failure_raises_the_alarm(status: str, ails: bool)
     feed.listed([{"Name": "a-1-worker-0", "Status": "Init"}], "1")
     feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
     assert one.alarms == (["a-1-worker-0"] if ails else []) and one.woken == 1
+    assert one.since == ("101" if ails else "")
     feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
     feed.happened("DELETED", an_event({"Name": "a-1-worker-0", "Status": status}))
     assert len(one.alarms) == int(ails), "once"

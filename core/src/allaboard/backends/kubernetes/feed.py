@@ -64,14 +64,15 @@ Step = List | Watch | Rest
 
 class Follower(Protocol):
     """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
-    what it wrote may be gone a moment later.
+    what it wrote may be gone a moment later. ``version`` is that of this row: a watch from there on tells
+    what became of the pod, even when it is gone.
     """
 
     run: str
 
     def wake(self) -> None: ...
 
-    def alarm(self, pod: str) -> None: ...
+    def alarm(self, pod: str, version: str) -> None: ...
 
 
 class Feed:
@@ -87,6 +88,7 @@ class Feed:
         self._listed = False
         self._failures = 0
         self._fruitless = 0
+        self._gone = 0
         self._rest = 0.0
         self._poll_until = 0.0
         self._progress = False
@@ -192,14 +194,14 @@ class Feed:
         if error is None:
             self._fruitless = 0
             if not progress and not lived:
-                self._rest = self._pause()
+                self._rest = self._pause(1)
             return
         self.trouble = error
         if isinstance(error, Gone):
-            # Once is a matter of time; a server that says so every time must not be asked without a rest.
-            self._rest = self._pause() if self._failures and not progress else 0.0
+            # Once is a matter of time; a server that says so of every list must not be asked without a rest.
+            self._gone = 1 if progress or lived else self._gone + 1
+            self._rest = self._pause(self._gone - 1) if self._gone > 1 else 0.0
             self._version = None
-            self._failures += 1
         elif isinstance(error, Forbidden) and watching:
             self._poll_until = now + AGAIN
         else:
@@ -212,7 +214,7 @@ class Feed:
                 self._fruitless += SILENT if isinstance(error, Silent) else 1
             if self._fruitless and self._fruitless % SILENT == 0:
                 self._version = None
-            self._rest = self._pause()
+            self._rest = self._pause(self._failures)
 
     def _wake(self, run: str) -> None:
         for follower in self._followers.get(run, ()):
@@ -220,14 +222,13 @@ class Feed:
 
     def _alarm(self, run: str, pod: str) -> None:
         for follower in self._followers.get(run, ()):
-            follower.alarm(pod)
+            follower.alarm(pod, self._version or "")
 
     def _well(self) -> None:
         self._failures, self.trouble = 0, None
 
-    def _pause(self) -> float:
-        self._failures = max(self._failures, 1)
-        longest: float = min(LONGEST_REST, FIRST_REST * 2 ** (self._failures - 1))
+    def _pause(self, times: int) -> float:
+        longest: float = min(LONGEST_REST, FIRST_REST * 2 ** (times - 1))
         return longest * (0.5 + self._chance() / 2)
 
 

@@ -65,7 +65,7 @@ class Changes:
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
-        self.on_alarm: Callable[[str], None] | None = None
+        self.on_alarm: Callable[[str, str], None] | None = None
         self._feeds = feeds
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
@@ -76,9 +76,9 @@ class Changes:
         with suppress(RuntimeError):
             self._gate.release()
 
-    def alarm(self, pod: str) -> None:
+    def alarm(self, pod: str, version: str) -> None:
         if self.on_alarm is not None:
-            self.on_alarm(pod)
+            self.on_alarm(pod, version)
 
     def wait(self, seconds: float) -> bool:
         """True when something may have changed: a row did, or no row tells at present and it is time to look.
@@ -268,7 +268,7 @@ class AsyncChanges:
 
     def __init__(self, hub: AsyncHub, run: str, watched: tuple[Watched, ...]) -> None:
         self.run = run
-        self.on_alarm: Callable[[str], None] | None = None
+        self.on_alarm: Callable[[str, str], None] | None = None
         self._hub, self._watched = hub, watched
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
@@ -286,9 +286,9 @@ class AsyncChanges:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def alarm(self, pod: str) -> None:
+    def alarm(self, pod: str, version: str) -> None:
         if self.on_alarm is not None:
-            self.on_alarm(pod)
+            self.on_alarm(pod, version)
 
     async def wait(self, seconds: float) -> bool:
         """As `Changes.wait`."""
@@ -433,6 +433,8 @@ class _Task:
         while not self.feed.live and (everyone := self.feed.everyone()):
             for follower in everyone:
                 await asyncio.sleep(self.feed.poll() / len(everyone))
+                if self.feed.live:
+                    return
                 follower.wake()
 
     async def _list(self) -> None:
