@@ -441,8 +441,8 @@ def exchange(
     granted: Collection[str] = (),
 ) -> Generator[Ask, Answer, Reply]:
     """The conversation of one request. ``granted``: as `retry` knows it. Raises `ApiError` for what the
-    server refuses, and `BackendUnreachable` (SiteError where no time will mend it), naming the server and what
-    was last heard.
+    server refuses, and `BackendUnreachable` (SiteError where no time will mend it), naming the server and
+    what was last heard.
     """
     tries, renewed, lost = 0, False, False
     denied: float | None = None
