@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from allaboard import running
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.kubernetes import logs
 from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.evidence import Witness, attend
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.logs import Looked, afollow, follow, read
@@ -26,6 +28,8 @@ from allaboard.backends.kubernetes.resources import PODS
 from allaboard.backends.kubernetes.transport import Api
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.errors import AllaboardError
+from allaboard.observation import State
+from allaboard.testing import a_job
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
@@ -271,6 +275,27 @@ def test_the_ends_of_what_fails_are_there_after_clean_up(gang: Gang, api: Api) -
         "worker-0": "begins\nRuntimeError: odd",
         "worker-1": "waiting",
     }
+
+
+@pytest.mark.needs("training-operator")
+def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> None:
+    """clean_pods: all deletes the pod that failed within a twentieth of a second of its end."""
+    fails = "echo 'ValueError: odd' >&2; exit 1"
+    script = f"echo begins; sleep 1; [ $ALLABOARD_MEMBER = worker-0 ] || sleep 100; {fails}"
+    job = a_job(
+        image="alpine",
+        command=["sh", "-c", script],
+        workers=3,
+        policy={"restart": "never", "backoff_limit": 0, "clean_pods": "all", "attempts": 1},
+        gang={"scheduler": "none"},
+        pod={
+            "spec": {"nodeSelector": {OWN: gang.mark}, "tolerations": [{"key": OWN, "operator": "Exists"}]},
+        },
+    )
+    outcome = running.run(job, backend=KubernetesBackend(api))
+    assert outcome.state == State.FAILED
+    assert outcome.seen.tails["worker-0"] == "begins\nValueError: odd"
+    assert "ValueError: odd" in outcome.message and outcome.diagnoses[0].blame == "worker-0"
 
 
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:

@@ -48,6 +48,7 @@ class Container:
     exit_code: int = 0
     tail: str = ""
     removed: bool = False
+    words: str = ""
 
     def text(self, since: int | None) -> bytes:
         kept = self.lines[self.rotated :]
@@ -59,7 +60,8 @@ class Container:
         if self.ended is None:
             return {"running": begun}
         end = {"finishedAt": rfc3339(self.ended // SECOND), "exitCode": self.exit_code}
-        return {"terminated": {**begun, **end, "containerID": self.id}}
+        words = {"message": self.words} if self.words else {}
+        return {"terminated": {**begun, **end, **words, "containerID": self.id}}
 
 
 class Pod:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes import evidence
-from allaboard.backends.kubernetes.evidence import CALLS, Witness, aattend, attend
+from allaboard.backends.kubernetes.evidence import (
+    CALLS,
+    Snatched,
+    Witness,
+    aattend,
+    asnatch,
+    attend,
+    snatch,
+)
 from allaboard.backends.kubernetes.tries import Try, tries
 from allaboard.reportline import encode
 from tests.core.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
@@ -161,6 +169,71 @@ def test_a_node_that_does_not_answer_holds_nobody_up(
     attends(node, witness)
     assert time.monotonic() - began < 1.5
     assert set(witness.tails()) == {"master-0", "worker-1"}
+
+
+def test_where_no_log_can_be_read_the_status_tells(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].now.words = "RuntimeError: odd\n"
+    gang[1].ends(1)
+    node.dead.add("worker-0")
+    attends(node, witness)
+    assert witness.tails() == {"master-0": "master-0 begins", "worker-0": "RuntimeError: odd"}
+    node.dead.clear()
+    attends(node, witness, asked=True)
+    assert witness.tails()["worker-0"] == "worker-0 begins", "the log itself is better"
+
+
+def test_a_pod_and_its_log_are_snatched_together(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].writes("RuntimeError: odd")
+    gang[1].ends(1)
+    found = snatch(node.api(), None, "worker-0", "pytorch")
+    gang[1].goes()
+    witness.saved(found, node.seats()["worker-0"])
+    assert witness.tails() == {"worker-0": "worker-0 begins\nRuntimeError: odd"}
+    assert found.thing is not None and found.thing["status"]["phase"] == "Failed"
+    [kept] = witness.kept.tries()
+    assert kept.one.code == 1 and kept.whole
+
+
+def test_a_log_whose_pod_is_gone_already_is_evidence_too(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].ends(1)
+    data = snatch(node.api(), None, "worker-0", "pytorch").data
+    witness.saved(Snatched("worker-0", None, data), node.seats()["worker-0"])
+    assert witness.tails() == {"worker-0": "worker-0 begins"}
+    witness.saved(Snatched("worker-0", None, None), node.seats()["worker-0"])
+
+
+def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].now.words = "RuntimeError: odd"
+    gang[1].ends(1)
+    failed = gang[1].object()
+    node.passes(3)
+    gang[0].writes("much later")
+    data = snatch(node.api(), None, "master-0", "pytorch").data
+    assert data is not None
+    later = b"".join(line for line in data.splitlines(keepends=True) if b"later" in line)
+    witness.saved(Snatched("worker-0", failed, later), node.seats()["worker-0"])
+    assert witness.tails() == {"worker-0": "RuntimeError: odd"}
+
+
+def test_a_pod_that_is_gone_is_no_trouble(node: Node, witness: Witness) -> None:
+    a_gang(node, 1)[0].goes()
+    found = snatch(node.api(), None, "master-0", "pytorch")
+    assert found == Snatched("master-0", None, None)
+    assert asyncio.run(asnatch(node.async_api(), None, "master-0", "pytorch")) == found
+
+
+def test_what_was_snatched_is_not_kept_twice(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].ends(1)
+    attends(node, witness)
+    witness.saved(
+        asyncio.run(asnatch(node.async_api(), None, "worker-0", "pytorch")), node.seats()["worker-0"]
+    )
+    assert witness.tails()["worker-0"] == "worker-0 begins"
 
 
 def test_the_same_without_blocking(node: Node, witness: Witness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 from allaboard.backends.kubernetes.kept import Kept, Shelf
 from allaboard.backends.kubernetes.lines import SECOND, Stamped
@@ -42,6 +43,18 @@ def test_an_end_that_does_not_join_what_was_kept_takes_its_place() -> None:
     kept.add(a_try("a"), lines(100, 2), cut=True, whole=True)
     [one] = kept.tries()
     assert texts(kept) == ["line 100", "line 101"] and one.cut and one.whole
+
+
+def test_what_a_status_says_gives_way_to_the_log() -> None:
+    kept = Kept()
+    one = replace(a_try("a"), words="odd\n^^^\n^^^", finished=5.0, code=1)
+    kept.tell(one)
+    kept.tell(one)
+    assert texts(kept) == ["odd", "^^^", "^^^"]
+    kept.add(one, lines(0, 2), whole=True)
+    kept.tell(one)
+    [found] = kept.tries()
+    assert texts(kept) == ["line 0", "line 1"] and found.whole and not found.cut and not found.told
 
 
 def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:

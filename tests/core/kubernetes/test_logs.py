@@ -219,6 +219,27 @@ def test_what_was_not_kept_of_a_gone_pod_is_told(node: Node) -> None:
     ]
 
 
+def test_what_a_status_told_of_a_gone_pod_is_given_once_and_never_twice(node: Node) -> None:
+    pod = node.pod("worker-0", 0)
+    pod.writes("one", "two")
+    _, cursor = once(node)
+    pod.now.words = "two"
+    node.passes(2)
+    pod.ends(1)
+    (failed,) = tries(node.pods(), node.seats())
+    pod.goes()
+    kept = Kept()
+    kept.tell(failed)
+    lines, fresh = once(node, kept=kept)
+    assert texts(lines) == ["two"]
+    assert [line.gap for line in gaps(lines)] == [Gap(NOON / SECOND, NOON / SECOND + 2)]
+    assert once(node, cursor=fresh, kept=kept)[0] == []
+    lines, cursor = once(node, cursor=cursor, kept=kept)
+    assert texts(lines) == [], "it may be a line that was read"
+    assert [line.gap for line in gaps(lines)] == [Gap(NOON / SECOND, None)]
+    assert once(node, cursor=cursor, kept=kept)[0] == []
+
+
 def test_a_rotated_log_is_one_gap(node: Node) -> None:
     pod = node.pod("worker-0", 0)
     pod.writes("one")

@@ -286,6 +286,21 @@ def test_a_resume_is_no_restart_though_its_pods_are_there_before_the_operator_sa
     assert again.restarts("master-0") == 2
 
 
+def test_how_a_member_ended_is_known_until_it_has_begun_again() -> None:
+    """However often one looks while its new pod waits, and when the job ends meanwhile."""
+    job = a_pytorchjob("Running")
+    memory = remembered(Memory(), job, (a_pod("worker-0", "Failed", exit_code=3, uid="one"),))
+    anew = a_pod("worker-0", "Pending", created=41, uid="two")
+    for _ in range(3):
+        memory = remembered(memory, job, (anew,))
+        (worker,) = [m for m in seen(job, anew, memory=memory).members if m.name == "worker-0"]
+        assert (worker.phase, worker.exit_code, worker.restarts) == ("pending", 3, 1)
+    over = a_pytorchjob(off("Running"), a_condition_of("Failed", message=BACKOFF), completionTime=at(41))
+    memory = remembered(memory, over, (anew,))
+    (worker,) = [m for m in seen(over, anew, memory=memory).members if m.name == "worker-0"]
+    assert worker.exit_code == 3
+
+
 def test_pods_that_the_operator_makes_anew_after_the_end_are_no_restarts() -> None:
     """It may look at the job once more before it has read its own word that it failed."""
     first = a_pod("worker-0", restarts=3, uid="one", last={"exitCode": 1, "finishedAt": 40})

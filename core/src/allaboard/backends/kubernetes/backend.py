@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes import janitor, logs
+from allaboard.backends.kubernetes.evidence import SECONDS
 from allaboard.backends.kubernetes.hub import (
     AsyncChanges,
     AsyncHub,
@@ -32,6 +35,7 @@ from allaboard.backends.kubernetes.looking import resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.verbs import Verbs
 from allaboard.backends.people import person
+from allaboard.errors import AllaboardError
 from allaboard.facts import ClusterFacts, of_place
 from allaboard.follow import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
@@ -44,6 +48,12 @@ T = TypeVar("T")
 
 PACE = FollowPolicy(poll=30.0, unreachable=10)
 """Followers are woken; the look now and then is for what no wake tells. Each look is patient by itself."""
+
+
+RESCUES, ALL_RESCUES = 8, 64
+"""Pods of one run, and of all of them, from which evidence is being saved at one time. What others wrote is
+read with the next look, if it is still there.
+"""
 
 
 class KubernetesBackend:
@@ -71,6 +81,8 @@ class KubernetesBackend:
         self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
+        self._rescues: dict[str, list[threading.Thread]] = {}
+        self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
     @property
     def where(self) -> str:
@@ -94,7 +106,31 @@ class KubernetesBackend:
         self._do(self.verbs.watch_over(run, self.keeper.hold()))
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
+        if evidence:
+            for rescue in self._rescues.pop(run, ()):
+                rescue.join(SECONDS)
         return self._do(self.verbs.observe(run, evidence))
+
+    def _alarmed(self, run: str, pod: str, version: str) -> None:
+        """Called by the thread that watches, which has no time."""
+        rescues = self._rescues[run] = [one for one in self._rescues.get(run, ()) if one.is_alive()]
+        if len(rescues) < RESCUES and self._room.acquire(blocking=False):
+            rescue = threading.Thread(
+                target=self._rescue, args=(run, pod, version), name=f"rescue-{pod}", daemon=True
+            )
+            try:
+                rescue.start()
+            except RuntimeError:  # no room for another thread
+                self._room.release()
+            else:
+                rescues.append(rescue)
+
+    def _rescue(self, run: str, pod: str, version: str) -> None:
+        try:
+            with suppress(AllaboardError):
+                self._do(self.verbs.rescue(run, pod, version))
+        finally:
+            self._room.release()
 
     def events(self, run: str) -> list[Event]:
         return self._do(self.verbs.events(run))
@@ -105,8 +141,13 @@ class KubernetesBackend:
     @contextmanager
     def changes(self, run: str) -> Iterator[Changes]:
         stored = self._do(self.verbs.find(run))
-        with self.hub.changes(stored.record.run, resource_of(stored.job)) as changes:
-            yield changes
+        name = stored.record.run
+        with self.hub.changes(name, resource_of(stored.job)) as changes:
+            changes.on_alarm = partial(self._alarmed, name)
+            try:
+                yield changes
+            finally:
+                self._rescues.pop(name, None)
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
@@ -177,6 +218,8 @@ class AsyncKubernetesBackend:
         self.api, self.hub, self.keeper, self.pause = api, hub, keeper, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._kept: dict[str, Kept] = {}
+        self._rescues: dict[str, list[asyncio.Future[None]]] = {}
+        self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
     @property
     def where(self) -> str:
@@ -201,7 +244,20 @@ class AsyncKubernetesBackend:
         await self._do(self.verbs.watch_over(run, await self._hold()))
 
     async def observe(self, run: str, evidence: bool = False) -> Observation:
+        if evidence and (rescues := self._rescues.pop(run, None)):
+            await asyncio.wait(rescues, timeout=SECONDS)
         return await self._do(self.verbs.observe(run, evidence))
+
+    def _alarmed(self, run: str, pod: str, version: str) -> None:
+        rescues = self._rescues[run] = [one for one in self._rescues.get(run, ()) if not one.done()]
+        if len(rescues) < RESCUES and self._room.acquire(blocking=False):
+            rescue = asyncio.ensure_future(self._rescue(run, pod, version))
+            rescue.add_done_callback(lambda _: self._room.release())
+            rescues.append(rescue)
+
+    async def _rescue(self, run: str, pod: str, version: str) -> None:
+        with suppress(AllaboardError, TimeoutError):
+            await self._do(self.verbs.rescue(run, pod, version))
 
     async def events(self, run: str) -> list[Event]:
         return await self._do(self.verbs.events(run))
@@ -213,8 +269,14 @@ class AsyncKubernetesBackend:
     async def changes(self, run: str) -> AsyncIterator[AsyncChanges]:
         stored = await self._do(self.verbs.find(run))
         hub = self.hub or async_hub_of(self.api)
-        async with hub.changes(stored.record.run, resource_of(stored.job)) as changes:
-            yield changes
+        name = stored.record.run
+        async with hub.changes(name, resource_of(stored.job)) as changes:
+            changes.on_alarm = partial(self._alarmed, name)
+            try:
+                yield changes
+            finally:
+                for rescue in self._rescues.pop(name, ()):
+                    rescue.cancel()
 
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

@@ -4,6 +4,8 @@ taken away, and the report lines of rank 0 (contract, section 7).
 - When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
   two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may
   take the logs a second later.
+- A row of the watch that tells of a failed pod sets off `snatch` at once, before anybody looks at anything:
+  the pod and the end of its log, side by side.
 - The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
   lines say. Runs that start together do not ask together.
 
@@ -18,20 +20,23 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.kept import Kept
-from allaboard.backends.kubernetes.lines import Lost, Tape
+from allaboard.backends.kubernetes.lines import SECOND, Lost, Tape
 from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, aanswer, answer, settle
 from allaboard.backends.kubernetes.reading import Told, told
-from allaboard.backends.kubernetes.tries import Try
+from allaboard.backends.kubernetes.resources import PODS
+from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.transport import Api, AsyncApi
 
+Json = dict[str, Any]
 PROGRESS_EVERY = 60.0
 CALLS = 32
 SECONDS = 10.0
@@ -41,11 +46,21 @@ AGAIN = 10.0
 TAILS = (200, 20, 1)
 """Lines that are asked for; fewer where so many are more than `LARGEST_TAIL` bytes."""
 LARGEST_TAIL = 1 << 20
+REPLAY = 2.0
+"""Seconds in which the past of one pod must come."""
 AT_A_TIME = 8
 """Requests for one look at rank 0's log; what is left is read at the next."""
 
 
 _NOTHING: frozenset[str] = frozenset()
+
+
+class Snatched(NamedTuple):
+    """What could be had of a pod before it went. ``thing``: its object; ``data``: the end of its log."""
+
+    pod: str
+    thing: Json | None
+    data: bytes | None
 
 
 class Witness:
@@ -117,6 +132,9 @@ class Witness:
         if asked or self._peers_at is None or now - self._peers_at >= AGAIN:
             self._peers_at = now
             wanted += self._beside(fresh, found)
+        for one in wanted:
+            if one.words and one.failed:
+                self.kept.tell(one)
         chosen = list({one.id: one for one in wanted if not self._has(one)}.values())[:CALLS]
         self._read |= {one.id for one in chosen if one.final or one.previous or one.leaving}
         return [Fetch(one, tail=TAILS[0]) for one in chosen]
@@ -163,6 +181,29 @@ class Witness:
         whole = over and tape.refused is None
         self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
+
+    def saved(self, found: Snatched, seat: Seat) -> None:
+        """What was snatched of a member's pod."""
+        here = [] if found.thing is None else tries([found.thing], {found.pod: seat})
+        tape = Tape(whole=False)
+        lines = [*tape.feed(found.data or b""), *tape.close()]
+        stamped = [line for line in lines if not isinstance(line, Lost)]
+        own = [one for one in here if not one.init] or here
+        if own:
+            one = own[-1]
+            for ended in own:
+                if ended.failed:
+                    self.kept.tell(ended)
+            if one.finished is not None and stamped and stamped[0].at >= (one.finished + 1) * SECOND:
+                return  # of a pod of the same name that came after it
+        elif not stamped:
+            return
+        else:  # gone before it could be looked at; that it failed is what its row said
+            begun = stamped[0].at / SECOND
+            id = f"{found.pod}@{stamped[0].at}"
+            who = (seat.container, False, seat.member, seat.rank)
+            one = Try(id, found.pod, "", *who, 0, False, False, True, begun, code=1)
+        self.kept.add(one, stamped, cut=len(stamped) >= TAILS[0], whole=one.code is not None)
 
     def listen(self, entries: Iterable[Entry], more: bool, now: float) -> None:
         """Lines of rank 0. ``more``: there are others, to be read soon."""
@@ -264,6 +305,89 @@ def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass) -> No
             witness.listen(entries, bool(one.wants()), time.monotonic())
     finally:
         witness.silent()
+
+
+def snatch(
+    api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str = ""
+) -> Snatched:
+    """A pod and the end of its log, as fast as can be: it may be gone the moment after. Without
+    ``container``: of its only one. ``version``: one at which the pod had failed. The pod is found however
+    late this comes, in what has happened since.
+    """
+    found: list[Json] = []
+
+    def look() -> None:
+        with suppress(AllaboardError):
+            found.append(api.get(PODS, pod, namespace))
+        if version and not (found and _has_failed(found[0])):
+            since = _since(pod, version)
+            with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
+                found[:] = next(([thing] for kind, thing in events if kind == "DELETED"), found)
+
+    beside = threading.Thread(target=look, daemon=True)
+    beside.start()
+    data = None
+    with suppress(AllaboardError), api.log(pod, namespace, container=container, tail=TAILS[0]) as stream:
+        data = b"".join(stream)[-LARGEST_TAIL:]
+    beside.join(SECONDS)
+    return Snatched(pod, found[0] if found else None, data)
+
+
+def _has_failed(pod: Json) -> bool:
+    """Or has another of this name taken its place?"""
+    status = pod.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    ended = [end for c in containers for end in (c.get("state"), c.get("lastState")) if end]
+    return status.get("phase") == "Failed" or any("terminated" in end for end in ended)
+
+
+def _since(pod: str, version: str) -> dict[str, Any]:
+    return {"fields": f"metadata.name={pod}", "resource_version": version, "timeout": REPLAY}
+
+
+def snatch_all(api: Api, namespace: str | None, pods: Sequence[tuple[str, str]]) -> list[Snatched]:
+    """The same of several (name, container), side by side."""
+    found: list[Snatched] = []
+    _within(SECONDS, [partial(_snatch_into, found, api, namespace, pod, c) for pod, c in pods])
+    return [*found]
+
+
+def _snatch_into(found: list[Snatched], api: Api, namespace: str | None, pod: str, container: str) -> None:
+    found.append(snatch(api, namespace, pod, container))
+
+
+async def asnatch(
+    api: AsyncApi, namespace: str | None, pod: str, container: str | None = None, *, version: str = ""
+) -> Snatched:
+    """`snatch` in a loop."""
+
+    async def look() -> Json | None:
+        found = None
+        with suppress(AllaboardError):
+            found = await api.get(PODS, pod, namespace)
+        if version and not (found is not None and _has_failed(found)):
+            with suppress(AllaboardError):
+                async with aclosing(api.watch(PODS, namespace, **_since(pod, version))) as events:
+                    async for kind, thing in events:
+                        if kind == "DELETED":
+                            return thing
+        return found
+
+    async def listen() -> bytes | None:
+        with suppress(AllaboardError):
+            pieces = api.log(pod, namespace, container=container, tail=TAILS[0])
+            return b"".join([piece async for piece in pieces])[-LARGEST_TAIL:]
+        return None
+
+    async with asyncio.timeout(SECONDS):
+        thing, data = await asyncio.gather(look(), listen())
+    return Snatched(pod, thing, data)
+
+
+async def asnatch_all(
+    api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str]]
+) -> list[Snatched]:
+    return [*await asyncio.gather(*(asnatch(api, namespace, pod, container) for pod, container in pods))]
 
 
 async def aattend(

@@ -430,10 +430,10 @@ class _Task:
 
     async def _lead_the_blind(self) -> None:
         """While no row tells, each looks for himself now and then, one after the other."""
-        while not self.feed.live and (everyone := self.feed.everyone()):
+        while _blind((self.feed,)) and (everyone := self.feed.everyone()):
             for follower in everyone:
                 await asyncio.sleep(self.feed.poll() / len(everyone))
-                if self.feed.live:
+                if not _blind((self.feed,)):
                     return
                 follower.wake()
 

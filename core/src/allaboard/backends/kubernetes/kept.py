@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from allaboard.backends.kubernetes.lines import Stamped
+from allaboard.backends.kubernetes.lines import SECOND, Stamped
 from allaboard.backends.kubernetes.tries import Try
 
 EACH = 64 << 10
@@ -23,13 +23,16 @@ _OF_A_LINE = 200
 
 @dataclass(slots=True)
 class KeptTry:
-    """``cut``: lines before the first one were not kept. ``whole``: it was read to its end."""
+    """``cut``: lines before the first one were not kept. ``whole``: it was read to its end. ``told``: its
+    lines are from the status of its pod, which knows no times: those of its log take their place.
+    """
 
     one: Try
     lines: deque[Stamped] = field(default_factory=deque)
     size: int = 0
     cut: bool = False
     whole: bool = False
+    told: bool = False
 
     @property
     def weight(self) -> int:
@@ -75,6 +78,16 @@ class Kept:
         self._tries: dict[str, KeptTry] = {}
         self._is_known = False
 
+    def tell(self, one: Try) -> None:
+        """What the status of its pod says of its end, for as long as there is nothing better."""
+        at = int((one.finished or one.begun or 0.0) * SECOND)
+        with self._shelf.lock:
+            if one.words and (one.id not in self._tries or not self._tries[one.id].lines):
+                self.add(
+                    one, [Stamped(at + n, text) for n, text in enumerate(one.words.splitlines())], cut=True
+                )
+                self._tries[one.id].told = True
+
     def add(self, one: Try, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False) -> None:
         """More lines, in order; those that are there already are passed over. ``cut``: lines before them
         were not read; ``whole``: it ends with them.
@@ -89,6 +102,9 @@ class Kept:
                 found = self._tries[one.id] = KeptTry(one, cut=cut)
             found.whole = found.whole or whole
             for line in lines:
+                if found.told:
+                    found.lines.clear()
+                    found.size, found.cut, found.told = 0, cut, False
                 if cut and found.lines and line.at > found.lines[-1].at:
                     # Between what was kept and this end of the log there may be lines that nobody read.
                     found.lines.clear()

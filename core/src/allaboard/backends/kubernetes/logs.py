@@ -104,7 +104,7 @@ class Fetch(NamedTuple):
 class Entry(NamedTuple):
     """Something on its way out. ``key``: its place in time, never before what its pod wrote before it;
     ``line``: None only tells that its try was read to the end (``done``); ``position``: where reading
-    stands once it has left.
+    stands once it has left. ``gone``: of a try that can no longer be read.
     """
 
     key: int
@@ -113,6 +113,7 @@ class Entry(NamedTuple):
     stamped: Stamped | None = None
     position: Position | None = None
     done: bool = False
+    gone: bool = False
 
     @property
     def size(self) -> int:
@@ -254,7 +255,7 @@ class Book:
             known.given = entry.position
             known.done = known.done or entry.done
             known.told = False
-        if self.kept is not None and (entry.stamped is not None or entry.done):
+        if self.kept is not None and not entry.gone and (entry.stamped is not None or entry.done):
             self.kept.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
         return entry.line
 
@@ -262,21 +263,22 @@ class Book:
 def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[Try]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
     one, at = known.one, known.read.at
+    ends = kept is not None and (kept.whole or (kept.told and not at))
     if kept is not None:
-        rest = [line for line in kept.lines if line.at > at]
+        rest = [line for line in kept.lines if line.at > at and not (kept.told and known.read.at)]
         if kept.cut and rest and not at:
             words = f"what it wrote before {stamp(rest[0].at)} is lost: its pod is gone"
             yield _mark(one, one.begun, rest[0].at / SECOND, words)
         for line in rest:
             at = line.at
             yield Entry(at, one, _line(one, line), None, Position(at, 0, counted=False))
-    if not known.closed and (kept is None or not kept.whole):
+    if not known.closed and not ends:
         later = [t for t in found if (t.uid, t.container) == (one.uid, one.container)]
         until = min((t.begun for t in later if t.begun is not None), default=None)
         why = "a node keeps two tries" if later else "its pod is gone"
         written = f"after {stamp(at)}, if anything, is" if at else "is"
         yield _mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
-    yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True)
+    yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True, gone=True)
 
 
 def _restarts(first: int, last: int) -> str:

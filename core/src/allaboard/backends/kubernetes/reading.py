@@ -258,6 +258,11 @@ def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
     return replace(member, restarts=max(member.restarts, memory.restarts(member.name)))
 
 
+def _kept(member: MemberSeen, memory: Memory) -> MemberSeen:
+    """For the memory: one that is made anew ended as it did, for as long as it has not begun again."""
+    return replace(_with_memory(member, memory), restarts=member.restarts)
+
+
 def _stop(metadata: Mapping[str, Any]) -> Stop | None:
     """Who is taking the job away, by the object itself."""
     deleted = from_rfc3339(metadata.get("deletionTimestamp"))
@@ -377,7 +382,7 @@ def remembered(
         scheduled=_first(memory.scheduled, scheduled),
         started=_first(memory.started, started),
         begun=memory.begun or started is not None or sum(_has_started(engine, p) for p in own) >= needed > 0,
-        members={**memory.members, **{m.name: m for m in read.members if m.name in named}},
+        members={**memory.members, **{m.name: _kept(m, memory) for m in read.members if m.name in named}},
         **_restarts(memory, pods, engine),
     )
 

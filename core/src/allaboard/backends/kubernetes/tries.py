@@ -32,7 +32,8 @@ class Try:
     """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
     must be asked for. ``final``: no container is started in its place any more, so an answer is surely its
     own; else, by the time it is asked for, it may be the next one's. ``code``: how it ended; ``begun`` and
-    ``finished``: epoch seconds. ``leaving``: the cluster is taking its pod away.
+    ``finished``: epoch seconds. ``leaving``: the cluster is taking its pod away. ``words``: what its status
+    says of its end, for pods of ours the last 80 lines of its log or 2 KiB of them.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Try:
     finished: float | None = None
     code: int | None = None
     leaving: bool = False
+    words: str = ""
 
     @property
     def failed(self) -> bool:
@@ -110,6 +112,7 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
             finished=from_rfc3339(at.get("finishedAt")),
             code=at.get("exitCode"),
             leaving=leaving,
+            words="" if running else at.get("message") or "",
         )
 
     goes = running is not None

@@ -15,7 +15,18 @@ from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.kubernetes import ending, janitor, launching, records, reports, survey, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
-from allaboard.backends.kubernetes.evidence import PROGRESS_EVERY, Witness, aattend, attend
+from allaboard.backends.kubernetes.evidence import (
+    PEERS,
+    PROGRESS_EVERY,
+    Snatched,
+    Witness,
+    aattend,
+    asnatch,
+    asnatch_all,
+    attend,
+    snatch,
+    snatch_all,
+)
 from allaboard.backends.kubernetes.looking import (
     Found,
     check_namespace,
@@ -46,8 +57,10 @@ from allaboard.status import state_of
 
 ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
 """States in which whoever looks wants to know why it goes no further."""
-REMEMBERED = 20_000
-"""Runs whose past is kept in a process; those that were looked at longest ago are forgotten."""
+REMEMBERED, ENDED = 20_000, 100
+"""Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are
+forgotten.
+"""
 
 
 @dataclass(slots=True)
@@ -112,6 +125,8 @@ class Verbs:
         self.progress_every = progress_every
         self._pruned = False
         self._pasts: OrderedDict[str, Past] = OrderedDict()
+        self._ended: OrderedDict[str, Past] = OrderedDict()
+        self._rescued: dict[str, list[tuple[Snatched, Seat]]] = {}
 
     # Launching.
 
@@ -167,7 +182,6 @@ class Verbs:
                 if now is None or now.record.uid != stored.record.uid:
                     continue  # it was started anew, or forgotten, in between
                 found = replace(found, stored=now)
-                self._pasts.pop(stored.record.uid, None)
             looked = seen(
                 found,
                 memory=past.memory,
@@ -180,13 +194,60 @@ class Verbs:
     def _past(self, found: Found) -> Past:
         """What was seen of this attempt so far, by this process or by its record, with this look."""
         uid = found.record.uid
-        past = self._pasts.pop(uid, None) or Past.of(found.stored, self.progress_every)
+        past = self._pasts.pop(uid, None) or self._ended.pop(uid, None)
+        past = past or Past.of(found.stored, self.progress_every)
+        if gone := [*self._snatched(uid, past, {p["metadata"]["uid"] for p in found.pods})]:
+            # As it was before others came in their place.
+            names = {pod["metadata"]["name"] for pod in gone}
+            others = [pod for pod in found.pods if pod["metadata"]["name"] not in names]
+            past.memory = remembered(past.memory, found.job, [*gone, *others])
         past.memory = remembered(past.memory, found.job, found.pods)
-        if found.record.outcome is None:
-            self._pasts[uid] = past
-            if len(self._pasts) > REMEMBERED:
-                self._pasts.popitem(last=False)
+        # The look that finds the end is followed by the one that asks for evidence.
+        ended = found.record.outcome is not None
+        where, most = (self._ended, ENDED) if ended else (self._pasts, REMEMBERED)
+        where[uid] = past
+        if len(where) > most:
+            where.popitem(last=False)
         return past
+
+    def _snatched(self, uid: str, past: Past, here: set[str]) -> Iterator[Json]:
+        """What was snatched of pods since the last look goes to their past; those that are gone now are
+        given.
+        """
+        for one, seat in self._rescued.pop(uid, ()):
+            past.witness.saved(one, seat)
+            if one.thing is not None and one.thing["metadata"]["uid"] not in here:
+                yield one.thing
+
+    def rescue(self, run: str, pod: str, version: str) -> Talk[None]:
+        """A pod of this run ails: what it wrote is read before anything else is asked, then what rank 0 and
+        two peers did. The next look makes something of it.
+        """
+        first: Snatched = yield talk.Reading(
+            lambda api: snatch(api, None, pod, version=version),
+            lambda api: asnatch(api, None, pod, version=version),
+        )
+        stored = yield from self.find(run)
+        layout = Layout.from_dict(stored.layout)
+        container = ENGINES[layout.engine].CONTAINER
+        seats = {f"{layout.name}-{m.name}": Seat(m.name, m.rank, container) for m in layout.members}
+        if pod not in seats:
+            return
+        is_first = stored.record.uid not in self._rescued
+        self._rescue(stored.record.uid, (first,), seats)
+        wanted = [(pod, container)] if first.data is None else []
+        if is_first:
+            beside = sorted((n for n in seats if n != pod), key=lambda name: seats[name].rank)
+            wanted += [(name, container) for name in beside[: PEERS + 1]]
+        more: list[Snatched] = yield talk.Reading(
+            lambda api: snatch_all(api, None, wanted), lambda api: asnatch_all(api, None, wanted)
+        )
+        self._rescue(stored.record.uid, more, seats)
+
+    def _rescue(self, uid: str, found: Iterable[Snatched], seats: dict[str, Seat]) -> None:
+        self._rescued.setdefault(uid, []).extend((one, seats[one.pod]) for one in found)
+        if len(self._rescued) > ENDED:  # of runs that nobody looked at again
+            self._rescued.pop(next(iter(self._rescued)), None)
 
     def _with_checkpoints(self, stored: Stored, looked: Observation) -> Talk[Observation]:
         """The checkpoints that are really there, if they are in a bucket: members' folders are not ours."""

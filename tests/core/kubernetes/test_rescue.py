@@ -1,0 +1,156 @@
+"""A pod whose row says that it ails may be gone a moment later: what it wrote is saved first of all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
+from allaboard.backends.kubernetes.resources import PODS
+from allaboard.observation import Observation
+from allaboard.testing.cluster import FakeCluster
+from tests.core.kubernetes.test_backend import ME, a_plan, running
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def a_run(cluster: FakeCluster, backend: KubernetesBackend) -> str:
+    handle = backend.launch(a_plan(workers=3), ME)
+    running(cluster, backend, handle.run)
+    cluster.say(f"{handle.run}-master-0", "waits")
+    cluster.say(f"{handle.run}-worker-0", "ValueError: odd")
+    return handle.run
+
+
+def goes(cluster: FakeCluster, run: str) -> None:
+    for pod in cluster.all(PODS):
+        cluster.delete(PODS, pod["metadata"]["name"], "default", grace=0)
+    assert cluster.all(PODS) == []
+
+
+def fails(cluster: FakeCluster, name: str, words: str) -> str:
+    """A pod fails; the version at which it has."""
+    pod = cluster.one(PODS, name)
+    assert pod is not None
+    (status,) = pod["status"]["containerStatuses"]
+    id, begun = status["containerID"], pod["metadata"]["creationTimestamp"]
+    end = {"exitCode": 1, "message": words, "startedAt": begun, "finishedAt": begun, "containerID": id}
+    pod["status"] |= {"phase": "Failed", "containerStatuses": [status | {"state": {"terminated": end}}]}
+    cluster._put(PODS, pod, "MODIFIED")
+    return str(pod["metadata"]["resourceVersion"])
+
+
+def ring(changes: Any, pod: str, version: str = "") -> None:
+    """What a hub does; the one in memory has no rows."""
+    changes.on_alarm(pod, version)
+
+
+def check(seen: Observation) -> None:
+    assert seen.tails["worker-0"] == "ValueError: odd" and seen.tails["master-0"] == "waits"
+
+
+def test_what_it_wrote_is_there_when_the_pod_is_gone(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0")
+        for rescue in backend._rescues[run]:
+            rescue.join(30)
+        goes(cluster, run)
+        check(backend.observe(run, evidence=True))
+    assert backend._rescues == {}
+
+
+def test_who_asks_for_evidence_waits_for_what_is_being_saved(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0")
+        assert backend.observe(run, evidence=True).tails["worker-0"] == "ValueError: odd"
+
+
+def test_without_blocking(cluster: FakeCluster) -> None:
+    run = a_run(cluster, cluster.backend())
+    backend = cluster.async_backend()
+
+    async def life() -> Observation:
+        async with backend.changes(run) as changes:
+            ring(changes, f"{run}-worker-0")
+            await asyncio.wait(backend._rescues[run])
+            goes(cluster, run)
+            return await backend.observe(run, evidence=True)
+
+    check(asyncio.run(life()))
+    assert backend._rescues == {}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_pod_that_went_first_is_found_in_what_happened_since(cluster: FakeCluster, again: bool) -> None:
+    """And is not taken for the one of the same name that came after it."""
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    version = fails(cluster, f"{run}-worker-0", "ValueError: odd\n")
+    cluster.delete(PODS, f"{run}-worker-0", "default", grace=0)
+    if again:
+        cluster.tick(1)
+        assert cluster.one(PODS, f"{run}-worker-0") is not None
+    cluster.logs.clear()
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0", version)
+        seen = backend.observe(run, evidence=True)
+    assert seen.tails["worker-0"] == "ValueError: odd"
+    assert {m.name: m.exit_code for m in seen.members}["worker-0"] == 1
+    one = cluster.async_backend()
+
+    async def life() -> Observation:
+        async with one.changes(run) as changes:
+            ring(changes, f"{run}-worker-0", version)
+            return await one.observe(run, evidence=True)
+
+    assert asyncio.run(life()).tails["worker-0"] == "ValueError: odd"
+
+
+def test_few_pods_are_asked_at_one_time(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ring the alarm at once, of one run and of all of them."""
+    monkeypatch.setattr("allaboard.backends.kubernetes.backend.ALL_RESCUES", RESCUES + 2)
+    backend = cluster.async_backend()
+    ones = [a_run(cluster, cluster.backend()), "another-run"]
+
+    async def life() -> list[int]:
+        for n in range(50):
+            for run in ones:
+                backend._alarmed(run, f"{run}-worker-{n}", "")
+        sizes = [len(backend._rescues[run]) for run in ones]
+        for run in ones:
+            await asyncio.wait(backend._rescues[run])
+        await asyncio.sleep(0)
+        backend._alarmed(ones[0], "one-more", "")
+        assert len(backend._rescues[ones[0]]) == 1, "there is room again"
+        await asyncio.wait(backend._rescues[ones[0]])
+        return sizes
+
+    first, second = asyncio.run(life())
+    assert first + second == RESCUES + 2 and max(first, second) <= RESCUES
+
+
+def test_a_pod_that_is_none_of_the_run_is_no_evidence(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    cluster.say("stranger", "hello")
+    backend._alarmed(run, "stranger", "")
+    assert "stranger" not in backend.observe(run, evidence=True).tails
+
+
+def test_rescued_evidence_that_nobody_looks_at_is_bounded(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.verbs.ENDED", 3)
+    verbs: Any = cluster.backend().verbs
+    for n in range(10):
+        verbs._rescue(f"uid-{n}", (), {})
+    assert [*verbs._rescued] == ["uid-7", "uid-8", "uid-9"]
