@@ -240,6 +240,33 @@ def test_idle_watches_that_a_load_balancer_cuts_are_watches_all_the_same() -> No
         assert feed.live
 
 
+def test_a_watch_that_was_taken_is_trusted() -> None:
+    feed, _ = a_feed("a-1")
+    for _ in range(2):
+        while isinstance(step := feed.next(0.0), Rest):
+            pass
+        assert isinstance(step, Watch)
+        feed.ended(BackendUnreachable("refused"), 0.5)
+    assert not feed.live
+    while isinstance(feed.next(0.0), Rest):
+        pass
+    feed.opened()
+    assert feed.live
+    assert feed.trouble is None
+
+
+def test_a_silent_watch_is_followed_by_a_list() -> None:
+    feed, (one,) = a_feed("a-1", rows=[a_row("a-1")])
+    feed.next(0.0)
+    feed.opened()
+    feed.ended(Silent("was silent"), 56.0)
+    while isinstance(step := feed.next(56.0), Rest):
+        pass
+    assert step == List()
+    feed.listed([a_row("a-1", "Failed")], "200")
+    assert one.woken == 1
+
+
 def test_after_a_server_was_away_it_is_watched_again_at_once() -> None:
     feed, _ = a_feed("a-1", rows=[a_row("a-1")])
     for _ in range(10):

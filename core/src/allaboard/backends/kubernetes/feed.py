@@ -186,6 +186,10 @@ class Feed:
                         self._alarm(run, name)
                     self._wake(run)
 
+    def opened(self) -> None:
+        """The server took the watch."""
+        self._well()
+
     def ended(self, error: AllaboardError | None, now: float) -> None:
         """The watch or the list ended; None: the server ended the watch in time."""
         watching, progress = self._version is not None, self._progress

@@ -241,6 +241,7 @@ class _Thread:
                 if self._closed.is_set():
                     return
                 self._stream = stream
+                self.feed.opened()
             for kind, thing in stream:
                 with self._lock:
                     self.feed.happened(kind, thing)
@@ -454,6 +455,7 @@ class _Task:
             fields=one.fields,
             resource_version=step.version,
             table=True,
+            on_open=self.feed.opened,
         )
         async with aclosing(events):
             async for kind, thing in events:

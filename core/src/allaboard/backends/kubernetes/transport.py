@@ -21,7 +21,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -506,9 +506,15 @@ class AsyncApi(_Client):
         resource_version: str,
         table: bool = False,
         timeout: float = WATCH_SECONDS,
+        on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[tuple[str, Json], None]:
+        """As `Api.watch`, which returns when the server has taken the watch; here ``on_open`` is called
+        then.
+        """
         request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
         response = (await self._exchange(request)).stream
+        if on_open is not None:
+            on_open()
         reader = _EventReader(table)
         try:
             async for chunk in self._chunks(response, request):
