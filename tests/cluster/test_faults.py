@@ -4,15 +4,19 @@ and lied about, servers that go away. Exactly one job, none orphaned, no wrong s
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import itertools
+import json
 import random
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +24,26 @@ import pytest
 
 from allaboard import marks
 from allaboard.backends.base import Handle, Plan, Stopped
-from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes import rbac, records
 from allaboard.backends.kubernetes.access import Access
-from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
+from allaboard.cli import main
+from allaboard.errors import BackendUnreachable
 from allaboard.facts import ClusterFacts
+from allaboard.follow import FollowPolicy, Observe, Outcome, Wait, adrive, follow
 from allaboard.job import TrainingJob
-from allaboard.observation import Owner, State
+from allaboard.observation import Observation, Owner, State
+from allaboard.running import Follower, run
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import rfc3339
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.cluster import Cluster
-from tests.cluster.proxy import FaultProxy
+from tests.cluster.proxy import ANYTHING, Asked, Drop, FaultProxy, Say
+from tests.cluster.proxy import Plan as FaultPlan
 from tests.cluster.victims import MOMENTS, SITE, End, Victims
 
 ME, YOU = Owner("me"), Owner("you")
@@ -111,6 +120,11 @@ class Place:
         given = {"image": "lab/train:1", "code": ["train.py"], "pod": {"spec": {"schedulerName": "nobody"}}}
         job = checked(a_job(**given, **fields))
         return Plan(TrainingJob(folder=str(self.folder), **job.as_mapping()), key)
+
+    def leave(self) -> None:
+        """This thread is done here."""
+        self.backend.api.close()
+        self.cluster.api.close()
 
     # What is there.
 
@@ -289,6 +303,7 @@ class Killing:
                 killed += sum(deaths)
                 if not all(deaths):
                     past.append(at)
+            self.place.leave()
             return killed
 
         with ThreadPoolExecutor(len(self.lanes)) as pool:
@@ -562,4 +577,414 @@ def deaths(place: Place, lane: Lane, seed: int) -> int:
             error.add_note("\n".join(story))
             raise
         total += killed
+    place.leave()
     return total
+
+
+# --- bad days -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Members:
+    """Plays kubelet: pods of ours run as soon as they are made, and end as it is said for their run. A server
+    that is away for a while is asked again.
+    """
+
+    place: Place
+    scripts: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """run -> how it ends (well or badly; what is not named, never), after how many seconds of its running."""
+    ended: dict[str, float] = field(default_factory=dict)
+    """run -> when the first of its members was made to end."""
+
+    def __enter__(self) -> Members:
+        self._over = threading.Event()
+        self._since: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(30)
+
+    def _serve(self) -> None:
+        while not self._over.wait(0.1):
+            with suppress(ApiError, OSError, http.client.HTTPException):
+                self._act()
+        self.place.cluster.api.close()
+
+    def _act(self) -> None:
+        api = self.place.cluster.api
+        pods = api.list("v1", "Pod", self.place.namespace, labelSelector=marks.selector())
+        runs: dict[str, list[Object]] = {}
+        for pod in pods:
+            if "deletionTimestamp" not in pod["metadata"]:
+                runs.setdefault(marks.label_of(pod, marks.RUN) or "", []).append(pod)
+        for name in self._since.keys() - runs.keys():
+            del self._since[name]  # suspended
+        for name, members in runs.items():
+            for pod in members:
+                if pod.get("status", {}).get("phase", "Pending") == "Pending":
+                    api.patch({**POD, **pod}, {"status": a_status(pod)}, "status")
+            if len(members) == 2:
+                since = self._since.setdefault(name, time.monotonic())
+                how, after = self.scripts.get(name, ("never", 0.0))
+                if how != "never" and time.monotonic() - since > after:
+                    self._end(name, members, how)
+
+    def _end(self, run: str, members: list[Object], how: str) -> None:
+        for pod in sorted(members, key=lambda pod: pod["metadata"]["name"]):
+            if pod.get("status", {}).get("phase") == "Running":
+                code = 0 if how == "well" else 1
+                self.place.cluster.api.patch({**POD, **pod}, {"status": a_status(pod, code)}, "status")
+                self.ended.setdefault(run, time.monotonic())
+            if how == "badly":
+                return  # the master
+
+
+POD = {"apiVersion": "v1", "kind": "Pod"}
+
+
+def a_status(pod: Object, code: int | None = None) -> Object:
+    """Of a pod whose member runs, or has ended with this code."""
+    now = (rfc3339(float(int(time.time()))) or "").replace(".000", "")
+    started = pod.get("status", {}).get("startTime", now)
+    name = pod["metadata"]["name"]
+    state = (
+        {"running": {"startedAt": started}}
+        if code is None
+        else {"terminated": {"exitCode": code, "startedAt": started, "finishedAt": now, "reason": "Ended"}}
+    )
+    phase = {None: "Running", 0: "Succeeded"}.get(code, "Failed")
+    container = {
+        "name": "pytorch",
+        "image": "x",
+        "imageID": "x",
+        "containerID": f"test://{name}",
+        "ready": code is None,
+        "restartCount": 0,
+        "state": state,
+    }
+    return {"phase": phase, "startTime": started, "containerStatuses": [container]}
+
+
+@dataclass
+class Followed:
+    """A run that somebody follows, and what he came to see."""
+
+    plan: Plan
+    how: str
+    states: list[State] = field(default_factory=list)
+    outcome: Outcome | None = None
+    over: float = 0.0
+
+    @property
+    def expected(self) -> State:
+        return {"badly": State.FAILED, "stopped": State.STOPPED}.get(self.how, State.SUCCEEDED)
+
+    def saw(self, seen: Observation) -> None:
+        state = state_of(seen)
+        if not self.states or self.states[-1] is not state:
+            self.states.append(state)
+
+    def ended(self, outcome: Outcome) -> None:
+        self.outcome, self.over = outcome, time.monotonic()
+
+    def check(self) -> None:
+        """Its end was seen, and nothing that was not."""
+        assert self.outcome is not None, f"its end was missed: {self.plan.run}, {self.states}"
+        assert self.outcome.state is self.expected, (self.outcome.message, self.states)
+        unseen = {State.LOST, State.RESTARTING, State.UNKNOWN, State.TIMED_OUT, State.STOPPED, State.FAILED}
+        assert not set(self.states[:-1]) & (unseen | {State.SUCCEEDED}), self.states
+
+
+def follow_blocking(backend: KubernetesBackend, one: Followed) -> None:
+    one.ended(run(one.plan.job, key=one.plan.key, backend=backend, on_seen=one.saw))
+
+
+async def follow_async(backend: AsyncKubernetesBackend, one: Followed) -> None:
+    """What a trigger does."""
+    await backend.launch(one.plan, ME)
+    async with backend.changes(one.plan.run) as changes:
+
+        async def answer(ask: Any) -> Any:
+            if isinstance(ask, Wait):
+                await changes.wait(ask.seconds)
+            elif isinstance(ask, Observe):
+                try:
+                    seen = await backend.observe(one.plan.run, ask.evidence)
+                except BackendUnreachable as error:
+                    return error
+                one.saw(seen)
+                return seen
+            return None
+
+        one.ended(await adrive(follow(replace(backend.pace, attempts=1)), answer))
+
+
+class Followers:
+    """Each follows his run to its end, in a thread or in a loop."""
+
+    def __init__(self, place: Place, kubeconfig: Path) -> None:
+        self.place, self.kubeconfig = place, kubeconfig
+        self.pool = ThreadPoolExecutor(32)
+        self.futures: list[Any] = []
+
+    def begin(self, blocking: list[Followed], in_loop: list[Followed]) -> None:
+        for one in blocking:
+            backend = self.place.backend_over(self.kubeconfig)
+            self.futures.append(self.pool.submit(follow_blocking, backend, one))
+        if in_loop:
+            self.futures.append(self.pool.submit(asyncio.run, self._loop(in_loop)))
+
+    async def _loop(self, runs: list[Followed]) -> None:
+        access = Access(str(self.kubeconfig), namespace=self.place.namespace, environ={})
+        async with access.async_api() as api, asyncio.TaskGroup() as group:
+            given = {"site": SITE, "facts": self.place.facts, "environ": {}}
+            for one in runs:
+                group.create_task(follow_async(AsyncKubernetesBackend(api, **given), one))
+
+    def join(self, seconds: float) -> None:
+        """Raises what one of them met, and TimeoutError."""
+        deadline = time.monotonic() + seconds
+        for future in self.futures:
+            future.result(max(0.0, deadline - time.monotonic()))
+        self.pool.shutdown()
+
+
+class Untruths:
+    """Rules for what a server says truthfully at times: each by chance, and never twice in a row to the same
+    request.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._last: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def sometimes(self, what: str, rate: float, verbs: tuple[str, ...]) -> Callable[[Asked], bool]:
+        def fits(asked: Asked) -> bool:
+            with self._lock:
+                if asked.verb not in verbs or self._chance.random() >= rate:
+                    return False
+                now, what_of = time.monotonic(), f"{what} {asked.verb} {asked.path}"
+                if now - self._last.get(what_of, 0.0) < 3.0:
+                    return False
+                self._last[what_of] = now
+                return True
+
+        return fits
+
+
+ANY = ("get", "list", "watch", "create", "update", "patch", "delete")
+
+
+def a_bad_day(proxy: FaultProxy, seed: int) -> None:
+    """A fifth of all requests meet something."""
+    faults = [(weight, fault) for weight, fault in ANYTHING if fault != Say(401)]
+    proxy.plan = FaultPlan(seed, 0.2, faults)
+    untruths = Untruths(seed)
+    proxy.on(Say(401), when=untruths.sometimes("401", 0.05, ANY))
+    # That an object was changed meanwhile is told truthfully often enough.
+    proxy.on(Say(409), when=untruths.sometimes("409", 0.3, ("update", "patch")))
+    proxy.on(Say(409, done=True), when=untruths.sometimes("409", 0.3, ("update", "patch")))
+    proxy.on(Say(410), when=untruths.sometimes("410", 0.2, ("watch",)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_bad_day(place: Place, proxy: FaultProxy, tally: Tally, seed: int) -> None:
+    chance = random.Random(seed)
+    hows = ["well", "badly", "stopped", "suspended"]
+    runs = [
+        Followed(place.plan(f"{seed} {n}", policy={"restart": "never", "attempts": 1}), hows[n % 4])
+        for n in range(12)
+    ]
+    a_bad_day(proxy, seed)
+    began = time.monotonic()
+    with Members(place) as members:
+        for one in runs:
+            if one.how in ("well", "badly"):
+                members.scripts[one.plan.run] = (one.how, chance.uniform(2.0, 5.0))
+        followers = Followers(place, proxy.kubeconfig)
+        followers.begin(runs[:6], runs[6:])
+        other = place.backend_over(proxy.kubeconfig)
+        for one in runs:
+            if one.how in ("stopped", "suspended"):
+                wait = chance.uniform(1.0, 4.0)
+                followers.futures.append(followers.pool.submit(interfere, members, other, one, wait))
+        followers.join(180)
+    proxy.forget()
+    for one in runs:
+        one.check()
+        stored = place.stored(one.plan.run)
+        assert stored is not None and stored.record.outcome is not None
+        assert (stored.record.attempt, stored.record.generation) == (1, 1)
+        assert stored.record.outcome.state == one.expected.value
+        jobs = place.of_run(JOB, one.plan.run)
+        assert [job["metadata"]["uid"] for job in jobs] in ([], [stored.record.object_uid])
+        place.nothing_astray(one.plan.run)
+    late = max(one.over - members.ended[one.plan.run] for one in runs if one.plan.run in members.ended)
+    assert late < 60
+    faults = proxy.counts.faults.total()
+    tally.done.update({"faults": faults, "requests on bad days": proxy.counts.total})
+    tally.lines.append(
+        f"bad day {seed}: {len(runs)} runs followed through {proxy.counts.total} requests, {faults} faults "
+        f"({', '.join(f'{n} {what}' for what, n in proxy.counts.faults.most_common())}), "
+        f"{time.monotonic() - began:.0f} s; an end was seen after {late:.1f} s at the latest"
+    )
+
+
+def interfere(members: Members, backend: KubernetesBackend, one: Followed, after: float) -> None:
+    """Somebody stops the run, or suspends and resumes it, on the same bad day."""
+    place, run = members.place, one.plan.run
+    try:
+        until("its job", lambda: place.living(run), timeout=90)
+        time.sleep(after)
+        if one.how == "stopped":
+            stored = place.stored(run)
+            assert stored is not None
+            handle = Handle(run, 1, 1, stored.record.uid)
+            assert isinstance(backend.stop(handle, stored.record.owner, "somebody", "because"), Stopped)
+        else:
+            backend.suspend(run)
+            time.sleep(after)
+            backend.resume(run)
+            members.scripts[run] = ("well", 1.0)
+    finally:
+        place.leave()
+
+
+# --- servers that go away -----------------------------------------------------------------------------------
+
+
+def test_operator_and_api_server_restart_and_etcd_forgets(
+    new_plane_in: Callable[..., Any], tmp_path: Path, tally: Tally
+) -> None:
+    """Several who wait, blocking and in a loop, with no more rights than a submitter has, while everything
+    below them is killed and comes back: each sees the end of his run, whenever that was.
+    """
+    began = time.monotonic()
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    with ExitStack() as stack:
+        plane = stack.enter_context(new_plane_in(tmp_path / "plane", "training-operator", "coscheduling"))
+        place = Place(plane, plane.make_namespace("faults"), jobs)
+        proxy = stack.enter_context(FaultProxy(a_submitter(place), tls=False))
+        members = stack.enter_context(Members(place))
+        policy = {"restart": "never", "attempts": 1}
+        runs = [Followed(place.plan(f"{n}", policy=policy), ["well", "badly"][n % 2]) for n in range(16)]
+        followers = Followers(place, proxy.kubeconfig)
+        followers.begin(runs[:8], runs[8:])
+        with told(lambda: str([one.states for one in runs])):
+            until("all to run", lambda: all(one.states[-1:] == [State.RUNNING] for one in runs), timeout=120)
+
+        def end(*some: Followed) -> None:
+            for one in some:
+                members.scripts[one.plan.run] = (one.how, 0.0)
+
+        def seen(*some: Followed) -> None:
+            with told(lambda: str([(one.plan.run, one.states) for one in some])):
+                until("their ends", lambda: all(one.outcome for one in some), timeout=120)
+
+        # Of each: both ends, blocking and in the loop.
+        first, second, third, fourth = (
+            [one for n, one in enumerate(runs) if n // 2 % 4 == part] for part in range(4)
+        )
+        # The operator is away while members end: it tells when it is back.
+        plane.halt("training-operator", signal.SIGKILL)
+        end(*first)
+        until("members to end", lambda: all(one.plan.run in members.ended for one in first))
+        plane.launch("training-operator")
+        seen(*first)
+        # The API server is killed, and members end the moment that it is back.
+        plane.halt("kube-apiserver", signal.SIGKILL)
+        end(*second)
+        time.sleep(1)
+        plane.launch("kube-apiserver")
+        seen(*second)
+        # The watches are down, and what happened meanwhile is forgotten before they are back.
+        with proxy.during(Drop(), verb="watch"):
+            proxy.cut_all()
+            end(*third)
+            until("jobs to end", lambda: all(ended(place.of_run(JOB, one.plan.run)[0]) for one in third))
+            plane.compact_etcd()
+            plane.restart("kube-apiserver")
+        seen(*third)
+        # All of it at once.
+        plane.halt("training-operator", signal.SIGKILL)
+        plane.restart("kube-apiserver", number=signal.SIGKILL)
+        end(*fourth)
+        plane.restart("etcd", number=signal.SIGKILL)
+        plane.launch("training-operator")
+        seen(*fourth)
+        followers.join(60)
+        for one in runs:
+            one.check()
+    tally.done["servers killed or restarted"] += 6
+    seconds = time.monotonic() - began
+    tally.lines.append(f"servers that go away: {len(runs)} runs followed, 6 restarts, {seconds:.0f} s")
+
+
+def a_submitter(place: Place) -> Path:
+    """The kubeconfig of an account that may do what the Role of submitters says."""
+    for thing in rbac.objects("submitter"):
+        subjects = [{**one, "namespace": place.namespace} for one in thing.get("subjects", ())]
+        own = {**thing, "metadata": {**thing["metadata"], "namespace": place.namespace}}
+        place.cluster.api.apply({**own, "subjects": subjects} if subjects else own)
+    return place.cluster.kubeconfig_for_account(place.namespace, "allaboard-submitter")
+
+
+def test_who_is_away_for_too_long_is_unreachable_and_the_run_goes_on(
+    place: Place, tally: Tally, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Patience is measured in seconds here; in earnest it is minutes."""
+    short = Patience(budget=1.0)
+    one = Followed(place.plan("away"), "well")
+    with FaultProxy(place.cluster.kubeconfig, tls=False) as proxy, Members(place) as members:
+        backend = place.backend_over(proxy.kubeconfig, patience=short)
+        backend.launch(one.plan, Owner("somebody", "detached", "detached"))
+        until("it to run", lambda: state_of(place.backend.observe(one.plan.run)) is State.RUNNING, timeout=60)
+        before = place.whole(one.plan.run, 1)["metadata"]
+
+        def attached(policy: FollowPolicy) -> Outcome:
+            follower = Follower(backend, one.plan.run, on_seen=one.saw)
+            return follower.to_the_end(policy)
+
+        # Too long: whoever follows gives up, and says so; the run is not touched.
+        with proxy.during(Drop()):
+            proxy.cut_all()
+            with pytest.raises(BackendUnreachable, match=r"cut the connection \(.*\) \(\d+ tries in"):
+                backend.observe(one.plan.run)
+        with ThreadPoolExecutor(1) as pool:
+            given_up = pool.submit(attached, FollowPolicy(poll=0.2, unreachable=3))
+            until("it to be followed", lambda: one.states[-1:] == [State.RUNNING])
+            with proxy.during(Drop()):
+                proxy.cut_all()
+                with pytest.raises(BackendUnreachable):
+                    given_up.result(60)
+        monkeypatch.setattr("allaboard.backends.kubernetes.transport.Patience", lambda: short)
+        monkeypatch.setattr(KubernetesBackend, "pace", FollowPolicy(poll=0.2, unreachable=2))
+        options = ["--kubeconfig", str(proxy.kubeconfig), "-n", place.namespace]
+        with proxy.during(Drop()):
+            for verb in ("status", "follow", "stop"):
+                assert main([verb, one.plan.run, "--backend", "kubernetes", *options, "--json"]) == 5, verb
+                said = json.loads(capsys.readouterr().out.splitlines()[-1])
+                assert said["error"]["code"] == "backend_unreachable"
+        after = place.whole(one.plan.run, 1)["metadata"]
+        assert (after["uid"], after["generation"]) == (before["uid"], before["generation"])
+        # Longer than the patience of one look, and shorter than that of who follows: he goes on.
+        one.states.clear()
+        with ThreadPoolExecutor(1) as pool:
+            patient = pool.submit(attached, FollowPolicy(poll=0.2, unreachable=60))
+            until("it to be followed", lambda: one.states[-1:] == [State.RUNNING])
+            with proxy.during(Drop()) as rule:
+                proxy.cut_all()
+                members.scripts[one.plan.run] = ("well", 0.0)
+                until("its end", lambda: ended(place.of_run(JOB, one.plan.run)[0]), timeout=60)
+                time.sleep(2 * short.budget)
+                assert not patient.done()
+            one.ended(patient.result(60))
+        one.check()
+        tally.done["faults"] += rule.met
+    stored = place.stored(one.plan.run)
+    assert stored is not None and stored.record.attempt == 1
