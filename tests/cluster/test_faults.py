@@ -42,7 +42,7 @@ from allaboard.testing import a_job
 from allaboard.units import rfc3339
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.cluster import Cluster
-from tests.cluster.proxy import ANYTHING, Asked, Drop, FaultProxy, Say
+from tests.cluster.proxy import ANYTHING, Asked, Drop, FaultProxy, Hold, Say
 from tests.cluster.proxy import Plan as FaultPlan
 from tests.cluster.victims import MOMENTS, SITE, End, Victims
 
@@ -789,6 +789,9 @@ def a_bad_day(proxy: FaultProxy, seed: int) -> None:
     proxy.on(Say(409), when=untruths.sometimes("409", 0.3, ("update", "patch")))
     proxy.on(Say(409, done=True), when=untruths.sometimes("409", 0.3, ("update", "patch")))
     proxy.on(Say(410), when=untruths.sometimes("410", 0.2, ("watch",)))
+    if seed % 4 == 3:
+        # Watches that fall silent: whoever waits finds out by himself, some half a minute later.
+        proxy.on(Hold(), when=untruths.sometimes("silence", 0.3, ("watch",)))
 
 
 @pytest.mark.parametrize("seed", range(8))
