@@ -70,7 +70,7 @@ cluster-up: $(AIRFLOW)/.made ## a real Kubernetes control plane with its operato
 cluster-test: $(AIRFLOW)/.made ## the tests on that cluster, on the one that KUBECONFIG names, or on one of their own
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@test -n "$$KUBECONFIG" || $(AIRFLOW)/bin/python -m tests.cluster build || echo "the tests of what could not be built skip"
-	@$(AIRFLOW)/bin/python -m pytest tests/cluster --e2e $(ARGS)
+	@$(AIRFLOW)/bin/python tests/run.py --cluster $(ARGS)
 
 cluster-status: $(AIRFLOW)/.made ## what runs of it, and where
 	@$(AIRFLOW)/bin/python -m tests.cluster status

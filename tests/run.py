@@ -1,6 +1,8 @@
 """Every test that needs no cluster, in both environments, with a closing line each: what `make test` runs.
 
-    python tests/run.py [pytest arguments]
+    python tests/run.py [--cluster] [pytest arguments]
+
+With --cluster instead those that need one: what `make cluster-test` runs.
 
 Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself
 broke, the time limit was reached, or a test left a process behind. What is left behind is named and killed:
@@ -25,7 +27,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".venv" / "reports"
 LIMIT = 75 * 60
-"""Seconds for both suites together."""
+"""Seconds for all suites of a call together."""
 INTERRUPTED_GRACE = 60
 """Seconds that pytest has to take down its fixtures once it is interrupted."""
 LINGERING = 5.0
@@ -46,6 +48,11 @@ class Suite:
     def report(self) -> Path:
         return REPORTS / f"{self.name}.xml"
 
+    @property
+    def closing(self) -> Path:
+        """Its closing line, for who comes later."""
+        return REPORTS / f"{self.name}.closing"
+
 
 SUITES = (
     Suite("airflow", ("tests/core", "tests/provider", "tests/meta"), ROOT / ".venv/airflow/bin"),
@@ -56,9 +63,13 @@ SUITES = (
         ROOT / ".venv/kfp/bin",
     ),
 )
+CLUSTER = Suite("cluster", ("tests/cluster", "--e2e"), ROOT / ".venv/airflow/bin")
 
 
 def main(arguments: list[str]) -> int:
+    suites = SUITES
+    if arguments[:1] == ["--cluster"]:
+        suites, arguments = (CLUSTER,), arguments[1:]
     adopt_orphans()
     # Under nohup, or behind `&`, they would be ignored: by pytest too, and by the tests, which send them.
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -67,14 +78,15 @@ def main(arguments: list[str]) -> int:
     deadline = time.monotonic() + LIMIT
     closing: list[str] = []
     failed = False
-    for suite in SUITES:
+    for suite in suites:
         line, good = run(suite, arguments, deadline)
+        if interruption.received:
+            line += f", stopped by {signal.Signals(interruption.received).name}"
         closing.append(f"{suite.name}: {line}")
+        suite.closing.write_text(f"{closing[-1]}\n")
         failed |= not good
         if interruption.received:
-            closing.append(f"stopped by {signal.Signals(interruption.received).name}")
             break
-    (REPORTS / "closing").write_text("\n".join(closing) + "\n")
     print("", *closing, sep="\n", flush=True)
     return 1 if failed or interruption.received else 0
 
@@ -83,6 +95,7 @@ def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]
     """The closing line of one suite, and whether all of it is good."""
     print(f"\n== tests in the {suite.name} environment", flush=True)
     suite.report.unlink(missing_ok=True)
+    suite.closing.unlink(missing_ok=True)
     report = f"--junitxml={suite.report}"
     command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, report, *arguments]
     environ = {**os.environ, "PATH": f"{suite.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -25,6 +25,7 @@ run.LINGERING = 1.0
 run.INTERRUPTED_GRACE = 10
 arguments = (str(folder / "suite"), "-p", "no:cacheprovider")
 run.SUITES = (run.Suite("one", arguments, Path(sys.executable).parent),)
+run.CLUSTER = run.Suite("other", arguments, Path(sys.executable).parent)
 sys.exit(run.main(sys.argv[2:]))
 """
 
@@ -58,6 +59,14 @@ def test_it_closes_with_a_line_for_each_suite(runner: Path) -> None:
     code, output = run(runner, "def test_a(): pass\ndef test_b(): pass\n")
     assert code == 0
     assert output.splitlines()[-1].startswith("one: 2 passed in ")
+
+
+def test_the_tests_that_need_a_cluster_are_a_suite_of_their_own(runner: Path) -> None:
+    code, output = run(runner, "def test_a(): pass\ndef test_b(): pass\n", "--cluster", "-k", "test_b")
+    assert code == 0
+    assert output.splitlines()[-1].startswith("other: 1 passed in ")
+    assert (runner / "reports" / "other.closing").read_text() == f"{output.splitlines()[-1]}\n"
+    assert not (runner / "reports" / "one.closing").exists()
 
 
 def test_a_failing_test_fails_it(runner: Path) -> None:
@@ -148,4 +157,4 @@ def test_a(server):
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert taken_down.exists()
-    assert output.splitlines()[-1] == "stopped by SIGTERM"
+    assert output.splitlines()[-1].endswith(", stopped by SIGTERM")
