@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
 from allaboard.backends.kubernetes.resources import PODS
 from allaboard.observation import Observation
@@ -87,6 +88,87 @@ def test_without_blocking(cluster: FakeCluster) -> None:
 
     check(asyncio.run(life()))
     assert backend._rescues == {}
+
+
+def lines(items: list[LogLine | Cursor]) -> list[tuple[str, str]]:
+    return [(one.member, one.text) for one in items if isinstance(one, LogLine) and one.gap is None]
+
+
+WROTE = [("master-0", "waits"), ("worker-0", "ValueError: odd")]
+
+
+def test_what_was_saved_is_read_as_logs_by_the_same_process(cluster: FakeCluster) -> None:
+    """Also before anybody looks at the run again; a cursor goes on behind it."""
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0")
+        for rescue in backend._rescues[run]:
+            rescue.join(30)
+        goes(cluster, run)
+        items = [*backend.logs(run, Selection())]
+    cursor = items[-1]
+    assert sorted(lines(items)) == WROTE and isinstance(cursor, dict)
+    assert lines([*backend.logs(run, Selection(), cursor)]) == []
+    check(backend.observe(run, evidence=True))
+    assert lines([*cluster.backend().logs(run, Selection())]) == [], "nobody else has it"
+
+
+def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0")
+        assert sorted(lines([*backend.logs(run, Selection())])) == WROTE
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_what_the_witness_read_is_read_as_logs_once_the_pods_are_gone(cluster: FakeCluster, way: str) -> None:
+    """The first failure is looked at; then the next attempt takes its place."""
+    begun = cluster.backend()
+    run = a_run(cluster, begun)
+    fails(cluster, f"{run}-worker-0", "")
+    one, other = cluster.backend(), cluster.async_backend()
+
+    async def life(selection: Selection) -> list[LogLine | Cursor]:
+        return [item async for item in other.logs(run, selection)]
+
+    def read(**selection: Any) -> list[tuple[str, str]]:
+        chosen = Selection(**selection)
+        return lines([*one.logs(run, chosen)] if way == "blocking" else asyncio.run(life(chosen)))
+
+    if way == "blocking":
+        one.observe(run)
+    else:
+        asyncio.run(other.observe(run))
+    goes(cluster, run)
+    assert sorted(read()) == WROTE
+    cluster.logs.clear()
+    running(cluster, begun, run)
+    cluster.end_members(run, 3)
+    cluster.tick(3)
+    begun.observe(run)
+    assert begun.launch(a_plan(workers=3), ME).attempt == 2
+    assert sorted(read(attempt=1)) == WROTE and read() == []
+
+
+def test_what_is_known_of_earlier_attempts_is_bounded(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.verbs.ENDED", 3)
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    verbs: Any = backend.verbs
+    record = next(iter(verbs._pasts.values())).which
+    for attempt in range(10):
+        kept = verbs._earlier(_Record(*record[:2]), attempt + 5).witness.kept
+        assert verbs._earlier(_Record(*record[:2]), attempt + 5).witness.kept is kept
+    assert len(verbs._ended) == 3 and backend.observe(run).run == run
+
+
+class _Record:
+    def __init__(self, run: str, generation: int) -> None:
+        self.run, self.generation = run, generation
 
 
 @pytest.mark.parametrize("again", [False, True])

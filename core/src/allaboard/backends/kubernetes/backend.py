@@ -29,7 +29,6 @@ from allaboard.backends.kubernetes.hub import (
     hub_of,
 )
 from allaboard.backends.kubernetes.janitor import Orphan, Tidied
-from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
 from allaboard.backends.kubernetes.looking import resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
@@ -80,7 +79,6 @@ class KubernetesBackend:
         self.api, self.pause = api, pause
         self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
         self.verbs = _verbs(api.namespace, site, facts, environ)
-        self._kept: dict[str, Kept] = {}
         self._rescues: dict[str, list[threading.Thread]] = {}
         self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
@@ -107,9 +105,13 @@ class KubernetesBackend:
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
         if evidence:
-            for rescue in self._rescues.pop(run, ()):
-                rescue.join(SECONDS)
+            self._saved(run)
         return self._do(self.verbs.observe(run, evidence))
+
+    def _saved(self, run: str) -> None:
+        """Wait for what is just being saved of pods that may be gone."""
+        for rescue in [*self._rescues.get(run, ())]:
+            rescue.join(SECONDS)
 
     def _alarmed(self, run: str, pod: str, version: str) -> None:
         """Called by the thread that watches, which has no time."""
@@ -152,17 +154,18 @@ class KubernetesBackend:
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
+        self._saved(run)
         first = self._do(self.verbs.readable(run, selection))
-        kept = self._kept.setdefault(f"{run} {first.attempt}", Kept())
         if not follow:
-            return logs.read(self.api, None, first.found, selection, cursor, kept)
+            return logs.read(self.api, None, first.found, selection, cursor, first.kept)
         chosen = replace(selection, attempt=first.attempt)
 
         def look() -> logs.Looked:
+            self._saved(run)
             now = self._do(self.verbs.readable(run, chosen))
             return logs.Looked(now.found, now.over)
 
-        return logs.follow(self.api, None, look, chosen, cursor, kept)
+        return logs.follow(self.api, None, look, chosen, cursor, first.kept)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
@@ -217,7 +220,6 @@ class AsyncKubernetesBackend:
     ) -> None:
         self.api, self.hub, self.keeper, self.pause = api, hub, keeper, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
-        self._kept: dict[str, Kept] = {}
         self._rescues: dict[str, list[asyncio.Future[None]]] = {}
         self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
@@ -244,9 +246,13 @@ class AsyncKubernetesBackend:
         await self._do(self.verbs.watch_over(run, await self._hold()))
 
     async def observe(self, run: str, evidence: bool = False) -> Observation:
-        if evidence and (rescues := self._rescues.pop(run, None)):
-            await asyncio.wait(rescues, timeout=SECONDS)
+        if evidence:
+            await self._saved(run)
         return await self._do(self.verbs.observe(run, evidence))
+
+    async def _saved(self, run: str) -> None:
+        if rescues := [*self._rescues.get(run, ())]:
+            await asyncio.wait(rescues, timeout=SECONDS)
 
     def _alarmed(self, run: str, pod: str, version: str) -> None:
         rescues = self._rescues[run] = [one for one in self._rescues.get(run, ()) if not one.done()]
@@ -281,18 +287,19 @@ class AsyncKubernetesBackend:
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> AsyncIterator[LogLine | Cursor]:
+        await self._saved(run)
         first = await self._do(self.verbs.readable(run, selection))
-        kept = self._kept.setdefault(f"{run} {first.attempt}", Kept())
         chosen = replace(selection, attempt=first.attempt)
 
         async def look() -> logs.Looked:
+            await self._saved(run)
             now = await self._do(self.verbs.readable(run, chosen))
             return logs.Looked(now.found, now.over)
 
         lines = (
-            logs.afollow(self.api, None, look, chosen, cursor, kept)
+            logs.afollow(self.api, None, look, chosen, cursor, first.kept)
             if follow
-            else logs.aread(self.api, None, first.found, selection, cursor, kept)
+            else logs.aread(self.api, None, first.found, selection, cursor, first.kept)
         )
         async for item in lines:
             yield item

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import os
 import secrets
 import threading
@@ -166,7 +167,9 @@ class TaskKeeper:
             if self._name is None:
                 self._name = await self._do(taken(self.holder))
                 if self._name:
-                    self._task = asyncio.ensure_future(self._keep())
+                    # Of nobody's context: it outlives the follower who was the first.
+                    loop = asyncio.get_running_loop()
+                    self._task = loop.create_task(self._keep(), context=contextvars.Context())
             return self._name
 
     async def let_go(self) -> None:

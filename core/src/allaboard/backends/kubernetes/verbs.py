@@ -4,6 +4,7 @@ out the same ones.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from allaboard.backends.kubernetes.evidence import (
     snatch,
     snatch_all,
 )
+from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.looking import (
     Found,
     check_namespace,
@@ -49,7 +51,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
-from allaboard.ledger import keep_seconds
+from allaboard.ledger import RunRecord, keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State
 from allaboard.site import Site
@@ -66,24 +68,26 @@ forgotten.
 @dataclass(slots=True)
 class Past:
     """What was seen of one attempt so far: its members, and what they wrote. ``told``: what its record knows
-    of what rank 0 reported, once it has ended.
+    of what rank 0 reported, once it has ended. ``which``: run, generation and attempt.
     """
 
     memory: Memory
     witness: Witness
     told: Told | None = None
+    which: tuple[str, int, int] = ("", 1, 1)
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float) -> Past:
         """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
         memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
         known = reports.from_dict(stored.report)
+        which = (stored.record.run, stored.record.generation, stored.record.attempt)
         if stored.record.outcome is not None:
-            return cls(memory, Witness(progress_every=0), known)
+            return cls(memory, Witness(progress_every=0), known, which)
         witness = Witness(progress_every=progress_every)
         if witness.report is not None:
             witness.report = known
-        return cls(memory, witness)
+        return cls(memory, witness, which=which)
 
     @property
     def report(self) -> Told | None:
@@ -98,11 +102,14 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """The logs of an attempt. ``over``: nothing more will be written."""
+    """The logs of an attempt. ``over``: nothing more will be written; ``kept``: what this process has read of
+    it, for whoever looks at it and whoever prints its logs.
+    """
 
     attempt: int
     found: list[Try]
     over: bool
+    kept: Kept
 
 
 class Verbs:
@@ -124,6 +131,7 @@ class Verbs:
         self.known = known
         self.progress_every = progress_every
         self._pruned = False
+        self._lock = threading.Lock()
         self._pasts: OrderedDict[str, Past] = OrderedDict()
         self._ended: OrderedDict[str, Past] = OrderedDict()
         self._rescued: dict[str, list[tuple[Snatched, Seat]]] = {}
@@ -193,21 +201,40 @@ class Verbs:
 
     def _past(self, found: Found) -> Past:
         """What was seen of this attempt so far, by this process or by its record, with this look."""
-        uid = found.record.uid
-        past = self._pasts.pop(uid, None) or self._ended.pop(uid, None)
-        past = past or Past.of(found.stored, self.progress_every)
+        uid, past = found.record.uid, self._past_of(found.stored)
         if gone := [*self._snatched(uid, past, {p["metadata"]["uid"] for p in found.pods})]:
             # As it was before others came in their place.
             names = {pod["metadata"]["name"] for pod in gone}
             others = [pod for pod in found.pods if pod["metadata"]["name"] not in names]
             past.memory = remembered(past.memory, found.job, [*gone, *others])
         past.memory = remembered(past.memory, found.job, found.pods)
-        # The look that finds the end is followed by the one that asks for evidence.
-        ended = found.record.outcome is not None
+        return past
+
+    def _past_of(self, stored: Stored) -> Past:
+        """The same without a look. Somebody may print its logs meanwhile, in another thread."""
+        uid = stored.record.uid
+        with self._lock:
+            past = self._pasts.pop(uid, None) or self._ended.pop(uid, None)
+            past = past or Past.of(stored, self.progress_every)
+            # The look that finds the end is followed by the one that asks for evidence.
+            self._put(past, uid, ended=stored.record.outcome is not None)
+        return past
+
+    def _put(self, past: Past, uid: str, *, ended: bool) -> None:
         where, most = (self._ended, ENDED) if ended else (self._pasts, REMEMBERED)
         where[uid] = past
         if len(where) > most:
             where.popitem(last=False)
+
+    def _earlier(self, record: RunRecord, attempt: int) -> Past:
+        """What this process knows of an earlier attempt, whose uid no record has any more."""
+        which = (record.run, record.generation, attempt)
+        with self._lock:
+            every = (*self._pasts.values(), *self._ended.values())
+            past = next((past for past in every if past.which == which), None)
+            if past is None:
+                past = Past(Memory(), Witness(progress_every=0), which=which)
+                self._put(past, " ".join(map(str, which)), ended=True)
         return past
 
     def _snatched(self, uid: str, past: Past, here: set[str]) -> Iterator[Json]:
@@ -306,10 +333,15 @@ class Verbs:
         if attempt < record.attempt:
             of_it = marks.selector(record.run, attempt, record.generation)
             pods = yield from talk.list_all(PODS, labels=of_it)
-            return Readable(attempt, readable_tries(layout, pods), True)
+            kept = self._earlier(record, attempt).witness.kept
+            return Readable(attempt, readable_tries(layout, pods), True, kept)
         found = yield from look(stored)
         over = state_of(seen(found)).is_final and not found.living
-        return Readable(attempt, readable_tries(layout, found.pods), over)
+        past = self._past_of(stored)
+        # The next look makes something of it; what was written can be read already.
+        for one, seat in [*self._rescued.get(record.uid, ())]:
+            past.witness.saved(one, seat)
+        return Readable(attempt, readable_tries(layout, found.pods), over, past.witness.kept)
 
     # Owning and ending.
 
