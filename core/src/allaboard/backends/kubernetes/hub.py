@@ -12,6 +12,7 @@ alarm (``changes.on_alarm``) comes at once, from the thread that watches, and mu
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 import threading
@@ -390,7 +391,9 @@ class _Task:
         self.feed.join(follower)
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._serve())
+            # Of nobody's context: that of the first follower (in a triggerer, its task log) would be kept,
+            # and used for all of them, for as long as the feed lives.
+            self._task = loop.create_task(self._serve(), context=contextvars.Context())
             # One timer for all who wait for the first list.
             self._patience = loop.call_later(READY_SECONDS, self.ready.set)
 
