@@ -1145,6 +1145,54 @@ def test_an_api_server_that_goes_away_and_comes_back(
             pods.until("it to be gone", lambda: pods.get("before") is None, 30)
 
 
+def test_a_node_that_was_taken_for_lost_is_ready_again(
+    tmp_path: Path, new_plane_in: Callable[..., Any]
+) -> None:
+    """An API server that is away for longer than the node controller waits for a node."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    soon = ["--node-monitor-period=1s", "--node-monitor-grace-period=4s"]
+    with new_plane_in(tmp_path, flags={"kube-controller-manager": soon}) as plane:
+        nodes = Nodes(plane, "lost")
+        with ProcessKubelet(plane.kubeconfig, [nodes.spec(0), nodes.spec(1)]) as kubelet:
+            plane.make_namespace("lost")
+            plane.halt("kube-apiserver", signal.SIGKILL)
+            # No heartbeat before the node controller has looked: how long the server is away must not matter.
+            os.kill(kubelet.pid, signal.SIGSTOP)
+            plane.launch("kube-apiserver")
+            until("both to be Unknown", lambda: readiness(plane) == ["Unknown", "Unknown"], 60)
+            os.kill(kubelet.pid, signal.SIGCONT)
+            until("both to be ready", lambda: readiness(plane) == ["True", "True"], 60)
+            pods = Pods(nodes, "lost")
+            pods.create("after", node=1)
+            pods.until_phase("after", "Running", timeout=60)
+
+
+def readiness(plane: ControlPlane) -> list[str]:
+    return [said(node, "Ready")["status"] for node in plane.api.list("v1", "Node")]
+
+
+def said(node: Object, condition: str) -> Object:
+    return next(dict(c) for c in node["status"]["conditions"] if c["type"] == condition)
+
+
+def test_a_node_puts_right_what_others_say_of_it(other: Nodes) -> None:
+    with ProcessKubelet(other.plane.kubeconfig, [other.spec(0)]):
+
+        def node() -> Object:
+            found = other.plane.api.get("v1", "Node", other.name(0))
+            assert found is not None
+            return found
+
+        others = [c for c in node()["status"]["conditions"] if c["type"] != "Ready"]
+        unknown = {**said(node(), "Ready"), "status": "Unknown", "reason": "NodeStatusUnknown"}
+        change = {"conditions": [*others, unknown], "capacity": {"example.com/device": "3"}}
+        changed = other.plane.api.patch(node(), {"status": change}, "status")
+        assert said(changed, "Ready")["status"] == "Unknown"
+        until("it to be ready", lambda: said(node(), "Ready")["reason"] == "KubeletReady", 15)
+        assert node()["status"]["capacity"]["example.com/device"] == "3"  # of others, none of its own
+
+
 # --- the real thing ----------------------------------------------------------------------------------------
 
 

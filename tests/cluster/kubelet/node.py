@@ -92,16 +92,21 @@ class Node:
             self.name, "Normal", "NodeReady", f"Node {self.name} status is now: NodeReady"
         )
 
-    async def tell_status(self) -> None:
+    async def tell_status(self, *, if_it_differs: bool = False) -> None:
         """Write what it has and that it is ready."""
         path = f"/api/v1/nodes/{self.name}"
-        now = stamp(time.time())
-        present = {
-            c["type"]: c for c in (await self.kubelet.api.get(path)).get("status", {}).get("conditions") or []
-        }
+        present = (await self.kubelet.api.get(path)).get("status") or {}
+        status = self._status(present.get("conditions") or [])
+        if if_it_differs and _tells(present, status):
+            return
+        await self.kubelet.api.patch(f"{path}/status", {"status": status})
+
+    def _status(self, present: list[Object]) -> Object:
+        """As it is now; of these conditions those that hold still hold since then."""
+        now, before = stamp(time.time()), {c["type"]: c for c in present}
 
         def condition(kind: str, status: str, reason: str, message: str) -> Object:
-            old = present.get(kind) or {}
+            old = before.get(kind) or {}
             since = old["lastTransitionTime"] if old.get("status") == status else now
             return {
                 "type": kind,
@@ -113,7 +118,7 @@ class Node:
             }
 
         uname = platform.uname()
-        status = {
+        return {
             "capacity": dict(self.allocatable),
             "allocatable": dict(self.allocatable),
             "conditions": [
@@ -145,16 +150,21 @@ class Node:
             # Exec by WebSocket is ours to serve; the API server need not translate it to SPDY.
             "declaredFeatures": ["ExtendWebSocketsToKubelet"],
         }
-        await self.kubelet.api.patch(f"{path}/status", {"status": status})
 
     async def beat(self) -> None:
-        """Renew the lease, for ever, while the node is not lost."""
+        """Renew the lease and right the status, for ever, while the node is not lost."""
+        looked = 0.0
         while True:
             await asyncio.sleep(self.kubelet.settings.lease)
             await self.reachable()
             with suppress(ConnectionError):
                 try:
                     await self._renew()
+                    if time.monotonic() - looked >= self.kubelet.settings.status:
+                        # The node controller calls a node Unknown that it did not hear of, be it for the API
+                        # server's sake; the lease alone does not take that back.
+                        await self.tell_status(if_it_differs=True)
+                        looked = time.monotonic()
                 except ApiError as error:
                     if error.status == 404:  # the node's object was deleted, or the cluster begun anew
                         with suppress(ApiError):
@@ -334,6 +344,17 @@ def _requests(container: Object) -> dict[str, Fraction]:
     resources = container.get("resources") or {}
     given = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: quantity(value) for name, value in given.items()}
+
+
+def _tells(present: Any, wanted: Any) -> bool:
+    """Whether all that a status shall say is said in it, whenever that was written."""
+    if isinstance(wanted, dict):
+        return isinstance(present, dict) and all(
+            _tells(present.get(name), value) for name, value in wanted.items() if not name.endswith("Time")
+        )
+    if isinstance(wanted, list):
+        return isinstance(present, list) and all(any(_tells(p, w) for p in present) for w in wanted)
+    return bool(present == wanted)
 
 
 def _taint(text: str) -> Object:

@@ -33,6 +33,8 @@ class Settings:
     """Between two tries to make a container whose ConfigMap or Secret is missing (10)."""
     lease: float = 1.0
     """Between two renewals of a node's lease (10)."""
+    status: float = 2.0
+    """Between two looks whether the node's status is still told as it is (10)."""
     refresh: float = 2.0
     """Between two looks at the sources of written volumes (60)."""
     forgiven: float = 20.0
@@ -45,6 +47,7 @@ REAL = Settings(
     mount=Backoff(0.5, 122),
     config=10,
     lease=10,
+    status=10,
     refresh=60,
     forgiven=600,
 )
