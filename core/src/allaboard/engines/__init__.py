@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from allaboard.engines.base import Counts, JobSeen, Place, Verdict
+from allaboard.errors import BadInput
+from allaboard.names import nearest, one_of
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
     from allaboard.errors import Problem
@@ -23,9 +25,9 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 
 class Engine(Protocol):
     """What every engine module has. ROLES: role -> how many at most (None: any), in rank order. CONTAINER:
-    the name that its operator expects of the container that trains; INDEX_LABEL: the pod label that holds a
-    member's index. NATIVELY: gang schedulers whose objects its operator makes when it was started with them;
-    REFUSES: gang schedulers that it cannot go with -> why.
+    the name that its operator expects of the container that trains; JOB_LABEL, INDEX_LABEL: the pod labels
+    that hold the job's name and a member's index. NATIVELY: gang schedulers whose objects its operator makes
+    when it was started with them; REFUSES: gang schedulers that it cannot go with -> why.
     """
 
     NAME: str
@@ -36,6 +38,7 @@ class Engine(Protocol):
     ROLES: Mapping[str, int | None]
     DEFAULT_RESTART: str
     CONTAINER: str
+    JOB_LABEL: str
     INDEX_LABEL: str
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
@@ -92,3 +95,28 @@ def engine_of_object(thing: Mapping[str, Any]) -> Engine | None:
     """The engine of a job object, by its kind and API version."""
     kind = (thing.get("apiVersion"), thing.get("kind"))
     return next((e for e in ENGINES.values() if kind == (e.API_VERSION, e.KIND)), None)
+
+
+def engine_of_kind(kind: str) -> Engine:
+    """The engine of a kind of job object, as people write it: ``pytorchjob``, ``pytorchjobs``,
+    ``pytorchjobs.kubeflow.org``, ``PyTorchJob``, ``kubeflow.org/PyTorchJob``, ``kubeflow.org/v1/PyTorchJob``.
+    Raises BadInput with the nearest one.
+    """
+    word = kind.strip().lower() if isinstance(kind, str) else ""
+    found = [ENGINES[word]] if word in ENGINES else [e for e in ENGINES.values() if word in _written(e)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        exact = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in found)
+        raise BadInput(f"kind {kind!r} may be several; write {exact}")
+    near = nearest(word, [name for engine in ENGINES.values() for name in (*_written(engine), engine.KIND)])
+    hint = f"did you mean {near!r}?" if near else f"known: {one_of(e.KIND for e in ENGINES.values())}"
+    raise BadInput(f"kind {kind!r} is not known; {hint}")
+
+
+def _written(engine: Engine) -> list[str]:
+    """The ways to write a kind but for its engine's name, in lower case."""
+    group = engine.API_VERSION.partition("/")[0]
+    names = [engine.PLURAL, f"{engine.PLURAL}.{group}", engine.KIND]
+    names += [f"{group}/{engine.KIND}", f"{engine.API_VERSION}/{engine.KIND}"]
+    return [name.lower() for name in names]

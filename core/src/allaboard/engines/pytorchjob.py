@@ -27,6 +27,7 @@ PORT = 23456
 API_VERSION = kubeflow.API_VERSION
 PLURAL = "pytorchjobs"
 CONTAINER = "pytorch"
+JOB_LABEL = kubeflow.JOB_LABEL
 INDEX_LABEL = kubeflow.INDEX_LABEL
 NATIVELY = kubeflow.NATIVELY
 REFUSES: Mapping[str, str] = {}

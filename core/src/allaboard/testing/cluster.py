@@ -647,6 +647,10 @@ class FakeHub:
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[FakeHub]:
         yield self
 
+    @contextmanager
+    def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> Iterator[FakeHub]:
+        yield self
+
     def wait(self, seconds: float) -> bool:
         self.cluster.tick(min(seconds, 5.0))
         return True
@@ -661,6 +665,12 @@ class AsyncFakeHub:
     @asynccontextmanager
     async def changes(
         self, run: str, resource: Resource, namespace: str | None = None
+    ) -> AsyncIterator[AsyncFakeHub]:
+        yield self
+
+    @asynccontextmanager
+    async def changes_of(
+        self, resource: Resource, name: str, namespace: str | None = None
     ) -> AsyncIterator[AsyncFakeHub]:
         yield self
 

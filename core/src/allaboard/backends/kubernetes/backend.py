@@ -12,7 +12,13 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -32,8 +38,10 @@ from allaboard.backends.kubernetes.janitor import Orphan, Tidied
 from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
 from allaboard.backends.kubernetes.looking import resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
+from allaboard.backends.kubernetes.theirs import resource_for
 from allaboard.backends.kubernetes.verbs import Verbs
 from allaboard.backends.people import person
+from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.facts import ClusterFacts, of_place
 from allaboard.follow import FollowPolicy
@@ -108,6 +116,15 @@ class KubernetesBackend:
             self._saved(run)
         return self._do(self.verbs.observe(run, evidence))
 
+    def observe_job(
+        self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
+    ) -> Observation:
+        """What is seen now of a job that somebody else made, by its name. ``kind``: as `engine_of_kind` reads
+        it; ``uid``: of the one that was seen there before; should it be gone, that is seen. Raises UnknownRun
+        when none is there, and BadInput for a kind that is not known or not served.
+        """
+        return self._do(self.verbs.observe_job(kind, name, evidence, uid))
+
     def _saved(self, run: str) -> None:
         """Wait for what is just being saved of pods that may be gone."""
         for rescue in [*self._rescues.get(run, ())]:
@@ -150,6 +167,10 @@ class KubernetesBackend:
                 yield changes
             finally:
                 self._rescues.pop(name, None)
+
+    def changes_of(self, kind: str, name: str) -> AbstractContextManager[Changes]:
+        """Wake-ups for whoever waits for a job that somebody else made, also before it is there."""
+        return self.hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
@@ -250,6 +271,11 @@ class AsyncKubernetesBackend:
             await self._saved(run)
         return await self._do(self.verbs.observe(run, evidence))
 
+    async def observe_job(
+        self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
+    ) -> Observation:
+        return await self._do(self.verbs.observe_job(kind, name, evidence, uid))
+
     async def _saved(self, run: str) -> None:
         if rescues := [*self._rescues.get(run, ())]:
             await asyncio.wait(rescues, timeout=SECONDS)
@@ -283,6 +309,10 @@ class AsyncKubernetesBackend:
             finally:
                 for rescue in self._rescues.pop(name, ()):
                     rescue.cancel()
+
+    def changes_of(self, kind: str, name: str) -> AbstractAsyncContextManager[AsyncChanges]:
+        hub = self.hub or async_hub_of(self.api)
+        return hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

@@ -33,6 +33,8 @@ NUDGED = marks.PREFIX + "nudged"
 ONE_BY_ONE = 12
 """Objects whose events are asked for one by one; the events of more are picked from those of the namespace.
 """
+ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
+"""States in which whoever looks wants to know why it goes no further."""
 BY_KIND: Mapping[tuple[str, str], Resource] = {
     (r.api_version, r.kind): r for r in vars(resources).values() if isinstance(r, Resource)
 }

@@ -14,7 +14,7 @@ from typing import Any
 from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, janitor, launching, records, reports, survey, talk
+from allaboard.backends.kubernetes import ending, janitor, launching, records, reports, survey, talk, theirs
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import (
     PEERS,
@@ -30,6 +30,7 @@ from allaboard.backends.kubernetes.evidence import (
 )
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.looking import (
+    ASKING,
     Found,
     check_namespace,
     find,
@@ -47,18 +48,16 @@ from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.backends.saved import with_checkpoints
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord, keep_seconds
 from allaboard.names import attempt_name
-from allaboard.observation import Event, MemberSeen, Observation, Owner, State
+from allaboard.observation import Event, MemberSeen, Observation, Owner
 from allaboard.site import Site
 from allaboard.status import state_of
 
-ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
-"""States in which whoever looks wants to know why it goes no further."""
 REMEMBERED, ENDED = 20_000, 100
 """Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are
 forgotten.
@@ -198,6 +197,17 @@ class Verbs:
                 notes=notes,
             )
             return (yield from self._with_checkpoints(stored, looked)) if evidence else looked
+
+    def observe_job(
+        self, kind: str, name: str, evidence: bool = False, uid: str | None = None
+    ) -> Talk[Observation]:
+        """What is seen now of a job that somebody else made (`theirs`)."""
+        engine = engine_of_kind(kind)
+        try:
+            return (yield from theirs.observe(engine, name, evidence=evidence, uid=uid))
+        except UnknownRun:
+            yield from check_namespace(self.namespace)
+            raise
 
     def _past(self, found: Found) -> Past:
         """What was seen of this attempt so far, by this process or by its record, with this look."""
