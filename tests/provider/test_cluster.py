@@ -16,6 +16,8 @@ import pytest
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
     AirflowTaskTimeout,
     TaskDeferralError,
     TaskDeferred,
@@ -28,14 +30,16 @@ from allaboard.backends.kubernetes.transport import AsyncApi
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Owner
 from allaboard.status import state_of
-from allaboard.testing.cluster import FakeApi, FakeCluster
+from allaboard.testing.cluster import AsyncFakeHub, FakeApi, FakeCluster
 from allaboard_provider import plugin
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
 from allaboard_provider.task import Leg
 from allaboard_provider.triggers import train
+from allaboard_provider.triggers.jobs import JobTrigger
 from allaboard_provider.triggers.train import TrainingJobTrigger
+from tests.core.kubernetes.test_theirs import theirs
 from tests.provider.building import StateStore, TaskInstance, a_context
 
 JOB = {"name": "small", "command": ["python", "train.py"], "workers": 2, "policy": {"restart": "never"}}
@@ -502,6 +506,216 @@ def test_a_run_of_others_that_fails_fails_the_sensor(cluster: FakeCluster) -> No
     cluster.tick(3)
     with pytest.raises(AirflowException, match="--namespace default"):
         a_sensor(run=run).execute(a_context())
+
+
+# --- waiting for jobs of others
+
+
+THEIRS = {"kind": "PyTorchJob", "job_name": "nightly", "poke_interval": 0.0}
+
+
+def others_create(cluster: FakeCluster, **policy: Any) -> str:
+    made = cluster.client().create(PYTORCHJOBS, theirs("nightly", **policy))
+    return str(made["metadata"]["uid"])
+
+
+def waiting(sensor: TrainingJobSensor) -> JobTrigger:
+    """The trigger of a sensor that defers, as Airflow makes it anew in a triggerer."""
+    with pytest.raises(TaskDeferred) as deferral:
+        sensor.execute(a_context())
+    path, arguments = deferral.value.trigger.serialize()
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert path == f"{JobTrigger.__module__}.JobTrigger"
+    return JobTrigger(**deserialize(serialize(arguments)))
+
+
+class Ticks:
+    """Time that passes while a sensor sleeps on its worker."""
+
+    def __init__(self, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.naps = 0
+        self.then: dict[int, Callable[[], Any]] = {}
+        self.cluster = cluster
+        from airflow.sdk.bases import sensor
+
+        stopped = SimpleNamespace(sleep=self.sleep, monotonic=lambda: cluster.now)
+        monkeypatch.setattr(sensor, "time", stopped)
+
+    def sleep(self, seconds: float) -> None:
+        self.naps += 1
+        self.cluster.tick(5)
+        self.then.pop(self.naps, lambda: None)()
+
+
+@pytest.fixture
+def ticks(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    return Ticks(cluster, monkeypatch)
+
+
+def test_a_job_of_others_is_waited_for_on_a_worker_also_before_it_is_there(
+    cluster: FakeCluster, ticks: Ticks
+) -> None:
+    cluster.operator.trains_for = 20
+    ticks.then[2] = lambda: others_create(cluster)
+    result = a_sensor(**THEIRS, deferrable=False).execute(a_context())
+    assert (result["run"], result["state"]) == ("nightly", "succeeded") and "members" not in result
+    assert ticks.naps > 4 and records_of(cluster) == [] and cluster.all(LEASES) == []
+    written = [verb for verb, *_ in cluster.requests if verb in ("replace", "patch", "delete")]
+    assert written == [], "it is only watched"
+
+
+def test_a_job_of_others_that_never_comes_ends_with_the_sensors_timeout(
+    cluster: FakeCluster, ticks: Ticks
+) -> None:
+    with pytest.raises(AirflowSensorTimeout):
+        a_sensor(**THEIRS, deferrable=False, timeout=60).execute(a_context())
+    assert ticks.naps == 13, "one every five seconds"
+    with pytest.raises(AirflowSkipException):
+        a_sensor(**THEIRS, deferrable=False, timeout=60, soft_fail=True).execute(a_context())
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["before it is there", "while it runs"])
+def test_a_job_of_others_is_waited_for_in_the_triggerer(
+    cluster: FakeCluster, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 30
+    uid = others_create(cluster) if there else None
+    sensor = a_sensor(**THEIRS)
+    trigger = waiting(sensor)
+    assert trigger.uid == uid, "one that was seen and is gone would have ended"
+    if not there:
+        comes_later(cluster, monkeypatch)
+    with said(monkeypatch, JobTrigger) as lines:
+        event = fired(trigger)
+    assert event["status"] == "there" and event["failure"] is None
+    assert lines == [*dict.fromkeys(lines)] and lines[-1] == "nightly succeeded"
+    for job in cluster.all(PYTORCHJOBS):  # a ttl may be shorter than the way back to a worker
+        cluster.delete(PYTORCHJOBS, job["metadata"]["name"], "default")
+    result = a_sensor(**THEIRS).execute_complete(a_context(), event)
+    assert (result["run"], result["state"]) == ("nightly", "succeeded") and "members" not in result
+
+
+def comes_later(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody creates it while a trigger waits."""
+    waits, wait = [0], AsyncFakeHub.wait
+
+    async def waited(hub: AsyncFakeHub, seconds: float) -> bool:
+        waits[0] += 1
+        if waits[0] == 3:
+            others_create(cluster)
+        return await wait(hub, seconds)
+
+    monkeypatch.setattr(AsyncFakeHub, "wait", waited)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["", "soft_fail"])
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_a_job_of_others_that_fails_fails_the_sensor_with_the_reason(
+    cluster: FakeCluster, ticks: Ticks, deferrable: bool, soft: bool
+) -> None:
+    others_create(cluster)
+    cluster.tick(3)
+    cluster.say("nightly-master-0", "ValueError: odd")
+    sensor = a_sensor(**THEIRS, deferrable=deferrable, soft_fail=soft)
+    error: Any = AirflowSkipException if soft else AirflowException
+    if deferrable:
+        trigger = waiting(sensor)
+        cluster.end_members("nightly", 3)
+        event = fired(trigger)
+        with pytest.raises(error) as failure:
+            sensor.execute_complete(a_context(), event)
+    else:
+        ticks.then[1] = lambda: cluster.end_members("nightly", 3)
+        with pytest.raises(error) as failure:
+            sensor.execute(a_context())
+    assert type(failure.value) is error
+    words = str(failure.value)
+    assert words.startswith("PyTorchJob nightly failed") and "ValueError: odd" in words
+    assert "kubectl describe pytorchjobs nightly --namespace default" in words
+    with pytest.raises(error, match="ValueError: odd"):
+        a_sensor(**THEIRS, deferrable=deferrable, soft_fail=soft).execute(a_context())
+
+
+@pytest.mark.parametrize("how", ["deleted", "ttl"])
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_a_job_of_others_that_goes_has_ended(
+    cluster: FakeCluster, ticks: Ticks, deferrable: bool, how: str
+) -> None:
+    others_create(cluster, **({"ttlSecondsAfterFinished": 0} if how == "ttl" else {}))
+    cluster.tick(3)
+
+    def goes() -> None:
+        if how == "ttl":
+            cluster.end_members("nightly", 0)
+            cluster.tick(4)
+        else:
+            cluster.delete(PYTORCHJOBS, "nightly", "default")
+        assert cluster.all(PYTORCHJOBS) == []
+
+    def ends() -> dict[str, Any]:
+        sensor = a_sensor(**THEIRS, deferrable=deferrable)
+        if not deferrable:
+            ticks.then[1] = goes
+            found: dict[str, Any] = sensor.execute(a_context())
+            return found
+        trigger = waiting(sensor)
+        goes()
+        found = sensor.execute_complete(a_context(), fired(trigger))
+        return found
+
+    if how == "ttl":
+        assert ends()["state"] == "succeeded"
+    else:
+        with pytest.raises(AirflowException, match="nightly was stopped: the job is gone"):
+            ends()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "PyTorchJb", "job_name": "a"}, "did you mean 'PyTorchJob'"),
+        ({"kind": "PyTorchJob"}, "belong together"),
+        ({"job_name": "a"}, "belong together"),
+        ({"kind": "PyTorchJob", "job_name": "a/b"}, "no name of an object"),
+        ({"kind": "PyTorchJob", "job_name": "a", "run": "b"}, "one of them"),
+        ({"kind": "PyTorchJob", "job_name": "a", "allaboard_conn_id": None}, "backend: kubernetes"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_what_cannot_be_waited_for_is_said_at_once(
+    cluster: FakeCluster, fields: dict[str, Any], words: str, deferrable: bool
+) -> None:
+    sensor = TrainingJobSensor(
+        task_id="wait", deferrable=deferrable, **{"allaboard_conn_id": "cluster", **fields}
+    )
+    with pytest.raises(AirflowFailException, match=words):
+        sensor.execute(a_context())
+
+
+def test_a_cluster_that_is_away_is_waited_for_once_it_was_reached(
+    cluster: FakeCluster, ticks: Ticks, away: SimpleNamespace
+) -> None:
+    cluster.operator.trains_for = 60
+    others_create(cluster)
+    away.left = 1
+    with pytest.raises(AirflowException, match="does not answer"):
+        a_sensor(**THEIRS, deferrable=False).execute(a_context())
+    ticks.then[2] = lambda: setattr(away, "left", 4)
+    assert a_sensor(**THEIRS, deferrable=False).execute(a_context())["state"] == "succeeded"
+    assert away.left == 0
+
+
+def test_a_triggerer_waits_for_a_cluster_that_is_away_with_what_it_knows(
+    cluster: FakeCluster, away: SimpleNamespace
+) -> None:
+    others_create(cluster)
+    cluster.tick(3)
+    trigger = waiting(a_sensor(**THEIRS))
+    cluster.delete(PYTORCHJOBS, "nightly", "default")
+    away.left = 7
+    event = fired(trigger)
+    assert away.left == 0 and "was stopped: the job is gone" in event["failure"]
 
 
 # --- one client for all triggers

@@ -44,6 +44,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "allaboard",
                 "python-modules": [
                     "allaboard_provider.triggers.train",
+                    "allaboard_provider.triggers.jobs",
                     "allaboard_provider.triggers.checkpoints",
                 ],
             }

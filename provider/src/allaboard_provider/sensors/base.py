@@ -51,10 +51,19 @@ class Watching(BaseSensorOperator):
         raise NotImplementedError
 
     def poke(self, context: Context) -> PokeReturnValue:
+        from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
         from allaboard_provider.words import in_airflows_words
 
-        with in_airflows_words():
-            found = self.look()
+        try:
+            with in_airflows_words():
+                found = self.look()
+        except AirflowException as error:
+            # Airflow's own loop skips for time-outs and hopeless failures alone, and not at the first look of
+            # a sensor that defers.
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
         return PokeReturnValue(found is not None, found)
 
     def execute(self, context: Context) -> Any:

@@ -1,49 +1,113 @@
-"""`TrainingJobSensor`: waits for a run that somebody else started."""
+"""`TrainingJobSensor`: waits for a training that somebody else started."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from allaboard_provider.sensors.base import Watching
 
 if TYPE_CHECKING:
-    from allaboard_provider.triggers.train import RunTrigger
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from allaboard_provider.places import Place
 
 
 class TrainingJobSensor(Watching):
-    """Succeeds when the run succeeds and returns its status; fails, with the reason, when it ends otherwise.
+    """Succeeds when the training succeeds and returns its status; fails, with the reason, when it ends
+    otherwise. What to wait for is one of:
 
-    :param run: the run's id, a unique prefix of it, or a job's name (its newest run);
-    :param key: or the key under which it was started (``allaboard run --key``). A run that is not there yet
-        is waited for.
+    :param run: a run's id, a unique prefix of it, or a job's name (its newest run);
+    :param key: the key under which a run was started (``allaboard run --key``);
+    :param kind: with ``job_name``, on a connection to a cluster: a job object that anybody made, with any
+        tool: ``kind="PyTorchJob", job_name="nightly"``.
 
-    The run is only watched: nothing here stops, adopts or restarts it. ``soft_fail=True`` skips instead of
-    failing.
+    What is not there yet is waited for. It is only watched: nothing here stops, adopts or restarts it.
+    ``soft_fail=True`` skips instead of failing.
     """
 
-    template_fields: Sequence[str] = ("run", "key", "allaboard_conn_id")
+    template_fields: Sequence[str] = ("run", "key", "kind", "job_name", "allaboard_conn_id")
 
-    def __init__(self, *, run: str | None = None, key: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        run: str | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        job_name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.run = run
-        self.key = key
+        self.run, self.key = run, key
+        self.kind, self.job_name = kind, job_name
+
+    _uid: str | None = None
+    """Of the job that was seen."""
+    _told: Mapping[str, Any] | None = None
+    """How it ended, by the trigger that saw it."""
+    _reached = False
+
+    @cached_property
+    def _place(self) -> Place:
+        from allaboard_provider.places import place_of
+
+        return place_of(self.hook)
 
     def look(self) -> dict[str, Any] | None:
+        from allaboard.errors import BackendUnreachable
+
+        self._check()
+        try:
+            found = self._job() if self.job_name else self._run()
+        except BackendUnreachable as error:
+            # At first it may be the connection that is wrong; later on the cluster is only away.
+            if not self._reached:
+                raise
+            self.log.warning("%s; it is waited for", error)
+            return None
+        self._reached = True
+        return found
+
+    def _check(self) -> None:
+        """Raises BadInput for what cannot be meant."""
+        from allaboard.errors import BadInput
+
+        if [bool(self.run), bool(self.key), bool(self.kind or self.job_name)].count(True) != 1:
+            raise BadInput(
+                "what to wait for: give run, or key, or kind and job_name (of a job that others created); "
+                "one of them"
+            )
+        if self.kind or self.job_name:
+            self._check_job()
+
+    def _check_job(self) -> None:
+        from allaboard.engines import engine_of_kind
+        from allaboard.errors import BadInput
+        from allaboard.names import why_not_an_object_name
+
+        if not (self.kind and self.job_name):
+            raise BadInput("kind and job_name belong together: kind='PyTorchJob', job_name='nightly'")
+        engine_of_kind(self.kind)
+        if why := why_not_an_object_name(str(self.job_name)):
+            raise BadInput(f"job_name: {why}")
+        if self.hook.is_local:
+            raise BadInput(
+                f"kind and job_name are of a cluster, and connection {self.hook.conn_id!r} names none; give "
+                "it backend: kubernetes, or wait for a run or a key"
+            )
+
+    def _run(self) -> dict[str, Any] | None:
         from airflow.sdk.exceptions import AirflowException
 
         from allaboard.diagnose import diagnose
-        from allaboard.errors import BadInput
         from allaboard.follow import Outcome
         from allaboard.status import state_of
-        from allaboard_provider.places import place_of
         from allaboard_provider.task import failure_text, observation_words, result_of
         from allaboard_provider.triggers.train import found_run
 
-        if bool(self.run) == bool(self.key):
-            raise BadInput("give the run or the key to wait for, one of them")
-        place = place_of(self.hook)
-        backend = place.backend
+        backend = self._place.backend
         seen = found_run(backend, self.run, self.key)
         if seen is None:
             self.log.info("there is no run %s yet", self.run or f"under the key {self.key}")
@@ -54,14 +118,54 @@ class TrainingJobSensor(Watching):
         last = backend.observe(seen.run, evidence=True)
         outcome = Outcome(last, diagnose(last))
         if not outcome.ok:
-            raise AirflowException(failure_text(outcome, place.options))
+            raise AirflowException(failure_text(outcome, self._place.options))
         return result_of(outcome)
 
-    def trigger(self) -> RunTrigger:
+    def _job(self) -> dict[str, Any] | None:
+        from airflow.sdk.exceptions import AirflowException
+
+        from allaboard.errors import UnknownRun
+
+        try:
+            ended = self._told or self._end_of_job()
+        except UnknownRun as error:
+            self.log.info("%s yet", error)
+            return None
+        if ended is not None and ended["failure"] is not None:
+            raise AirflowException(ended["failure"])
+        return None if ended is None else dict(ended["result"])
+
+    def _end_of_job(self) -> Mapping[str, Any] | None:
+        """How the job ended; None while it has not."""
+        from allaboard.status import state_of
+        from allaboard_provider.task import observation_words
+        from allaboard_provider.triggers.jobs import how_it_ended
+
+        backend: Any = self._place.backend
+        seen = backend.observe_job(self.kind, self.job_name, uid=self._uid)
+        self._uid = seen.uid
+        self.log.info("%s", observation_words(seen))
+        if not state_of(seen).is_final:
+            return None
+        last = backend.observe_job(self.kind, self.job_name, evidence=True, uid=self._uid)
+        return how_it_ended(last, str(self.kind), backend.api.namespace) if state_of(last).is_final else None
+
+    def trigger(self) -> BaseTrigger:
         from allaboard.backends.local.machine import fingerprint
+        from allaboard_provider.triggers.jobs import JobTrigger
         from allaboard_provider.triggers.train import RunTrigger
 
-        what: dict[str, Any] = {"run": self.run, "key": self.key, "poll": float(self.poke_interval)}
+        poll = float(self.poke_interval)
+        if self.job_name:
+            assert self.kind is not None
+            return JobTrigger(self.kind, self.job_name, self.hook.conn_id, self._uid, poll=poll)
+        what: dict[str, Any] = {"run": self.run, "key": self.key, "poll": poll}
         if not self.hook.is_local:
             return RunTrigger(backend="kubernetes", connection=self.hook.conn_id, **what)
         return RunTrigger(fingerprint=fingerprint(str(self.hook.local().runs)), **what)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """The trigger has fired."""
+        self._reached, self._uid = True, event.get("uid")
+        self._told = event if "result" in event else None
+        return super().execute_complete(context, event)

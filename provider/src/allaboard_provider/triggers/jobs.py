@@ -1,0 +1,103 @@
+"""Waits, in the triggerer, for a job of a cluster that somebody else made."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from allaboard_provider.triggers import train
+from allaboard_provider.triggers.looking import VERSION, LookTrigger
+
+if TYPE_CHECKING:
+    from allaboard.observation import Observation
+
+
+class JobTrigger(LookTrigger):
+    """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "result",
+    "failure"}``. How it ended is in the event, for a ttl may take the job before a worker looks.
+
+    ``uid``: of the one that was seen already. One that is not there is waited for; one that was seen and is
+    gone has ended.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        job_name: str,
+        connection: str | None,
+        uid: str | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.kind, self.job_name, self.connection, self.uid = kind, job_name, connection, uid
+        self._state: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "job_name": self.job_name,
+            "connection": self.connection,
+            "uid": self.uid,
+        }
+
+    async def _watch(self) -> dict[str, Any]:
+        from allaboard.errors import BackendUnreachable
+
+        while True:
+            try:
+                return {"version": VERSION, "status": "there", **await self._until_it_is_over()}
+            except BackendUnreachable as error:
+                self.log.info("%s", error)
+                await asyncio.sleep(train.AGAIN * random.uniform(0.9, 1.1))
+
+    async def _until_it_is_over(self) -> dict[str, Any]:
+        from allaboard.status import state_of
+        from allaboard_provider.triggers.watching import on_its_cluster
+
+        async with (
+            on_its_cluster(self.connection) as backend,
+            backend.changes_of(self.kind, self.job_name) as changes,
+        ):
+            while True:
+                seen = await self._look(backend)
+                if seen is not None and state_of(seen).is_final:
+                    seen = await self._look(backend, evidence=True)
+                    if seen is not None and state_of(seen).is_final:
+                        return {"uid": seen.uid, **how_it_ended(seen, self.kind, backend.api.namespace)}
+                await changes.wait(train.POLL_CLUSTER * random.uniform(0.9, 1.1))
+
+    async def _look(self, backend: Any, evidence: bool = False) -> Observation | None:
+        """None while there is none. Tells what has changed."""
+        from allaboard.errors import UnknownRun
+        from allaboard.status import state_of
+        from allaboard_provider.task import observation_words
+
+        try:
+            seen: Observation = await backend.observe_job(self.kind, self.job_name, evidence, uid=self.uid)
+        except UnknownRun:
+            return None
+        self.uid = seen.uid
+        if state_of(seen).value != self._state:
+            self._state = state_of(seen).value
+            self.log.info("%s", observation_words(seen))
+        return seen
+
+
+def how_it_ended(seen: Observation, kind: str, namespace: str) -> Mapping[str, Any]:
+    """``result`` of a job that succeeded, else ``failure``: what happened, why, and where to look; the other
+    one is None. Plain JSON.
+    """
+    from allaboard.diagnose import diagnose
+    from allaboard.engines import engine_of_kind
+    from allaboard.follow import Outcome
+    from allaboard_provider.task import result_of
+
+    outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)
+    if outcome.ok:
+        return {"result": result_of(outcome), "failure": None}
+    words = outcome.message.removeprefix("run ")
+    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
+    where = f"kubectl describe {engine.PLURAL} {seen.run} --namespace {namespace}"
+    return {"result": None, "failure": f"{engine.KIND} {words}{fix}. To look at it: {where}"}
