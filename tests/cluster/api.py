@@ -67,6 +67,8 @@ class Api:
         self._headers = dict(headers or {})
         self._of_thread = threading.local()
         self._kinds: dict[tuple[str, str], Kind] = {}
+        self.made: list[tuple[str, str, str]] = []
+        """apiVersion, kind and name of what was created outside of every namespace, namespaces among them."""
 
     @classmethod
     def from_kubeconfig(cls, path: str | Path, context: str | None = None) -> Api:
@@ -198,7 +200,10 @@ class Api:
     def create(self, obj: Object) -> Object:
         """Strict: an unknown field is an error."""
         path = self.path(obj).rpartition("/")[0]
-        return dict(self.request("POST", path, obj, query={"fieldValidation": "Strict"}))
+        made = dict(self.request("POST", path, obj, query={"fieldValidation": "Strict"}))
+        if not self.kind(obj["apiVersion"], obj["kind"]).namespaced:
+            self.made.append((obj["apiVersion"], obj["kind"], obj["metadata"]["name"]))
+        return made
 
     def apply(self, objects: Object | Iterable[Object]) -> None:
         """Server-side apply, in this order: created, or made so."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import components
+from tests.cluster import components, leftovers
 from tests.cluster.__main__ import STATE
 from tests.cluster.cluster import Cluster
 from tests.cluster.plane import ControlPlane, PlaneError, obstacle
@@ -55,8 +55,27 @@ def _running(folder: Path) -> Cluster | None:
 
 
 @pytest.fixture(scope="session")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def _used() -> list[Cluster]:
+    """The shared cluster, once a test has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_nothing_to_others(_used: list[Cluster], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Names what tests of a module left on the shared cluster. Set up first, it looks last."""
+    yield
+    for cluster in _used:
+        left = leftovers.leftovers(cluster)
+        leftovers.clear(cluster)
+        if left:
+            name = request.node.nodeid
+            pytest.fail(f"the tests of {name} left on the shared cluster: {', '.join(left)}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def _shared(tmp_path_factory: pytest.TempPathFactory, _used: list[Cluster]) -> Iterator[Cluster]:
     if running := _running(tmp_path_factory.mktemp("kubeconfigs")):
+        _used.append(running)
         yield running
         running.close()
         return
@@ -70,6 +89,8 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         if name != "nodes" and obstacle(component) is None
     ]
     with ControlPlane(tmp_path_factory.mktemp("cluster"), parts) as plane:
+        plane.api.made.clear()
+        _used.append(plane)
         yield plane
 
 

@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.rbac import objects
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.components import s3
-from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
+from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.plane import ControlPlane
 
@@ -110,9 +110,8 @@ def node(_shared: Cluster) -> Iterator[tuple[str, ProcessKubelet]]:
         pytest.skip(reason)
     mark = f"backend-{secrets.token_hex(3)}"
     spec = NodeSpec(mark, {"cpu": "16", "memory": "32Gi"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-    with ProcessKubelet(_shared.kubeconfig, [spec], code={"core": ROOT / "core" / "src"}) as kubelet:
+    with nodes_on(_shared, [spec], code={"core": ROOT / "core" / "src"}) as kubelet:
         yield mark, kubelet
-    _shared.api.delete("v1", "Node", mark)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from websockets.typing import Subprotocol
 
 from tests.cluster.api import Api, ApiError, until
 from tests.cluster.kubelet.cgroups import PREFIX
-from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
+from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle, sweep
 from tests.cluster.plane import Cluster, ControlPlane
 
@@ -223,20 +223,18 @@ class Pods:
         self.api.request("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nodes(_shared: Cluster) -> Iterator[Nodes]:
-    """Two nodes of these tests' own; the kubelet ends with the session, and their objects with it."""
+    """Two nodes of these tests' own."""
     if not isinstance(_shared, ControlPlane):
         pytest.skip("needs a control plane of ours; this is a cluster that KUBECONFIG names")
     if reason := obstacle():
         pytest.skip(reason)
     made = Nodes(_shared, f"kubelet-{secrets.token_hex(3)}")
     specs = [made.spec(0, **{"nvidia.com/gpu": "2"}), made.spec(1)]
-    with ProcessKubelet(_shared.kubeconfig, specs, code={"core": ROOT / "core" / "src"}) as kubelet:
+    with nodes_on(_shared, specs, code={"core": ROOT / "core" / "src"}) as kubelet:
         made.kubelet = kubelet
         yield made
-    for spec in specs:
-        _shared.api.delete("v1", "Node", spec.name)
 
 
 @pytest.fixture

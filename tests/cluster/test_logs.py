@@ -32,7 +32,7 @@ from allaboard.observation import State
 from allaboard.testing import a_job
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
-from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
+from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.plane import ControlPlane
 
@@ -116,9 +116,8 @@ def node(_shared: Cluster) -> Iterator[tuple[str, ProcessKubelet]]:
         pytest.skip(reason)
     mark = f"logs-{secrets.token_hex(3)}"
     spec = NodeSpec(mark, {}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-    with ProcessKubelet(_shared.kubeconfig, [spec]) as kubelet:
+    with nodes_on(_shared, [spec]) as kubelet:
         yield mark, kubelet
-    _shared.api.delete("v1", "Node", mark)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -117,11 +117,17 @@ def test_an_mpijob_becomes_workers_and_a_launcher(cluster: Cluster, namespace: s
     assert any(name.startswith("train-launcher") for name in made)
 
 
-@pytest.mark.needs("kwok")
-def test_pods_of_a_fake_node_pretend_to_run(plane: ControlPlane, namespace: str) -> None:
-    # Nobody else's pods shall come there.
+@pytest.fixture
+def a_fake_node(plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """Its name; nobody else's pods come there."""
     plane.api.create({**fake_node(namespace, nvidia_com_gpu="8"), "spec": {"unschedulable": True}})
-    plane.api.create(a_pod(namespace, "pod", nodeName=namespace))
+    yield namespace
+    plane.api.delete("v1", "Node", namespace)
+
+
+@pytest.mark.needs("kwok")
+def test_pods_of_a_fake_node_pretend_to_run(plane: ControlPlane, namespace: str, a_fake_node: str) -> None:
+    plane.api.create(a_pod(namespace, "pod", nodeName=a_fake_node))
 
     def phase() -> str:
         return str((plane.api.get("v1", "Pod", "pod", namespace) or {})["status"].get("phase"))
@@ -131,7 +137,6 @@ def test_pods_of_a_fake_node_pretend_to_run(plane: ControlPlane, namespace: str)
     assert phase() == "Succeeded"
     plane.api.delete("v1", "Pod", "pod", namespace)
     until("the pod to be gone", lambda: plane.api.get("v1", "Pod", "pod", namespace) is None)
-    plane.api.delete("v1", "Node", namespace)
 
 
 @pytest.mark.needs("s3")

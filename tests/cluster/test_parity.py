@@ -16,7 +16,7 @@ import pytest
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import BadInput
-from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
+from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.parity.cases import CASES, Case
 from tests.cluster.parity.differences import DIFFERENCES
@@ -50,7 +50,7 @@ class Theatre:
         node = NodeSpec(self._mark, {"cpu": "8"}, {OWN: self._mark}, (f"{OWN}={self._mark}:NoSchedule",))
         with (
             Puppeteer() as puppeteer,
-            ProcessKubelet(self._plane.kubeconfig, [node]) as kubelet,
+            nodes_on(self._plane, [node]) as kubelet,
             ThreadPoolExecutor(AT_ONCE["local"]) as here,
             ThreadPoolExecutor(AT_ONCE["cluster"]) as there,
         ):

@@ -18,7 +18,8 @@ import pytest
 
 from tests.cluster.api import Api, ApiError, Object, until
 from tests.cluster.cluster import Cluster, service_account, user
-from tests.cluster.jobs import a_configmap, a_pytorchjob
+from tests.cluster.jobs import a_configmap, a_node, a_pytorchjob
+from tests.cluster.leftovers import leftovers
 from tests.cluster.plane import ControlPlane, PlaneError
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
@@ -86,6 +87,17 @@ def test_a_user_may_do_what_was_granted(cluster: Cluster, namespace: str) -> Non
     with pytest.raises(ApiError, match="cannot delete resource"):
         api.delete("v1", "ConfigMap", "made", namespace)
     api.close()
+
+
+def test_what_a_module_leaves_behind_is_named(plane: ControlPlane, namespace: str) -> None:
+    forgotten = f"forgotten-{namespace[-6:]}"
+    plane.api.create(a_node(forgotten, {"cpu": "1"}))
+    try:
+        assert f"Node {forgotten} (Ready: True)" in leftovers(plane)
+        assert f"Namespace {namespace}" in leftovers(plane)  # until its fixture ends
+    finally:
+        plane.api.delete("v1", "Node", forgotten)
+    assert not any(forgotten in line for line in leftovers(plane))
 
 
 def _allowed(call: Callable[[], Any]) -> bool:

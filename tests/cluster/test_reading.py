@@ -27,7 +27,8 @@ from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import from_rfc3339
 from tests.cluster.api import Object, until
-from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet
+from tests.cluster.cluster import Cluster
+from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.plane import ControlPlane
 
@@ -45,24 +46,15 @@ def mark() -> str:
 
 
 @pytest.fixture(scope="module")
-def _kept(mark: str) -> Iterator[dict[str, ProcessKubelet]]:
-    """The kubelet of these tests, once one of them has started it."""
-    kept: dict[str, ProcessKubelet] = {}
-    yield kept
-    for kubelet in kept.values():
-        kubelet.stop()
-
-
-@pytest.fixture
-def kubelet(plane: ControlPlane, mark: str, _kept: dict[str, ProcessKubelet]) -> ProcessKubelet:
+def kubelet(_shared: Cluster, mark: str) -> Iterator[ProcessKubelet]:
     """A node of these tests alone, on which pods really run."""
+    if not isinstance(_shared, ControlPlane):
+        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
     if (reason := obstacle()) is not None:
         pytest.skip(reason)
-    if mark not in _kept:
-        node = NodeSpec(mark, {"cpu": "8"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-        _kept[mark] = ProcessKubelet(plane.kubeconfig, [node])
-        _kept[mark].start()
-    return _kept[mark]
+    node = NodeSpec(mark, {"cpu": "8"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
+    with nodes_on(_shared, [node]) as started:
+        yield started
 
 
 @dataclass

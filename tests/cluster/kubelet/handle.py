@@ -11,19 +11,26 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.cluster.kubelet.node import NodeSpec
 from tests.cluster.kubelet.obstacles import FOLDER_PREFIX, obstacle
+
+if TYPE_CHECKING:
+    from tests.cluster.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 START_LIMIT = 30.0
 """Seconds until every node is ready."""
 END_LIMIT = 20.0
 ANSWER_LIMIT = 30.0
+STARTED_BY = "allaboard.test/started-by"
+"""A label of nodes: the process whose they are. Those of one that is gone are nobody's."""
 
 
 class KubeletError(Exception):
@@ -56,7 +63,7 @@ class ProcessKubelet:
             "--kubeconfig", str(kubeconfig),
             "--folder", str(self._folder),
             "--python", str(python or sys.executable),
-            *(word for node in nodes for word in ("--node", node.text)),
+            *(word for node in nodes for word in ("--node", _signed(node).text)),
             *(word for name, path in (code or {}).items() for word in ("--code", f"{name}={path}")),
             *(word for pattern in images for word in ("--image", pattern)),
             *(["--real-times"] if real_times else []),
@@ -124,6 +131,7 @@ class ProcessKubelet:
     # --- nodes ----------------------------------------------------------------------------------------------
 
     def add_node(self, node: NodeSpec) -> None:
+        node = _signed(node)
         self._ask(
             "add_node",
             name=node.name,
@@ -238,4 +246,21 @@ class ProcessKubelet:
         return told["ok"]
 
 
-__all__ = ["KubeletError", "NodeSpec", "ProcessKubelet"]
+@contextmanager
+def nodes_on(cluster: Cluster, nodes: Sequence[NodeSpec], **options: Any) -> Iterator[ProcessKubelet]:
+    """Nodes on a cluster that others use too: at the end the kubelet is gone, and the nodes with it. Its
+    ``options`` are those of ProcessKubelet.
+    """
+    try:
+        with ProcessKubelet(cluster.kubeconfig, nodes, **options) as kubelet:
+            yield kubelet
+    finally:
+        for node in nodes:
+            cluster.api.delete("v1", "Node", node.name)
+
+
+def _signed(node: NodeSpec) -> NodeSpec:
+    return replace(node, labels={**node.labels, STARTED_BY: str(os.getpid())})
+
+
+__all__ = ["STARTED_BY", "KubeletError", "NodeSpec", "ProcessKubelet", "nodes_on"]
