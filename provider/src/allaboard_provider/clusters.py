@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.settings import Credentials, Secret, Settings
@@ -52,17 +52,46 @@ class Named:
 
 
 def named(conn_id: str, namespace: str | None) -> Named:
-    """Read by Airflow's hook. Raises BadInput where that is not installed, and Airflow's own error for a
-    connection that is not there.
+    """Read by Airflow's hook. Raises BadInput where that is not installed, or the connection is of another
+    type; SiteError for one that is not there.
     """
     with _provider_is_there():
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 
-    return Named(conn_id, dict(KubernetesHook(conn_id=conn_id).conn_extras), namespace)
+    with existing(conn_id):
+        connection: Any = KubernetesHook.get_connection(conn_id)
+    _check_type(conn_id, connection.conn_type)
+    return Named(conn_id, dict(connection.extra_dejson), namespace)
+
+
+@contextmanager
+def existing(conn_id: str) -> Iterator[None]:
+    """Raises SiteError for a connection that is not there. (Airflow says so, too, of one in a secrets backend
+    that does not answer now: it may be there for the next try.)
+    """
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        yield
+    except AirflowNotFoundException:
+        raise SiteError(
+            f"connection {conn_id!r} does not exist, or its secrets backend does not answer; make it "
+            f"(`airflow connections add {conn_id}`), or name another"
+        ) from None
+
+
+def _check_type(conn_id: str, conn_type: str | None) -> None:
+    # The fields of another one mean nothing: what is usual here, the pod's own account say, would be taken.
+    if conn_type not in ("kubernetes", None, ""):
+        raise BadInput(
+            f"connection {conn_id!r} is of type {conn_type!r}; which cluster it is, and as whom, is said by "
+            "one of type 'kubernetes'"
+        )
 
 
 async def aextras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
-    """Type and extras of any connection, by way of a triggerer's loop. Raises as `named` does.
+    """Type and extras of any connection, by way of a triggerer's loop. Raises Airflow's own error for one
+    that is not there.
 
     The properties of a connection, and AsyncKubernetesHook with them, mask secrets by asking the supervisor
     in the midst of the loop, which fails while another trigger asks it.
@@ -81,12 +110,14 @@ async def anamed(conn_id: str, namespace: str | None) -> Named:
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     await asyncio.to_thread(_import)
-    try:
-        _, extras = await aextras(conn_id)
-    except AirflowNotFoundException:
-        if conn_id != DEFAULT_CONN_ID:
-            raise
-        extras = {}
+    with existing(conn_id):
+        try:
+            conn_type, extras = await aextras(conn_id)
+        except AirflowNotFoundException:
+            if conn_id != DEFAULT_CONN_ID:
+                raise
+            conn_type, extras = None, {}
+    _check_type(conn_id, conn_type)
     return Named(conn_id, extras, namespace)
 
 
@@ -138,9 +169,11 @@ def _configuration(place: Named) -> Any:
 def _leads_nowhere(place: Named, error: Exception) -> NoReturn:
     # The words of a parser show what it read, which may be a token.
     words = "kube_config is no YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
+    extras = place.extras
+    path = extras.get("kube_config_path") or extras.get("extra__kubernetes__kube_config_path")
     raise BadInput(
-        f"the connection {place.conn_id!r} leads to no cluster: {words or type(error).__name__}; give it "
-        "in_cluster, kube_config or kube_config_path"
+        f"the connection {place.conn_id!r} leads to no cluster: {f'{path}: ' if path else ''}"
+        f"{words or type(error).__name__}; give it in_cluster, kube_config or kube_config_path"
     ) from None
 
 

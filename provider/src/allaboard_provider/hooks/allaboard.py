@@ -42,7 +42,9 @@ IN_ENVIRONMENT = {name: f"ALLABOARD_{name.upper()}" for name in OF_CLUSTERS[2:]}
 
 
 class AllaboardHook(BaseHook):
-    """Raises `allaboard.errors.BadInput` for a connection that says what it cannot mean."""
+    """Raises `allaboard.errors.BadInput` for a connection that says what it cannot mean, SiteError for one
+    that is not there.
+    """
 
     conn_name_attr = "allaboard_conn_id"
     default_conn_name = DEFAULT_CONN_ID
@@ -58,14 +60,17 @@ class AllaboardHook(BaseHook):
         """What the connection sets; empty when there is none."""
         from airflow.sdk.exceptions import AirflowNotFoundException
 
+        from allaboard_provider.clusters import existing
+
         if not self.conn_id:
             return {}
-        try:
-            connection = self.get_connection(self.conn_id)
-        except AirflowNotFoundException:
-            if self.conn_id != DEFAULT_CONN_ID:
-                raise
-            return {}
+        with existing(self.conn_id):
+            try:
+                connection = self.get_connection(self.conn_id)
+            except AirflowNotFoundException:
+                if self.conn_id != DEFAULT_CONN_ID:
+                    raise
+                return {}
         return checked_settings(self.conn_id, connection.conn_type, connection.extra_dejson)
 
     @property
@@ -127,7 +132,9 @@ class AllaboardHook(BaseHook):
         from allaboard_provider import clusters
 
         hook = cls(conn_id)
-        hook.settings = checked_settings(str(conn_id), *await clusters.aextras(str(conn_id)))
+        with clusters.existing(str(conn_id)):
+            found = await clusters.aextras(str(conn_id))
+        hook.settings = checked_settings(str(conn_id), *found)
         if hook.is_local:
             raise BadInput(f"connection {conn_id!r} names no cluster any more, and the run is on one")
         hook.cluster = await clusters.anamed(hook._kubernetes_conn_id, hook.settings.get("namespace"))
