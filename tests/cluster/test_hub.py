@@ -27,6 +27,8 @@ from tests.cluster.proxy import Cut, FaultProxy, Hold, TooOld
 
 pytestmark = pytest.mark.needs("training-operator")
 
+FOR_EVER = 300.0
+"""A wait that comes to its end has failed."""
 LABELS = {"app.kubernetes.io/managed-by": "allaboard"}
 
 
@@ -54,29 +56,37 @@ def api(cluster: Cluster, namespace: str) -> Any:
         yield found
 
 
-def test_a_row_wakes_as_soon_as_it_changes(api: Api) -> None:
+@pytest.fixture
+def by_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is woken was woken by a row: nobody looks for himself."""
+    monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", 1e6)
+    monkeypatch.setattr("allaboard.backends.kubernetes.hub.READY_SECONDS", FOR_EVER)
+
+
+@pytest.mark.usefixtures("by_rows_alone")
+def test_a_row_wakes_when_it_changes(api: Api) -> None:
     make(api, "a-1")
     with hub_of(api).changes("a-1", PYTORCHJOBS) as changes:
         assert not changes.wait(0.5)
         for state in ("Created", "Running", "Succeeded"):
             says(api, "a-1", state)
-            answered = time.monotonic()
-            assert changes.wait(10)
-            assert time.monotonic() - answered < 1.0
+            assert changes.wait(FOR_EVER), state
         assert not changes.wait(0.5)
         api.delete(PYTORCHJOBS, "a-1")
-        assert changes.wait(10)
+        assert changes.wait(FOR_EVER)
     assert hub_of(api).open == 0
 
 
+@pytest.mark.usefixtures("by_rows_alone")
 def test_a_job_of_others_by_its_name(api: Api) -> None:
-    make(api, "theirs")
     make(api, "others")
     with hub_of(api).changes_of(PYTORCHJOBS, "theirs") as changes:
         says(api, "others", "Failed")
         assert not changes.wait(0.5)
+        make(api, "theirs")
+        assert changes.wait(FOR_EVER), "also when it comes"
         says(api, "theirs", "Failed")
-        assert changes.wait(10)
+        assert changes.wait(FOR_EVER)
 
 
 async def _follow(hub: AsyncHub, api: AsyncApi, run: str, ends: dict[str, str]) -> None:
@@ -157,9 +167,7 @@ def test_an_api_server_that_is_restarted_and_a_compacted_etcd(
                 while two.wait(10):
                     pass
                 says(api, "b-1", "Succeeded")
-                began = time.monotonic()
-                assert two.wait(60)
-                assert time.monotonic() - began < 20
+                assert two.wait(FOR_EVER)
 
 
 def test_who_may_only_list_and_who_may_only_get(cluster: Cluster, api: Api, monkeypatch: Any) -> None:
@@ -176,9 +184,7 @@ def test_who_may_only_list_and_who_may_only_get(cluster: Cluster, api: Api, monk
     access = Access(str(path), namespace=api.namespace, environ={})
     with access.api() as poor, hub_of(poor).changes("a-1", PYTORCHJOBS) as changes:
         says(api, "a-1", "Failed")
-        began = time.monotonic()
-        assert changes.wait(30)
-        assert time.monotonic() - began < 10
+        assert changes.wait(FOR_EVER)
         with hub_of(poor).changes_of(CONFIGMAPS, "nothing") as blind:
             assert blind.wait(30), "nothing tells: one looks now and then"
             assert blind.trouble is not None

@@ -31,9 +31,9 @@ class Collection:
     asked: Counter[str] = field(default_factory=Counter)
     resumed: list[int] = field(default_factory=list)
     watching: int = 0
-    bookmark_every: float = 30.0
     changed: threading.Condition = field(default_factory=threading.Condition)
     _epoch: int = 0
+    _marks: int = 0
 
     def put(self, name: str, state: str, plural: str = "pytorchjobs") -> None:
         with self.changed:
@@ -54,6 +54,12 @@ class Collection:
         """Every open watch is cut."""
         with self.changed:
             self._epoch += 1
+            self.changed.notify_all()
+
+    def mark(self) -> None:
+        """A bookmark in every open watch: whoever has it has been told all that happened before."""
+        with self.changed:
+            self._marks += 1
             self.changed.notify_all()
 
     def compact(self) -> None:
@@ -112,29 +118,30 @@ class Collection:
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
         first, end = True, time.monotonic() + float(query["timeoutSeconds"])
-        marked = time.monotonic()
         with self.changed:
             self.watching += 1
+            marks = self._marks
         try:
             while True:
                 with self.changed:
-                    fresh = [e for e in self.history if e[0] > seen and e[2] == plural]
-                    if not fresh and epoch == self._epoch and time.monotonic() < end:
+                    if not (self._since(seen, plural) or epoch != self._epoch or marks != self._marks):
                         self.changed.wait(0.02)
-                    version, now_cut = self.version, epoch != self._epoch
+                    fresh, version = self._since(seen, plural), self.version
+                    now_cut, now_marked = epoch != self._epoch, marks != self._marks
+                    marks = self._marks
                 if _hung_up(handler):
+                    return None
+                if now_cut:
+                    handler.close_connection = True
+                    handler.connection.shutdown(2)
                     return None
                 for number, kind, _, name, state in fresh:
                     seen = number
                     if not wanted or name == wanted:
                         self._send(handler, event(kind, table([(name, state)], str(number), columns=first)))
                         first = False
-                if now_cut:
-                    handler.close_connection = True
-                    handler.connection.shutdown(2)
-                    return None
-                if time.monotonic() - marked > self.bookmark_every:
-                    marked, seen = time.monotonic(), max(seen, version)
+                if now_marked:
+                    seen = max(seen, version)
                     self._send(handler, event("BOOKMARK", table([("", "")], str(version), columns=first)))
                 if time.monotonic() >= end:
                     self._send(handler, event("BOOKMARK", table([("", "")], str(version), columns=first)))
@@ -144,6 +151,9 @@ class Collection:
             with self.changed:
                 self.watching -= 1
                 self.changed.notify_all()
+
+    def _since(self, seen: int, plural: str) -> list[tuple[int, str, str, str, str]]:
+        return [e for e in self.history if e[0] > seen and e[2] == plural]
 
     def _send(self, handler: BaseHTTPRequestHandler, thing: dict[str, Any]) -> None:
         data = json.dumps(thing).encode() + b"\n"
