@@ -47,10 +47,11 @@ def pair(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUMED) -> Pair:
     if operators == gang.NAME:
         return Pair("natively")
     if operators is not None:
+        or_say = f", or say {operators}" if operators in GANGS else ""
         return Pair(
             "refused",
             f"the operator of {engine.KIND} makes gangs by {operators} here (its --gang-scheduler-name); "
-            f"leave gang.scheduler to auto, or say {operators}",
+            f"leave gang.scheduler to auto{or_say}",
         )
     if not gang.KINDS:
         return Pair("none")
@@ -76,8 +77,8 @@ def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
 
 
 def choose(engine: Engine, total: int, facts: ClusterFacts) -> str:
-    """The gang scheduler of a job that leaves it open: what its operator was started with, else the first by
-    `AUTO` that the cluster is known to have. One member needs none.
+    """The gang scheduler of a job that leaves it open: what its operator was started with, which need be none
+    of `GANGS`, else the first by `AUTO` that the cluster is known to have. One member needs none.
     """
     if (operators := _operators(engine, facts)) is not None:
         return operators
@@ -103,8 +104,9 @@ def plan_gang(
     own = written.get("scheduler", AUTO)
     asked = own if own != AUTO else facts.gang or AUTO
     name = choose(engine, layout.total, facts) if asked == AUTO else asked
-    gang = GANGS[name]
-    found = pair(engine, gang, facts)
+    # The operator's own may have no file here: it makes the gang all the same.
+    gang = GANGS.get(name)
+    found = Pair("natively") if gang is None else pair(engine, gang, facts)
     if found.how == "refused":
         what = f"{engine.NAME} with {name}: {found.reason}"
         where = "gang.scheduler" if asked == own else "ALLABOARD_GANG"
@@ -117,23 +119,24 @@ def plan_gang(
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
-        kind=_kind(gang, facts) or "",
-        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if found.how == "marks" else None,
+        kind=(gang and _kind(gang, facts)) or "",
+        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if gang and found.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=written.get("queue"),
         priority=written.get("priority"),
         topology=(written.get("topology") or {}).get("require"),
     )
-    return plan, tuple(_notes(written, gang, facts, asked))
+    return plan, tuple(_notes(written, name, facts, asked))
 
 
-def _notes(written: Mapping[str, Any], gang: Gang, facts: ClusterFacts, asked: str) -> Iterator[str]:
-    void = [
-        f"gang.{n}" for n in ("queue", "timeout", "topology") if n in written and n not in gang.UNDERSTANDS
-    ]
+def _notes(written: Mapping[str, Any], name: str, facts: ClusterFacts, asked: str) -> Iterator[str]:
+    gang = GANGS.get(name)
+    # Of an operator that makes PodGroups of its own, only what it hands on: Volcano takes no time-out.
+    understood = gang.UNDERSTANDS if gang else frozenset({"queue"})
+    void = [f"gang.{n}" for n in ("queue", "timeout", "topology") if n in written and n not in understood]
     if void:
-        yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
-    if asked == AUTO and gang.NAME == "none" and facts.kinds is not None:
+        yield f"{', '.join(void)}: no meaning with {gang.TITLE if gang else name}, left out"
+    if asked == AUTO and name == "none" and facts.kinds is not None:
         yield "this cluster has no gang scheduler that is known: members start one by one"
 
 

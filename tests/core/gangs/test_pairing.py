@@ -75,6 +75,7 @@ def test_pytorchjob_by_marks_natively_or_not(place: str, expected: tuple[str, ..
         (BOTH, 1, "none"),  # one member needs nobody to start together with
         (replace(BOTH, operator_gang="coscheduling"), 1, "coscheduling"),
         (replace(BOTH, operator_gang="off"), 4, "coscheduling"),
+        (replace(BOTH, operator_gang="volcano"), 4, "volcano"),  # whether there is a file for it or not
     ],
 )
 def test_auto_takes_what_the_cluster_is_known_to_have(facts: ClusterFacts, total: int, gang: str) -> None:
@@ -98,6 +99,18 @@ def test_the_plan_says_how_many_start_together_and_under_which_names() -> None:
     assert named.scheduler == "gang-scheduler"  # type: ignore[attr-defined]
     natively, _ = plan(replace(BOTH, operator_gang="coscheduling"))
     assert (natively.name, natively.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif("volcano" in GANGS, reason="volcano has a file of its own")
+def test_an_operator_makes_gangs_by_a_scheduler_that_has_no_file_here() -> None:
+    place = replace(BOTH, operator_gang="volcano")
+    asked = {"queue": "research", "timeout": "10m"}
+    found, notes = plan(place, workers=3, elastic={"min": 2, "max": 4}, gang=asked)
+    assert (found.gang, found.how, found.members, found.total) == ("volcano", "natively", 2, 3)  # type: ignore[attr-defined]
+    assert (found.name, found.scheduler, found.kind) == ("digits-00000000", None, "")  # type: ignore[attr-defined]
+    assert (found.queue, notes) == ("research", ("gang.timeout: no meaning with volcano, left out",))  # type: ignore[attr-defined]
+    with pytest.raises(BadInput, match=r"makes gangs by volcano here .*leave gang.scheduler to auto$"):
+        plan(place, gang={"scheduler": "none"})
 
 
 def test_what_means_nothing_to_the_gang_scheduler_is_named() -> None:

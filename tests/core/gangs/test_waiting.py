@@ -8,7 +8,7 @@ import pytest
 
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import half_started, places, reasons
+from allaboard.gangs.places import half_started, places, reasons, unfamiliar
 from allaboard.testing.objects import BEGUN, a_pod
 
 SHORT = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu"
@@ -143,6 +143,32 @@ def test_the_reason_is_one_sentence(gang: str, at: Look, sentence: str | None) -
 @pytest.mark.parametrize("gang", GANGS)
 def test_a_gang_without_any_pod_is_no_reason(gang: str) -> None:
     assert GANGS[gang].read(look(groups=GROUP)) is None
+
+
+ONCE = "Pod gangs/digits-00000000-worker-0 can possibly be assigned to node, once minAvailable is satisfied"
+CPU = "0/4 nodes are unavailable: 4 Insufficient cpu."
+
+
+@pytest.mark.parametrize(
+    ("at", "sentence"),
+    [
+        (look(), "no member exists yet: volcano has to let the gang in first"),
+        (look(*(silent(n) for n in ALL)), None),
+        (look(*(silent(n, scheduler="volcano") for n in ALL), now=91), AWAY.format("volcano")),
+        (
+            look(waits("worker-0", ONCE), waits("worker-1", ONCE), waits("worker-2", CPU)),
+            "volcano finds no 3 places together: 0/4 nodes are available: 4 Insufficient cpu",
+        ),
+        (
+            look(a_pod("worker-0"), waits("worker-1", CPU), silent("worker-2")),
+            "volcano finds no 3 places together: 0/4 nodes are available: 4 Insufficient cpu; "
+            "1 hold places already",
+        ),
+        (look(*(a_pod(n) for n in ALL)), None),
+    ],
+)
+def test_of_a_gang_scheduler_without_a_file_its_pods_tell(at: Look, sentence: str | None) -> None:
+    assert unfamiliar(at, "volcano") == sentence
 
 
 def test_the_schedulers_grammar() -> None:

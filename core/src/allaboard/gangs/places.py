@@ -155,6 +155,23 @@ def gated(look: Look, at: Places) -> str | None:
     return f"{members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
 
 
+def unfamiliar(look: Look, scheduler: str) -> str | None:
+    """Why a gang waits whose scheduler has no file here (an operator was started with it), by its pods
+    alone.
+    """
+    at = places(look)
+    if at.placed >= look.needed:
+        return None
+    if words := gated(look, at) or unnoticed(look, at):
+        return words
+    if not look.pods:
+        return f"no member exists yet: {scheduler} has to let the gang in first"
+    if not at.waiting:
+        return None
+    half = f"; {len(at.held)} hold places already" if at.held else ""
+    return f"{scheduler} finds no {look.needed} places together: {said(look) or 'no node fits'}{half}"
+
+
 def half_started(look: Look) -> bool:
     """Whether it has been started in part for so long that it is no passing state: some members hold places,
     too few to train, and nothing has moved for a while.

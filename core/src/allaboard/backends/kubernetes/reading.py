@@ -26,7 +26,7 @@ from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import condition, half_started
+from allaboard.gangs.places import condition, half_started, unfamiliar
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
@@ -336,7 +336,7 @@ def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
         return f"{look.total - len(look.pods)} of {look.total} members cannot be made: {refused}"
     name = marks.annotation_of(job, marks.GANG) or "none"
     gang = GANGS.get(name)
-    return None if gang is None else gang.read(look)
+    return unfamiliar(look, name) if gang is None else gang.read(look)
 
 
 def _refused(events: Sequence[Json]) -> str | None:
