@@ -10,6 +10,9 @@ import yaml
 from tests.cluster import components
 from tests.cluster.api import Api, Object, kubeconfig, until
 
+EVERYWHERE = ("kube-apiserver", "kube-controller-manager")
+"""Components without which there is no cluster."""
+
 
 class Cluster:
     """A cluster as tests see it. ``folder`` is for files that it makes."""
@@ -33,6 +36,8 @@ class Cluster:
 
     def lacks(self, facility: str) -> str | None:
         """Why what this component does (a name of tests/cluster/components) is not here; None when it is."""
+        if facility in EVERYWHERE:
+            return None
         component = components.known()[facility]
         if component.serves is None:
             return f"{facility} is there on control planes of ours alone"
@@ -40,6 +45,25 @@ class Cluster:
         if self.api.serves(version, kind):
             return None
         return f"this cluster serves no {kind} of {version} ({facility})"
+
+    def forbids(self) -> str | None:
+        """Why tests cannot run here with these credentials; None when they can."""
+        for asked, words in (
+            ({"verb": "create", "resource": "namespaces"}, "make namespaces"),
+            ({"verb": "*", "group": "*", "resource": "*", "namespace": "any"}, "do everything in them"),
+        ):
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": asked},
+            }
+            path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+            if not self.api.request("POST", path, review)["status"]["allowed"]:
+                return (
+                    f"the user of {self.kubeconfig} may not {words} on {self.api.server}; tests have "
+                    "namespaces of their own, with accounts and grants in them: name an administrator's"
+                )
+        return None
 
     def make_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
         """A new namespace, usable: its default service account is there."""

@@ -20,6 +20,7 @@ import pytest
 
 from tests.cluster import components, leftovers
 from tests.cluster.__main__ import STATE
+from tests.cluster.api import ApiError
 from tests.cluster.cluster import Cluster
 from tests.cluster.plane import ControlPlane, PlaneError, obstacle
 
@@ -47,11 +48,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _running(folder: Path) -> Cluster | None:
     if FOREIGN:
-        return Cluster(Path(FOREIGN.split(os.pathsep)[0]), folder)
+        return _foreign(Path(FOREIGN.split(os.pathsep)[0]), folder)
     try:
         return ControlPlane.attach(STATE)
     except PlaneError:
         return None
+
+
+def _foreign(kubeconfig: Path, folder: Path) -> Cluster:
+    """The cluster of KUBECONFIG. Whoever named one wants the tests to run there, and nowhere else."""
+    cluster = Cluster(kubeconfig, folder)
+    trouble = f"the tests cannot use the cluster that KUBECONFIG={kubeconfig} names"
+    try:
+        server = cluster.api.server
+    except Exception as error:  # whatever a file that is none, or a plugin, makes of it
+        pytest.exit(f"{trouble}: its credentials cannot be read: {error!r}", returncode=2)
+    try:
+        reason = cluster.forbids()
+    except (OSError, ApiError) as error:
+        pytest.exit(f"{trouble}: {server}: {error}", returncode=2)
+    if reason is not None:
+        cluster.close()
+        pytest.skip(reason)
+    return cluster
 
 
 @pytest.fixture(scope="session")
