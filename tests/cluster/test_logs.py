@@ -291,10 +291,19 @@ def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> N
             "spec": {"nodeSelector": {OWN: gang.mark}, "tolerations": [{"key": OWN, "operator": "Exists"}]},
         },
     )
-    outcome = running.run(job, backend=KubernetesBackend(api))
+    backend = KubernetesBackend(api)
+    outcome = running.run(job, backend=backend)
     assert outcome.state == State.FAILED
     assert outcome.seen.tails["worker-0"] == "begins\nValueError: odd"
     assert "ValueError: odd" in outcome.message and outcome.diagnoses[0].blame == "worker-0"
+    until("the pods to be gone", lambda: not gang.pods(), 60)
+
+    def texts(backend: KubernetesBackend) -> list[str]:
+        lines = [line for line in backend.logs(outcome.run, Selection()) if isinstance(line, LogLine)]
+        return [line.text for line in lines if line.member == "worker-0" and line.gap is None]
+
+    assert texts(backend) == ["begins", "ValueError: odd"], "what was read for the evidence is there for logs"
+    assert texts(KubernetesBackend(api)) == [], "in the same process alone"
 
 
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -164,8 +165,23 @@ class TrainingJobSensor(Watching):
             return RunTrigger(backend="kubernetes", connection=self.hook.conn_id, **what)
         return RunTrigger(fingerprint=fingerprint(str(self.hook.local().runs)), **what)
 
+    def execute(self, context: Context) -> Any:
+        with self._leaving():
+            return super().execute(context)
+
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """The trigger has fired."""
         self._reached, self._uid = True, event.get("uid")
         self._told = event if "result" in event else None
-        return super().execute_complete(context, event)
+        with self._leaving():
+            return super().execute_complete(context, event)
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Airflow ends the process of a task without a word, so what is open is closed here."""
+        try:
+            yield
+        finally:
+            place: Place | None = self.__dict__.pop("_place", None)
+            if place is not None:
+                place.leave()

@@ -1,0 +1,184 @@
+"""`TrainingJobSensor` for a job that somebody else made, on a real API server, with the rights of a viewer
+alone: what its worker's legs and its trigger do, without an Airflow around them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes import rbac
+from allaboard.backends.kubernetes.resources import EVENTS
+from tests.cluster.api import Object, until
+from tests.cluster.cluster import Cluster
+from tests.cluster.kubelet.handle import NodeSpec, nodes_on
+from tests.cluster.kubelet.obstacles import obstacle
+from tests.cluster.plane import ControlPlane
+
+pytest.importorskip("airflow")
+pytest.importorskip("airflow.providers.cncf.kubernetes")
+
+pytestmark = [
+    pytest.mark.needs("training-operator", "kube-scheduler", "kube-controller-manager"),
+    pytest.mark.timeout(600),
+]
+OWN = "allaboard.test/sensor"
+WELL = "sleep 2"
+BADLY = "sleep 2; [ $RANK = 0 ] && sleep 100; echo 'ValueError: odd' >&2; exit 3"
+
+
+@pytest.fixture(scope="module")
+def node(_shared: Cluster) -> Iterator[str]:
+    if not isinstance(_shared, ControlPlane):
+        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
+    if reason := obstacle():
+        pytest.skip(reason)
+    mark = f"sensor-{secrets.token_hex(3)}"
+    with nodes_on(_shared, [NodeSpec(mark, {}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))]):
+        yield mark
+
+
+@pytest.fixture
+def create(cluster: Cluster, namespace: str, node: str) -> Callable[..., Object]:
+    """``create(script, **run_policy)``: a PyTorchJob ``nightly``, by somebody who does not know us."""
+
+    def make(script: str, **policy: Any) -> Object:
+        pod = {
+            "nodeSelector": {OWN: node},
+            "tolerations": [{"key": OWN, "operator": "Exists"}],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "pytorch", "image": "alpine", "command": ["sh", "-c", script]}],
+        }
+        role = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
+        body = {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": "nightly", "namespace": namespace},
+            "spec": {"runPolicy": policy, "pytorchReplicaSpecs": {"Master": role, "Worker": role}},
+        }
+        return cluster.api.create(body)
+
+    return make
+
+
+@pytest.fixture
+def waits(cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes sensors on a connection to this namespace, as a viewer."""
+    from allaboard_provider.triggers import looking
+
+    for thing in rbac.objects("viewer"):
+        thing["metadata"]["namespace"] = namespace
+        for subject in thing.get("subjects", ()):
+            subject["namespace"] = namespace
+        cluster.api.apply(thing)
+    viewer = Path(cluster.kubeconfig_for_account(namespace, "allaboard-viewer")).read_text()
+    place = {"backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": namespace}
+    for conn_id, kind, extra in (
+        ("PLACE", "allaboard", place),
+        ("LAB", "kubernetes", {"kube_config": viewer}),
+    ):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps({"conn_type": kind, "extra": extra}))
+    monkeypatch.setattr(looking, "SETTLE", 0.0)
+
+    def make(**more: Any) -> Any:
+        from allaboard_provider.sensors import TrainingJobSensor
+
+        fields = {"kind": "PyTorchJob", "job_name": "nightly", "poke_interval": 0.5, "timeout": 300, **more}
+        return TrainingJobSensor(task_id="wait", allaboard_conn_id="place", **fields)
+
+    return make
+
+
+def context() -> dict[str, Any]:
+    from tests.provider.building import a_context
+
+    return a_context()
+
+
+def deferred(sensor: Any) -> Any:
+    """The trigger, made anew from its row."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    with pytest.raises(TaskDeferred) as deferral:
+        sensor.execute(context())
+    _, arguments = deferral.value.trigger.serialize()
+    return type(deferral.value.trigger)(**json.loads(json.dumps(arguments)))
+
+
+async def event_of(trigger: Any, meanwhile: Callable[[], Any]) -> dict[str, Any]:
+    """What it fires; ``meanwhile`` happens once it waits."""
+    run = asyncio.create_task(anext(trigger.run()))
+    while not any("_Task._serve" in repr(task) for task in asyncio.all_tasks()):
+        assert not run.done(), run.result()
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(meanwhile)
+    return dict((await run).payload)
+
+
+def test_in_the_triggerer_also_before_it_is_there(waits: Any, create: Callable[..., Object]) -> None:
+    trigger = deferred(waits())
+    assert trigger.uid is None
+    made: list[Object] = []
+    event = asyncio.run(event_of(trigger, lambda: made.append(create(WELL, cleanPodPolicy="All"))))
+    assert (event["status"], event["uid"]) == ("there", made[0]["metadata"]["uid"])
+    result = waits().execute_complete(context(), event)
+    assert (result["run"], result["state"]) == ("nightly", "succeeded")
+    assert waits().execute(context())["state"] == "succeeded", "one that has ended is not waited for"
+
+
+def test_on_a_worker_a_failure_with_its_reason(waits: Any, create: Callable[..., Object]) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    create(BADLY, cleanPodPolicy="Running")
+    with pytest.raises(AirflowException) as failure:
+        waits(deferrable=False).execute(context())
+    words = str(failure.value)
+    assert words.startswith("PyTorchJob nightly failed") and "ValueError: odd" in words, words
+    assert "kubectl describe pytorchjobs nightly" in words
+
+
+def test_in_the_triggerer_a_failure_with_its_reason(waits: Any, create: Callable[..., Object]) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    create(BADLY)
+    event = asyncio.run(event_of(deferred(waits()), lambda: None))
+    with pytest.raises(AirflowException, match="ValueError: odd"):
+        waits().execute_complete(context(), event)
+
+
+def test_one_that_its_ttl_takes_at_once_has_ended_well(
+    waits: Any, create: Callable[..., Object], cluster: Cluster, namespace: str
+) -> None:
+    """A worker comes too late for it; what its operator said is there for an hour."""
+    sensor = waits(deferrable=False)
+    uid = create(WELL, ttlSecondsAfterFinished=0)["metadata"]["uid"]
+    assert sensor.poke(context()).is_done is False
+    job = lambda: cluster.api.get("kubeflow.org/v1", "PyTorchJob", "nightly", namespace)  # noqa: E731
+    until("the ttl to take the job", lambda: job() is None, 120)
+    until("its event", lambda: _told(cluster, namespace, uid), 60)
+    assert sensor.execute(context())["state"] == "succeeded"
+
+
+def _told(cluster: Cluster, namespace: str, uid: str) -> bool:
+    events = cluster.api.list(EVENTS.api_version, EVENTS.kind, namespace)
+    return any(e["involvedObject"]["uid"] == uid and e["reason"] == "PyTorchJobSucceeded" for e in events)
+
+
+def test_one_that_is_deleted_fails_the_sensor(
+    waits: Any, create: Callable[..., Object], cluster: Cluster, namespace: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    create("sleep 1000")
+    trigger = deferred(waits())
+    assert trigger.uid is not None
+    gone = lambda: cluster.api.delete("kubeflow.org/v1", "PyTorchJob", "nightly", namespace)  # noqa: E731
+    event = asyncio.run(event_of(trigger, gone))
+    with pytest.raises(AirflowException, match="nightly was stopped"):
+        waits().execute_complete(context(), event)
