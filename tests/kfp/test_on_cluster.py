@@ -20,7 +20,7 @@ from allaboard.errors import BadInput
 from allaboard.facts import of_place
 from allaboard.observation import Owner
 from allaboard.status import state_of
-from allaboard.testing.cluster import FakeCluster, FakeHub
+from allaboard.testing.cluster import FakeChanges, FakeCluster
 from allaboard_kfp import evaluate, step, train
 from allaboard_kfp.step import Place
 from tests.kfp.conftest import Artifacts
@@ -77,15 +77,15 @@ def test_what_rank_0_writes_is_in_the_log_of_the_step(
     cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.operator.trains_for = 30
-    wait = FakeHub.wait
+    wait = FakeChanges.wait
 
-    def talk(hub: FakeHub, seconds: float) -> bool:
+    def talk(changes: FakeChanges, seconds: float) -> bool:
         for pod in cluster.all(PODS):
             if (pod.get("status") or {}).get("phase") == "Running":
                 cluster.say(pod["metadata"]["name"], f"{pod['metadata']['name']} at {cluster.now}")
-        return wait(hub, seconds)
+        return wait(changes, seconds)
 
-    monkeypatch.setattr(FakeHub, "wait", talk)
+    monkeypatch.setattr(FakeChanges, "wait", talk)
     trained(artifacts)
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if "-master-0 at" in line]
@@ -95,13 +95,13 @@ def test_what_rank_0_writes_is_in_the_log_of_the_step(
 def test_a_failed_training_fails_the_step_with_its_exit_code(
     cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = FakeHub.wait
+    wait = FakeChanges.wait
 
-    def end(hub: FakeHub, seconds: float) -> bool:
+    def end(changes: FakeChanges, seconds: float) -> bool:
         cluster.end_members(record(cluster).run, 7)
-        return wait(hub, seconds)
+        return wait(changes, seconds)
 
-    monkeypatch.setattr(FakeHub, "wait", end)
+    monkeypatch.setattr(FakeChanges, "wait", end)
     with pytest.raises(SystemExit) as ended:
         trained(artifacts)
     assert ended.value.code == 1 and record(cluster).outcome.state == "failed"
@@ -110,14 +110,14 @@ def test_a_failed_training_fails_the_step_with_its_exit_code(
 def test_a_pod_that_is_told_to_end_stops_the_run(
     cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = FakeHub.wait
+    wait = FakeChanges.wait
 
-    def interrupt(hub: FakeHub, seconds: float) -> bool:
+    def interrupt(hub: FakeChanges, seconds: float) -> bool:
         if record(cluster).stop is None:
             os.kill(os.getpid(), signal.SIGTERM)
-        return wait(hub, seconds)
+        return wait(changes, seconds)
 
-    monkeypatch.setattr(FakeHub, "wait", interrupt)
+    monkeypatch.setattr(FakeChanges, "wait", interrupt)
     with pytest.raises(SystemExit) as ended:
         trained(artifacts)
     assert ended.value.code == 3
@@ -132,11 +132,11 @@ def test_the_next_pod_adopts_what_the_one_before_has_started(
     class Evicted(BaseException):
         pass
 
-    def evict(hub: FakeHub, seconds: float) -> bool:
+    def evict(hub: FakeChanges, seconds: float) -> bool:
         raise Evicted
 
     with monkeypatch.context() as first:
-        first.setattr(FakeHub, "wait", evict)
+        first.setattr(FakeChanges, "wait", evict)
         with pytest.raises(Evicted):
             trained(artifacts)
     uid = record(cluster).uid

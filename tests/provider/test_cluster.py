@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.transport import AsyncApi
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Owner
 from allaboard.status import state_of
-from allaboard.testing.cluster import AsyncFakeHub, FakeApi, FakeCluster
+from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard_provider import plugin
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -597,15 +597,15 @@ def test_a_job_of_others_is_waited_for_in_the_triggerer(
 
 def comes_later(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody creates it while a trigger waits."""
-    waits, wait = [0], AsyncFakeHub.wait
+    waits, wait = [0], AsyncFakeChanges.wait
 
-    async def waited(hub: AsyncFakeHub, seconds: float) -> bool:
+    async def waited(changes: AsyncFakeChanges, seconds: float) -> bool:
         waits[0] += 1
         if waits[0] == 3:
             others_create(cluster)
-        return await wait(hub, seconds)
+        return await wait(changes, seconds)
 
-    monkeypatch.setattr(AsyncFakeHub, "wait", waited)
+    monkeypatch.setattr(AsyncFakeChanges, "wait", waited)
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["", "soft_fail"])

@@ -181,7 +181,8 @@ class Teller:
 
 def pause_after(seen: Observation, now: float) -> float:
     """Seconds between two words about a run that goes on: 5 at first, a minute later on."""
-    return max(5.0, min(60.0, (now - (seen.started or now)) / 10))
+    since = seen.started or seen.created or now
+    return max(5.0, min(60.0, (now - since) / 10))
 
 
 def rest_after(backend: Any, seen: Observation | None, seconds: float, now: float) -> float:

@@ -638,18 +638,39 @@ class AsyncFakeApi:
 
 
 class FakeHub:
-    """Whoever waits makes time pass, five seconds at most, and is woken."""
+    """Tells of whatever happens to the job and the pods of a run, or to one job of others."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
 
     @contextmanager
-    def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[FakeHub]:
-        yield self
+    def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[FakeChanges]:
+        yield FakeChanges(self.cluster, run)
 
     @contextmanager
-    def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> Iterator[FakeHub]:
-        yield self
+    def changes_of(
+        self, resource: Resource, name: str, namespace: str | None = None
+    ) -> Iterator[FakeChanges]:
+        yield FakeChanges(self.cluster, name)
+
+
+class FakeChanges:
+    """Whoever waits makes time pass, five seconds at most, and is woken."""
+
+    def __init__(self, cluster: FakeCluster, run: str) -> None:
+        self.cluster, self.run = cluster, run
+        self._settled: int | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """As `allaboard.backends.kubernetes.hub.Changes.quiet`."""
+        if self._settled is None:
+            return False
+        since = self.cluster.history[self._settled :]
+        return not any(name.startswith(self.run) for _, _, (_, _, _, name), _ in since)
+
+    def settle(self) -> None:
+        self._settled = len(self.cluster.history)
 
     def wait(self, seconds: float) -> bool:
         self.cluster.tick(min(seconds, 5.0))
@@ -660,23 +681,36 @@ class AsyncFakeHub:
     """The same for those who await."""
 
     def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
+        self.hub = FakeHub(cluster)
 
     @asynccontextmanager
     async def changes(
         self, run: str, resource: Resource, namespace: str | None = None
-    ) -> AsyncIterator[AsyncFakeHub]:
-        yield self
+    ) -> AsyncIterator[AsyncFakeChanges]:
+        with self.hub.changes(run, resource, namespace) as changes:
+            yield AsyncFakeChanges(changes)
 
     @asynccontextmanager
     async def changes_of(
         self, resource: Resource, name: str, namespace: str | None = None
-    ) -> AsyncIterator[AsyncFakeHub]:
-        yield self
+    ) -> AsyncIterator[AsyncFakeChanges]:
+        with self.hub.changes_of(resource, name, namespace) as changes:
+            yield AsyncFakeChanges(changes)
+
+
+class AsyncFakeChanges:
+    """The same for those who await."""
+
+    def __init__(self, changes: FakeChanges) -> None:
+        self._changes = changes
+        self.settle = changes.settle
+
+    @property
+    def quiet(self) -> bool:
+        return self._changes.quiet
 
     async def wait(self, seconds: float) -> bool:
-        self.cluster.tick(min(seconds, 5.0))
-        return True
+        return self._changes.wait(seconds)
 
 
 class FakeKeeper:

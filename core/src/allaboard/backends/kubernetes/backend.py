@@ -39,7 +39,7 @@ from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keep
 from allaboard.backends.kubernetes.looking import resource_of
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.theirs import resource_for
-from allaboard.backends.kubernetes.verbs import Verbs
+from allaboard.backends.kubernetes.verbs import Look, Verbs
 from allaboard.backends.people import person
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
@@ -61,6 +61,47 @@ RESCUES, ALL_RESCUES = 8, 64
 """Pods of one run, and of all of them, from which evidence is being saved at one time. What others wrote is
 read with the next look, if it is still there.
 """
+
+
+class _Looks:
+    """The last look at each run that is followed here. It is as good as a new one while no row has told of a
+    change; what this process does to a run itself makes it look anew.
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[str, tuple[Changes | AsyncChanges, Look | None]] = {}
+
+    @contextmanager
+    def following(self, run: str, changes: Changes | AsyncChanges) -> Iterator[None]:
+        self._looks[run] = (changes, None)
+        try:
+            yield
+        finally:
+            if run in self._looks and self._looks[run][0] is changes:
+                del self._looks[run]
+
+    def standing(self, run: str) -> Look | None:
+        """The one that still stands."""
+        changes, look = self._looks.get(run, (None, None))
+        return look if changes is not None and changes.quiet else None
+
+    def begin(self, run: str) -> Look | None:
+        """The same for whoever looks now: what is told from here on comes after this look."""
+        look = self.standing(run)
+        changes, _ = self._looks.get(run, (None, None))
+        if changes is not None:
+            self._looks[run] = (changes, None)  # until this look has succeeded
+            changes.settle()
+        return look
+
+    def end(self, run: str, look: Look | None) -> None:
+        changes, _ = self._looks.get(run, (None, None))
+        if changes is not None:
+            self._looks[run] = (changes, look)
+
+    def forget(self) -> None:
+        for run, (changes, _) in list(self._looks.items()):
+            self._looks[run] = (changes, None)
 
 
 class KubernetesBackend:
@@ -87,6 +128,7 @@ class KubernetesBackend:
         self.api, self.pause = api, pause
         self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
         self.verbs = _verbs(api.namespace, site, facts, environ)
+        self._looks = _Looks()
         self._rescues: dict[str, list[threading.Thread]] = {}
         self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
@@ -97,24 +139,32 @@ class KubernetesBackend:
     def _do(self, talk: Talk[T]) -> T:
         return drive(talk, self.api, self.pause)
 
+    def _act(self, talk: Talk[T]) -> T:
+        try:
+            return self._do(talk)
+        finally:
+            self._looks.forget()
+
     def _lease(self, owner: Owner) -> str:
         """The Lease by which it is seen that this owner lives, if it is this process that follows."""
         return self.keeper.hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        return self._do(self.verbs.launch(plan, owner, self._lease(owner)))
+        return self._act(self.verbs.launch(plan, owner, self._lease(owner)))
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return self._do(self.verbs.adopt(handle, old, new, self._lease(new)))
+        return self._act(self.verbs.adopt(handle, old, new, self._lease(new)))
 
     def watch_over(self, run: str) -> None:
         """From now on this process follows the run for its owner: it is an orphan when this process dies."""
-        self._do(self.verbs.watch_over(run, self.keeper.hold()))
+        self._act(self.verbs.watch_over(run, self.keeper.hold()))
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
         if evidence:
             self._saved(run)
-        return self._do(self.verbs.observe(run, evidence))
+        seen, look = self._do(self.verbs.observe(run, evidence, self._looks.begin(run)))
+        self._looks.end(run, look)
+        return seen
 
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
@@ -164,7 +214,8 @@ class KubernetesBackend:
         with self.hub.changes(name, resource_of(stored.job)) as changes:
             changes.on_alarm = partial(self._alarmed, name)
             try:
-                yield changes
+                with self._looks.following(name, changes):
+                    yield changes
             finally:
                 self._rescues.pop(name, None)
 
@@ -176,7 +227,7 @@ class KubernetesBackend:
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         self._saved(run)
-        first = self._do(self.verbs.readable(run, selection))
+        first = self._do(self.verbs.readable(run, selection, self._looks.standing(run)))
         if not follow:
             return logs.read(self.api, None, first.found, selection, cursor, first.kept)
         chosen = replace(selection, attempt=first.attempt)
@@ -191,22 +242,22 @@ class KubernetesBackend:
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
     ) -> Stopped | NotYours:
-        return self._do(self.verbs.stop(handle, owner, by, reason, kill))
+        return self._act(self.verbs.stop(handle, owner, by, reason, kill))
 
     def suspend(self, run: str) -> None:
-        self._do(self.verbs.suspend(run))
+        self._act(self.verbs.suspend(run))
 
     def resume(self, run: str) -> None:
-        self._do(self.verbs.resume(run))
+        self._act(self.verbs.resume(run))
 
     def delete(self, run: str) -> None:
-        self._do(self.verbs.delete(run))
+        self._act(self.verbs.delete(run))
 
     def hand_over(self, handle: Handle) -> None:
-        self._do(self.verbs.hand_over(handle))
+        self._act(self.verbs.hand_over(handle))
 
     def enforce(self, run: str, owner: Owner) -> None:
-        self._do(self.verbs.enforce(run, owner))
+        self._act(self.verbs.enforce(run, owner))
 
     def orphans(self) -> list[Orphan]:
         """What is left of clients that died."""
@@ -241,6 +292,7 @@ class AsyncKubernetesBackend:
     ) -> None:
         self.api, self.hub, self.keeper, self.pause = api, hub, keeper, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
+        self._looks = _Looks()
         self._rescues: dict[str, list[asyncio.Future[None]]] = {}
         self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
@@ -251,6 +303,12 @@ class AsyncKubernetesBackend:
     async def _do(self, talk: Talk[T]) -> T:
         return await adrive(talk, self.api, self.pause)
 
+    async def _act(self, talk: Talk[T]) -> T:
+        try:
+            return await self._do(talk)
+        finally:
+            self._looks.forget()
+
     async def _lease(self, owner: Owner) -> str:
         return await self._hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
@@ -258,18 +316,20 @@ class AsyncKubernetesBackend:
         return await (self.keeper or async_keeper_of(self.api, person())).hold()
 
     async def launch(self, plan: Plan, owner: Owner) -> Handle:
-        return await self._do(self.verbs.launch(plan, owner, await self._lease(owner)))
+        return await self._act(self.verbs.launch(plan, owner, await self._lease(owner)))
 
     async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return await self._do(self.verbs.adopt(handle, old, new, await self._lease(new)))
+        return await self._act(self.verbs.adopt(handle, old, new, await self._lease(new)))
 
     async def watch_over(self, run: str) -> None:
-        await self._do(self.verbs.watch_over(run, await self._hold()))
+        await self._act(self.verbs.watch_over(run, await self._hold()))
 
     async def observe(self, run: str, evidence: bool = False) -> Observation:
         if evidence:
             await self._saved(run)
-        return await self._do(self.verbs.observe(run, evidence))
+        seen, look = await self._do(self.verbs.observe(run, evidence, self._looks.begin(run)))
+        self._looks.end(run, look)
+        return seen
 
     async def observe_job(
         self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
@@ -305,7 +365,8 @@ class AsyncKubernetesBackend:
         async with hub.changes(name, resource_of(stored.job)) as changes:
             changes.on_alarm = partial(self._alarmed, name)
             try:
-                yield changes
+                with self._looks.following(name, changes):
+                    yield changes
             finally:
                 for rescue in self._rescues.pop(name, ()):
                     rescue.cancel()
@@ -318,7 +379,7 @@ class AsyncKubernetesBackend:
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> AsyncIterator[LogLine | Cursor]:
         await self._saved(run)
-        first = await self._do(self.verbs.readable(run, selection))
+        first = await self._do(self.verbs.readable(run, selection, self._looks.standing(run)))
         chosen = replace(selection, attempt=first.attempt)
 
         async def look() -> logs.Looked:
@@ -337,22 +398,22 @@ class AsyncKubernetesBackend:
     async def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
     ) -> Stopped | NotYours:
-        return await self._do(self.verbs.stop(handle, owner, by, reason, kill))
+        return await self._act(self.verbs.stop(handle, owner, by, reason, kill))
 
     async def suspend(self, run: str) -> None:
-        await self._do(self.verbs.suspend(run))
+        await self._act(self.verbs.suspend(run))
 
     async def resume(self, run: str) -> None:
-        await self._do(self.verbs.resume(run))
+        await self._act(self.verbs.resume(run))
 
     async def delete(self, run: str) -> None:
-        await self._do(self.verbs.delete(run))
+        await self._act(self.verbs.delete(run))
 
     async def hand_over(self, handle: Handle) -> None:
-        await self._do(self.verbs.hand_over(handle))
+        await self._act(self.verbs.hand_over(handle))
 
     async def enforce(self, run: str, owner: Owner) -> None:
-        await self._do(self.verbs.enforce(run, owner))
+        await self._act(self.verbs.enforce(run, owner))
 
     async def orphans(self) -> list[Orphan]:
         return await self._do(janitor.orphans())

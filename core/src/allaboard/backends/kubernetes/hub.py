@@ -62,7 +62,7 @@ def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due")
+    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_moved")
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
@@ -71,9 +71,11 @@ class Changes:
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
         self._due = 0.0
+        self._moved = True
 
     def wake(self) -> None:
         # Called with the feed's lock held, but by several feeds.
+        self._moved = True
         with suppress(RuntimeError):
             self._gate.release()
 
@@ -99,6 +101,15 @@ class Changes:
         # What came while it was held back is seen by the same look.
         self._gate.acquire(blocking=False)
         return True
+
+    @property
+    def quiet(self) -> bool:
+        """Whether what was seen when `settle` was last called still stands: rows tell, and none has since."""
+        return not (self._moved or _blind(self._feeds))
+
+    def settle(self) -> None:
+        """Called before a look, so that what happens during it counts."""
+        self._moved = False
 
     @property
     def trouble(self) -> AllaboardError | None:
@@ -266,6 +277,7 @@ class AsyncChanges:
         "_woken",
         "_waiter",
         "_due",
+        "_moved",
     )
 
     def __init__(self, hub: AsyncHub, run: str, watched: tuple[Watched, ...]) -> None:
@@ -275,6 +287,7 @@ class AsyncChanges:
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
         self._due = 0.0
+        self._moved = True
 
     async def __aenter__(self) -> AsyncChanges:
         await self._hub.join(self, self._watched)
@@ -284,7 +297,7 @@ class AsyncChanges:
         await self._hub.leave(self, self._watched)
 
     def wake(self) -> None:
-        self._woken = True
+        self._woken = self._moved = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -312,6 +325,14 @@ class AsyncChanges:
             await asyncio.sleep(pause)
         self._woken = False
         return True
+
+    @property
+    def quiet(self) -> bool:
+        """As `Changes.quiet`."""
+        return not (self._moved or self._hub.blind(self._watched))
+
+    def settle(self) -> None:
+        self._moved = False
 
     @property
     def trouble(self) -> AllaboardError | None:
@@ -345,6 +366,11 @@ class AsyncHub:
 
     def _in(self, namespace: str | None) -> str:
         return self._api.namespace if namespace is None else namespace
+
+    def blind(self, watched: tuple[Watched, ...]) -> bool:
+        """Whether a change might not be told by a row."""
+        tasks = [self._feeds.get(one) for one in watched]
+        return not all(task is not None and task.feed.live for task in tasks)
 
     def trouble(self, watched: tuple[Watched, ...]) -> AllaboardError | None:
         """Why rows do not tell, when they do not."""

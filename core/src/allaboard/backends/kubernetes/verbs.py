@@ -58,6 +58,10 @@ from allaboard.observation import Event, MemberSeen, Observation, Owner
 from allaboard.site import Site
 from allaboard.status import state_of
 
+SOON, SELDOM = 5.0, 600.0
+"""Seconds between two times at which it is asked why a run goes no further while no row of it changes: a
+tenth of its age, within these.
+"""
 REMEMBERED, ENDED = 20_000, 100
 """Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are
 forgotten.
@@ -97,6 +101,33 @@ class Past:
         """For the record."""
         told = self.report
         return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the last look at a run found, for whoever knows whether anything of it has changed since.
+    ``asked``: when it was last asked why it goes no further, by the API server's clock.
+    """
+
+    found: Found
+    notes: tuple[str, ...] = ()
+    asked: float = 0.0
+
+    def explains(self, now: float) -> bool:
+        """Whether what was said then is still good."""
+        age = now - self.found.record.created
+        return now - self.asked < min(SELDOM, max(SOON, age / 10))
+
+
+def _slim(found: Found) -> Found:
+    """The same without what nobody reads and which is the larger half of an object."""
+
+    def slim(thing: Json) -> Json:
+        metadata = {k: v for k, v in thing["metadata"].items() if k != "managedFields"}
+        return {**thing, "metadata": metadata}
+
+    job = None if found.job is None else slim(found.job)
+    return replace(found, job=job, pods=tuple(slim(pod) for pod in found.pods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +202,38 @@ class Verbs:
             yield from check_namespace(self.namespace)
             raise
 
-    def observe(self, run: str, evidence: bool = False) -> Talk[Observation]:
-        """What is seen now. The first look that finds a run at its end writes that down."""
+    def observe(
+        self, run: str, evidence: bool = False, last: Look | None = None
+    ) -> Talk[tuple[Observation, Look | None]]:
+        """What is seen now. The first look that finds a run at its end writes that down.
+
+        ``last``: of this run, where nothing that it found has changed since; then nothing is asked but what
+        no row tells: what rank 0 reports, and now and then why a run goes no further. Returned with what is
+        seen; None once the run is over.
+        """
         while True:
-            stored = yield from self.find(run)
-            found = yield from look(stored)
+            if last is None:
+                stored = yield from self.find(run)
+                found = yield from look(stored)
+            else:
+                stored = last.found.stored
+                found = replace(last.found, now=(yield from talk.server_time()))
             past = self._past(found)
             looked = seen(found, memory=past.memory)
             over = state_of(looked).is_final
+            if over and last is not None:
+                last = None
+                continue
             if stored.record.outcome is None or evidence:
                 yield from _attended(past.witness, found, over=over, asked=evidence)
             notes: tuple[str, ...] = ()
+            asked = 0.0
             if evidence or (state_of(looked) in ASKING and found.job is not None):
-                found, notes = yield from look_closer(found, everything=evidence)
+                if last is not None and not evidence and last.explains(found.now):
+                    notes, asked = last.notes, last.asked
+                else:
+                    asked = found.now
+                    found, notes = yield from look_closer(found, everything=evidence)
             if over and stored.record.outcome is None:
                 now = yield from ending.recorded(found, state_of(looked), past.to_dict())
                 if now is None or now.record.uid != stored.record.uid:
@@ -196,7 +246,9 @@ class Verbs:
                 tails=past.witness.tails() if evidence else None,
                 notes=notes,
             )
-            return (yield from self._with_checkpoints(stored, looked)) if evidence else looked
+            if evidence:
+                looked = yield from self._with_checkpoints(stored, looked)
+            return looked, None if over else Look(_slim(found), notes, asked)
 
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, uid: str | None = None
@@ -330,9 +382,11 @@ class Verbs:
         saving = Layout.from_dict(stored.layout).saving
         return None if saving is None else saving.uri
 
-    def readable(self, run: str, selection: Selection) -> Talk[Readable]:
-        """Every log of the run's attempt that can be read. Raises BadInput for what the run does not have."""
-        stored = yield from self.find(run)
+    def readable(self, run: str, selection: Selection, last: Look | None = None) -> Talk[Readable]:
+        """Every log of the run's attempt that can be read. Raises BadInput for what the run does not have.
+        ``last``: as for `observe`.
+        """
+        stored = (yield from self.find(run)) if last is None else last.found.stored
         record = stored.record
         attempt = selection.attempt or record.attempt
         if attempt > record.attempt:
@@ -345,7 +399,7 @@ class Verbs:
             pods = yield from talk.list_all(PODS, labels=of_it)
             kept = self._earlier(record, attempt).witness.kept
             return Readable(attempt, readable_tries(layout, pods), True, kept)
-        found = yield from look(stored)
+        found = (yield from look(stored)) if last is None else last.found
         over = state_of(seen(found)).is_final and not found.living
         past = self._past_of(stored)
         # The next look makes something of it; what was written can be read already.
