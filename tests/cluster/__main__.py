@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 
 from tests.cluster import components
 from tests.cluster.build import Unavailable, ensure
@@ -43,7 +44,17 @@ def main(arguments: list[str]) -> int:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print(f"cluster: interrupted; {_after_all()}", file=sys.stderr)
         return 130
+
+
+def _after_all() -> str:
+    """What is there, whatever was interrupted."""
+    try:
+        ControlPlane.attach(STATE).close()
+    except PlaneError:
+        return "nothing of it runs; make cluster-up starts it"
+    return "what runs goes on; make cluster-up adds the rest, make cluster-down ends it"
 
 
 @contextmanager
@@ -91,17 +102,26 @@ def run_up(options: argparse.Namespace) -> int:
     tell(
         f"""
     export KUBECONFIG={plane.kubeconfig}
-    kubectl get --raw /version     # or any other client
-    make cluster-status            # what runs; the logs are in {plane.log("kube-apiserver").parent}
-    make cluster-test              # the tests, on this cluster
+    {_allaboard()} cluster    # what is on it; run, list, status, logs, ... with --backend kubernetes
+    kubectl get nodes                        # or any other client
+    make demo-cluster                        # a DAG that trains, evaluates and promotes on it
+    make cluster-test                        # the tests, on this cluster
+    make cluster-status                      # what runs; its logs are in {plane.log("etcd").parent}
     make cluster-down"""
     )
     return 0
 
 
+def _allaboard() -> str:
+    """Our command line, as it is typed from the root of the repository."""
+    beside = Path(sys.executable).parent / "allaboard"
+    return str(beside.relative_to(ROOT)) if beside.is_relative_to(ROOT) else "allaboard"
+
+
 def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
     """Those of these components that this machine can have, built. Unavailable for one that was asked for."""
     possible = []
+    told = set()
     for component in components.chosen(names):
         with suppress(Unavailable):
             if component.build:
@@ -109,7 +129,9 @@ def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
         if reason := obstacle(component):
             if component.name in (*components.BASE, *asked):
                 raise Unavailable(reason)
-            tell(f"left out: {reason}")
+            if reason not in told:
+                tell(f"left out: {reason}")
+            told.add(reason)
         else:
             possible.append(component.name)
     return possible
@@ -118,10 +140,15 @@ def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
 def run_down(options: argparse.Namespace) -> int:
     try:
         ControlPlane.attach(STATE).stop()
+        said = "the cluster is stopped"
     except PlaneError:
-        tell("the cluster does not run")
-    if not options.keep:
+        said = "the cluster did not run"
+    if STATE.exists() and options.keep:
+        said += "; make cluster-up starts it again, with its objects"
+    elif STATE.exists():
         shutil.rmtree(STATE, ignore_errors=True)
+        said += ", and what was in it is removed"
+    tell(said)
     return 0
 
 

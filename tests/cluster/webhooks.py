@@ -35,9 +35,13 @@ class Webhook:
     authority: str
     """The common name of the authority that cert-controller expects."""
 
+    def folder(self, plane: ControlPlane) -> Path:
+        """Where the certificate lies: what MOUNT is below TMPDIR."""
+        return plane.folder(self.component) / "tmp" / MOUNT.relative_to("/tmp")
+
     def prepare(self, plane: ControlPlane) -> None:
         """The certificate, in the folder that the operator's server reads."""
-        served = plane.folder(self.component) / "tmp" / MOUNT.relative_to("/tmp")
+        served = self.folder(plane)
         if not (served / "tls.key").exists():
             authority = pki.authority(self.authority, rsa_key=True)
             host = f"{self.service}.{self.namespace}.svc"
@@ -50,7 +54,7 @@ class Webhook:
     def objects(self, plane: ControlPlane, configurations: Iterable[Object]) -> list[Object]:
         """The Secret, the Service, and the configurations with the way to them."""
         authority = pki.Pair.read(plane.pki, self.authority)
-        pair = pki.Pair.read(plane.folder(self.component) / "tmp" / MOUNT.relative_to("/tmp"), "tls")
+        pair = pki.Pair.read(self.folder(plane), "tls")
         data = {
             "ca.crt": authority.certificate,
             "ca.key": authority.key,

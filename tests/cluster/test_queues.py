@@ -1,0 +1,258 @@
+"""Two gangs at once where one has room, by those that are built by hand (README.md): Volcano, whose PodGroups
+the Training Operator makes, and Kueue, which holds whole jobs back. One of the two runs, all of it; the other
+waits, all of it, and follows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.api import Object, until
+from tests.cluster.components.kwok import fake_node
+from tests.cluster.jobs import a_pytorchjob
+from tests.cluster.plane import ControlPlane
+
+ROOT = Path(__file__).resolve().parents[2]
+NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
+JOB = "training.kubeflow.org/job-name"
+PYTORCHJOB = ("kubeflow.org/v1", "PyTorchJob")
+QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE = "kueue.x-k8s.io/v1beta2"
+LONG = 60.0
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Place:
+    """A namespace of a plane, and nodes with these cores, whose pods only pretend to run: what is in it, and
+    ``allaboard`` there.
+    """
+
+    def __init__(self, plane: ControlPlane, namespace: str, folder: Path, *cores: str) -> None:
+        self.plane, self.namespace, self.folder = plane, plane.make_namespace(namespace), folder
+        self.nodes = [fake_node(f"{namespace}-{n}", cpu=each) for n, each in enumerate(cores)]
+        for node in self.nodes:
+            plane.api.create(node)
+
+    def remove(self) -> None:
+        self.plane.remove_namespace(self.namespace, wait=LONG)
+        for node in self.nodes:
+            self.plane.api.delete("v1", "Node", node["metadata"]["name"])
+
+    def __call__(self, *words: str) -> str:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("ALLABOARD_")}
+        place = {
+            "KUBECONFIG": str(self.plane.kubeconfig),
+            "ALLABOARD_BACKEND": "kubernetes",
+            "ALLABOARD_NAMESPACE": self.namespace,
+            "ALLABOARD_HOME": str(self.folder / "home"),
+            "PYTHONPATH": str(ROOT / "core" / "src"),
+        }
+        command = [sys.executable, "-m", "allaboard", *words]
+        done = subprocess.run(command, env=own | place, capture_output=True, text=True, timeout=LONG)
+        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def launch(self, key: str, workers: int, cores: int = 1, **fields: Any) -> str:
+        """A run of ``allaboard``, each member of which needs these cores; its name."""
+        file = self.folder / f"{key}.yaml"
+        job = {"name": key, "image": "lab/train:1", "command": ["train"], "workers": workers}
+        file.write_text(yaml.safe_dump({**job, "resources": {"cpu": cores}, **fields}))
+        self("run", str(file), "--key", key, "--detach")
+        return next(n for n in self.jobs() if n.startswith(f"{key}-"))
+
+    def state(self, run: str) -> str:
+        return str(json.loads(self("status", run, "--json"))["state"])
+
+    def jobs(self) -> list[str]:
+        return [job["metadata"]["name"] for job in self.plane.api.list(*PYTORCHJOB, self.namespace)]
+
+    def job(self, name: str) -> Object:
+        found = self.plane.api.get(*PYTORCHJOB, name, self.namespace)
+        assert found is not None
+        return found
+
+    def pods(self, job: str) -> list[Object]:
+        return self.plane.api.list("v1", "Pod", self.namespace, labelSelector=f"{JOB}={job}")
+
+    def placed(self, job: str) -> int:
+        """How many members have a node."""
+        return sum("nodeName" in pod["spec"] for pod in self.pods(job))
+
+    def run(self, job: str) -> int:
+        """How many members run."""
+        return sum(pod["status"].get("phase") == "Running" for pod in self.pods(job))
+
+    def end(self, job: str) -> None:
+        """Its members end well, as no kubelet would say it."""
+        for pod in self.pods(job):
+            self.plane.api.patch(
+                {"apiVersion": "v1", "kind": "Pod", **pod}, {"status": {"phase": "Succeeded"}}, sub="status"
+            )
+        until(f"{job} to succeed", lambda: self.holds(job, "Succeeded"), LONG)
+
+    def holds(self, job: str, condition: str) -> bool:
+        conditions = self.job(job).get("status", {}).get("conditions", [])
+        return any((c["type"], c["status"]) == (condition, "True") for c in conditions)
+
+    def first_of(self, one: str, other: str, members: int) -> tuple[str, str]:
+        """Which of two runs whole, and which one waits."""
+        look = {one: other, other: one}
+        first = until(
+            "one of two to run", lambda: next((j for j in look if self.run(j) == members), ""), LONG
+        )
+        return first, look[first]
+
+
+# Volcano.
+
+
+@pytest.fixture(scope="module")
+def with_volcano(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
+    flags = {"training-operator": ["--gang-scheduler-name=volcano"]}
+    folder = tmp_path_factory.mktemp("volcano")
+    with new_plane_in(folder, "training-operator", "volcano", "kwok", flags=flags) as plane:
+        yield plane
+
+
+@pytest.mark.parametrize(
+    ("nodes", "members", "cores", "sentence"),
+    [
+        # What the cores of all nodes together do not allow is kept out, and the operator makes no pod of it.
+        pytest.param(
+            ["4500m"], 3, 1, "no member exists yet: volcano has to let the gang in first", id="kept out"
+        ),
+        # They allow four members, but there are only three places: one of the second gang's two would fit.
+        pytest.param(
+            ["6"] * 3, 2, 4, r"volcano finds no 2 places together: .*Insufficient cpu.*", id="let in"
+        ),
+    ],
+)
+def test_volcano_runs_one_gang_whole_and_then_the_other(
+    with_volcano: ControlPlane, tmp_path: Path, nodes: list[str], members: int, cores: int, sentence: str
+) -> None:
+    volcano = Place(with_volcano, f"gangs-of-{members}", tmp_path, *nodes)
+    # Somebody's job; it shows what the operator was started with.
+    volcano.plane.api.create(a_pytorchjob(volcano.namespace, "small", workers=0))
+    until("the small job to run", lambda: volcano.run("small") == 1, LONG)
+    runs = [volcano.launch(key, members, cores) for key in ("one", "other")]
+    first, second = volcano.first_of(*runs, members)
+
+    def waits() -> bool:
+        shown = volcano("status", second)
+        return re.search(rf"^ *waits +{sentence}$", shown, re.MULTILINE) is not None
+
+    until(f"the reason {sentence}", waits, LONG)
+    assert (volcano.placed(first), volcano.placed(second)) == (members, 0)
+    assert (volcano.state(first), volcano.state(second)) == ("running", "queued")
+    [group] = [
+        g
+        for g in volcano.plane.api.list("scheduling.volcano.sh/v1beta1", "PodGroup", volcano.namespace)
+        if g["metadata"]["name"] == second
+    ]
+    assert group["spec"]["minMember"] == members
+    volcano.end(first)
+    until("all of the second to run", lambda: volcano.run(second) == members, LONG)
+    volcano.end(second)
+    assert [volcano.state(run) for run in runs] == ["succeeded", "succeeded"]
+    volcano.remove()
+
+
+# Kueue.
+
+
+@pytest.fixture(scope="module")
+def with_kueue(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
+    """A queue of the cluster has a quota of four cores."""
+    folder = tmp_path_factory.mktemp("kueue")
+    with new_plane_in(folder, "training-operator", "kueue", "kwok") as plane:
+        quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": "4"}]}
+        groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
+        plane.api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
+        plane.api.create(
+            {
+                "apiVersion": KUEUE,
+                "kind": "ClusterQueue",
+                "metadata": {"name": "cores"},
+                "spec": {"namespaceSelector": {}, "resourceGroups": groups},
+            }
+        )
+        yield plane
+
+
+@pytest.fixture
+def kueue(with_kueue: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A namespace on a node that has a little more than the quota."""
+    place = Place(with_kueue, f"queued-{request.node.name.split('_')[2]}", tmp_path, "4500m")
+    yield place
+    place.remove()
+
+
+def a_local_queue(place: Place, name: str) -> None:
+    place.plane.api.create(
+        {
+            "apiVersion": KUEUE,
+            "kind": "LocalQueue",
+            "metadata": {"name": name, "namespace": place.namespace},
+            "spec": {"clusterQueue": "cores"},
+        }
+    )
+
+
+def suspended(place: Place, job: str) -> bool:
+    return bool(place.job(job)["spec"].get("runPolicy", {}).get("suspend"))
+
+
+def one_after_the_other(kueue: Place, one: str, other: str, members: int) -> Iterator[tuple[str, str]]:
+    """Yields what runs and what waits, when that is so; then ends both, the second having run whole."""
+    first, second = kueue.first_of(one, other, members)
+    [workload] = [
+        w
+        for w in kueue.plane.api.list(KUEUE, "Workload", kueue.namespace)
+        if w["metadata"]["ownerReferences"][0]["name"] == second
+    ]
+
+    def reason() -> str:
+        found = kueue.plane.api.get(KUEUE, "Workload", workload["metadata"]["name"], kueue.namespace) or {}
+        conditions = found.get("status", {}).get("conditions", [])
+        return next((c["message"] for c in conditions if c["type"] == "QuotaReserved"), "")
+
+    until("Kueue to say why the second waits", lambda: "insufficient unused quota for cpu" in reason(), LONG)
+    assert suspended(kueue, second) and not suspended(kueue, first)
+    assert (kueue.placed(first), kueue.pods(second)) == (members, [])
+    yield first, second
+    kueue.end(first)
+    until("all of the second to run", lambda: kueue.run(second) == members, LONG)
+    kueue.end(second)
+
+
+def test_kueue_admits_one_job_whole_and_then_the_other(kueue: Place) -> None:
+    a_local_queue(kueue, "team")
+    for name in ("one", "other"):
+        job = a_pytorchjob(kueue.namespace, name, workers=2)
+        for replicas in job["spec"]["pytorchReplicaSpecs"].values():
+            replicas["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+        job["metadata"]["labels"] = {QUEUE: "team"}
+        kueue.plane.api.create(job)
+    for _ in one_after_the_other(kueue, "one", "other", 3):
+        pass
+
+
+def test_kueue_takes_the_jobs_of_a_namespace_that_has_a_default_queue(kueue: Place) -> None:
+    """Runs of ``allaboard`` know nothing of Kueue there: one that waits is suspended, as Kueue has it."""
+    a_local_queue(kueue, "default")
+    runs = [kueue.launch(key, 3, gang={"scheduler": "none"}) for key in ("one", "other")]
+    for first, second in one_after_the_other(kueue, *runs, 3):
+        assert (kueue.state(first), kueue.state(second)) == ("running", "suspended")
+    assert [kueue.state(run) for run in runs] == ["succeeded", "succeeded"]
