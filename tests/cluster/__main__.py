@@ -102,7 +102,7 @@ def run_up(options: argparse.Namespace) -> int:
     tell(
         f"""
     export KUBECONFIG={plane.kubeconfig}
-    {_allaboard()} cluster    # what is on it; run, list, status, logs, ... with --backend kubernetes
+    {_allaboard() + " cluster":40} # what is on it; run, list, status, logs, ... with --backend kubernetes
     kubectl get nodes                        # or any other client
     make demo-cluster                        # a DAG that trains, evaluates and promotes on it
     make cluster-test                        # the tests, on this cluster

@@ -10,6 +10,7 @@ there needs neither Go nor a network.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -17,6 +18,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +36,10 @@ GO = Path(__file__).resolve().parent / "go"
 HEARTBEAT = 30.0
 """Seconds between two lines that say that a build is still going on."""
 
+PR_SET_PDEATHSIG = 1
+
 Tell = Callable[[str], None]
+_libc = ctypes.CDLL(None)
 
 
 class Unavailable(Exception):
@@ -224,7 +229,13 @@ def _run_go(build: Build, tell: Tell, go: str, *arguments: str) -> str:
     command = ["nice", "-n", "19", go, *arguments]
     with tempfile.TemporaryFile("w+") as errors, _heartbeat(build, tell):
         ended = subprocess.run(
-            command, cwd=build.folder, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=build.folder,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            preexec_fn=_interrupted_with_us,
         )
         errors.seek(0)
         lines = [line for line in errors.read().splitlines() if not line.startswith("go: downloading ")]
@@ -232,6 +243,12 @@ def _run_go(build: Build, tell: Tell, go: str, *arguments: str) -> str:
         told = "\n    ".join(lines[-8:]) or f"exit code {ended.returncode}"
         raise Unavailable(f"{build.name} {build.version}: `go {arguments[0]}` failed:\n    {told}")
     return ended.stdout
+
+
+def _interrupted_with_us() -> None:
+    """A build that nobody waits for any more ends as by Ctrl-C, also when who waited was killed."""
+    if sys.platform == "linux":
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """The parent of all processes of a plane: starts, stops and names them, and lets none outlive it.
 
-    python keeper.py FOLDER/SOCKET [PID]
+    python keeper.py FOLDER/SOCKET PID
 
 It knows nothing of Kubernetes. Clients send one JSON object per line to the socket and get one back
-(``Keeper`` below is the client). With a PID it ends, with all its children, once that is no longer its
-parent: a plane of a test run that was killed leaves nothing behind. Should the keeper itself be killed, the
+(``Keeper`` below is the client). It ends, with all its children, once PID is no longer its parent: a plane of
+a test run that was killed leaves nothing behind, nor does a `make cluster-up` that was killed before it told
+the keeper to detach. Should the keeper itself be killed, the
 kernel kills its children. That needs Linux.
 
 The folder of the socket is the keeper's, and goes when it ends.
@@ -48,11 +49,9 @@ class Keeper:
         self._path = path
 
     @classmethod
-    def launch(cls, path: str, log: Path, *, detached: bool) -> Keeper:
-        """A new keeper. It ends with this process, unless it is detached."""
-        command = [sys.executable, "-I", str(Path(__file__).resolve()), path]
-        if not detached:
-            command.append(str(os.getpid()))
+    def launch(cls, path: str, log: Path) -> Keeper:
+        """A new keeper. It ends with this process, until it is told to ``detach``."""
+        command = [sys.executable, "-I", str(Path(__file__).resolve()), path, str(os.getpid())]
         with log.open("ab") as output:
             # A session of its own: Ctrl-C in the terminal is for the caller, who takes the plane down.
             process = subprocess.Popen(
@@ -99,6 +98,10 @@ class Keeper:
         processes: dict[str, dict[str, Any]] = self._ask(do="status")["processes"]
         return processes
 
+    def detach(self) -> None:
+        """From now on it outlives the process that launched it."""
+        self._ask(do="detach")
+
     def end(self) -> None:
         """Stops everything and the keeper itself; returns when all are gone."""
         with suppress(KeeperGone):
@@ -134,9 +137,9 @@ class Keeper:
 
 
 class _Server:
-    def __init__(self, path: str, parent: int | None) -> None:
+    def __init__(self, path: str, parent: int) -> None:
         self.path = path
-        self.parent = parent
+        self.parent: int | None = parent
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.since: dict[str, float] = {}
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -175,7 +178,8 @@ class _Server:
         with suppress(OSError, ValueError), connection.makefile("rw") as stream:
             request = json.loads(stream.readline())
             verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-                "start": self._start, "stop": self._stop, "status": self._status, "end": self._end
+                "start": self._start, "stop": self._stop, "status": self._status, "end": self._end,
+                "detach": self._detach,
             }  # fmt: skip
             try:
                 answer = verbs[request.pop("do")](request)
@@ -224,6 +228,10 @@ class _Server:
             }
         }
 
+    def _detach(self, _: dict[str, Any]) -> dict[str, Any]:
+        self.parent = None
+        return {}
+
     def _end(self, _: dict[str, Any] | None = None) -> dict[str, Any]:
         self.ending = True
         # Later ones stand on earlier ones, and would wait for them in vain.
@@ -265,4 +273,4 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 if __name__ == "__main__":
-    _Server(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None).run()
+    _Server(sys.argv[1], int(sys.argv[2])).run()

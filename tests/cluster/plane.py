@@ -50,6 +50,8 @@ PORTS = range(18_000, 30_000)
 """Below every system's range for outgoing connections: a port stays free while its component is down."""
 READY = 120.0
 """Seconds that a component gets; each needs less than two on an idle machine."""
+FREE = 15.0
+"""Seconds for a port to become free."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -181,9 +183,12 @@ class ControlPlane(Cluster):
         if reasons := [reason for component in self.parts if (reason := obstacle(component))]:
             raise Unavailable("; ".join(dict.fromkeys(reasons)))
         self._prepare()
-        self._keeper = Keeper.launch(self._socket, self.log("keeper"), detached=self._detached)
+        self._keeper = Keeper.launch(self._socket, self.log("keeper"))
         try:
             self._start_all()
+            if self._detached:
+                # Not before it is whole: one that is killed on the way leaves nothing.
+                self._keeper.detach()
         except BaseException:
             self.stop()
             raise
@@ -224,8 +229,7 @@ class ControlPlane(Cluster):
             self._flags[component] = list(flags)
             self._remember()
         found = components.known()[component]
-        ports = [self.port(component, suffix) for suffix in found.ports]
-        self._until(found, "its ports to be free", lambda: all(_is_free(port) for port in ports))
+        self._until_free([self.port(component, suffix) for suffix in found.ports], component)
         self.log(component).parent.mkdir(parents=True, exist_ok=True)
         place = self.folder(component)
         temporary = place / "tmp"
@@ -358,6 +362,17 @@ class ControlPlane(Cluster):
                 f"{component.name}: waited {READY:g} s for {what}; last seen: {last}\n"
                 f"{self._tail(component.name)}"
             ) from None
+
+    def _until_free(self, ports: Collection[int], component: str) -> None:
+        """A process that has just ended may leave its port a moment later."""
+        for port in ports:
+            try:
+                until(f"port {port}", lambda port=port: _is_free(port), FREE)
+            except TimeoutError:
+                raise PlaneError(
+                    f"{component} needs port {port} of this machine, which something else uses; end that, or "
+                    "have the cluster take other ports: make cluster-down, then make cluster-up"
+                ) from None
 
     def _tail(self, component: str) -> str:
         path = self.log(component)

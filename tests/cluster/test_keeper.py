@@ -33,7 +33,7 @@ def socket_path() -> Iterator[str]:
 
 @pytest.fixture
 def keeper(socket_path: str, tmp_path: Path) -> Iterator[Keeper]:
-    keeper = Keeper.launch(socket_path, tmp_path / "keeper.log", detached=False)
+    keeper = Keeper.launch(socket_path, tmp_path / "keeper.log")
     yield keeper
     keeper.end()
 
@@ -105,7 +105,9 @@ import os, sys, time
 from pathlib import Path
 from tests.cluster.keeper import Keeper
 folder = Path(sys.argv[2])
-keeper = Keeper.launch(sys.argv[1], folder / "keeper.log", detached=sys.argv[3] == "detached")
+keeper = Keeper.launch(sys.argv[1], folder / "keeper.log")
+if sys.argv[3] == "detached":
+    keeper.detach()
 pid = keeper.start("a", ["sleep", "1000"], dict(os.environ), folder / "a.log", folder)
 print(pid, flush=True)
 time.sleep(1000)
