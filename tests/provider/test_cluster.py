@@ -574,6 +574,18 @@ def test_a_job_of_others_that_never_comes_ends_with_the_sensors_timeout(
         a_sensor(**THEIRS, deferrable=False, timeout=60, soft_fail=True).execute(a_context())
 
 
+@pytest.mark.parametrize(("soft", "error"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_one_that_never_comes_ends_with_the_timeout_in_the_triggerer_too(
+    cluster: FakeCluster, soft: bool, error: type[Exception]
+) -> None:
+    sensor = a_sensor(**THEIRS, timeout=60, soft_fail=soft)
+    with pytest.raises(TaskDeferred) as deferral:
+        sensor.execute(a_context())
+    assert deferral.value.timeout == timedelta(seconds=60)
+    with pytest.raises(error):
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, a_context())
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["before it is there", "while it runs"])
 def test_a_job_of_others_is_waited_for_in_the_triggerer(
     cluster: FakeCluster, there: bool, monkeypatch: pytest.MonkeyPatch
