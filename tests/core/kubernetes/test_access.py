@@ -159,6 +159,10 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
         ({"clusters": []}, {}, "names the cluster 'c', which is not there; it has none"),
         ({"users": []}, {}, "names the user 'u', which is not there"),
         ({"clusters": cluster(server="")}, {}, "has no server"),
+        ({"clusters": cluster(server="https://lab:port")}, {}, "is no URL; .* not 'https://lab:port'"),
+        ({"clusters": cluster(server="https://:6443")}, {}, "is no URL"),
+        ({"users": user(token="sesame\nopen")}, {}, "holds a line end, or a character"),
+        ({"users": user(token="sesame€")}, {}, "holds a line end, or a character"),
         (
             {"clusters": cluster(**{"certificate-authority-data": "!!"})},
             {},
@@ -206,6 +210,10 @@ def test_a_pod_without_an_account(tmp_path: Path) -> None:
 
 
 # --- as whom ------------------------------------------------------------------------------------------------
+
+
+def test_a_token_in_a_block_of_yaml_has_no_line_end(tmp_path: Path) -> None:
+    assert secret(settings(written(tmp_path / "c", users=user(token="t\n")))).authorization == "Bearer t"
 
 
 def test_passwords_and_certificates(tmp_path: Path) -> None:

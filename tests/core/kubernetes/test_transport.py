@@ -363,7 +363,8 @@ def test_401_is_asked_again_with_new_credentials_once(server: Scripted, client: 
     api = client(server, credentials=Rotated())
     api.get(PODS, "a")
     assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer token-0", "Bearer token-1"]
-    with pytest.raises(Unauthorized):
+    words = r"API server http://127\.0\.0\.1:\d+ does not accept the credentials of .*; log in again"
+    with pytest.raises(Unauthorized, match=words):
         client(server, credentials=Rotated()).get(PODS, "a")
     assert len(server.asked) == 4
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import click
 
+from allaboard.cli.place import command
 from allaboard.cli.saying import as_json_line, say
 from allaboard.errors import (
     AllaboardError,
     BackendUnreachable,
     BadInput,
-    SiteError,
     StorageMissing,
     StorageUnreachable,
 )
@@ -30,19 +30,42 @@ INTERRUPTED = 130
 
 
 class BeforeStart(AllaboardError):
-    """Something about this machine or a store is wrong, found before anything was started."""
+    """Something about this machine, a cluster or a store is wrong, found before anything was started."""
 
-    def __init__(self, error: SiteError) -> None:
+    def __init__(self, error: AllaboardError) -> None:
         super().__init__(str(error), code=error.code)
+
+
+class OutOfSight(BackendUnreachable):
+    """A run that was started cannot be looked at any more. It is untouched: how it ends is not known, and
+    least of all that it failed.
+    """
+
+    def __init__(self, run: str, error: AllaboardError) -> None:
+        go_on = command(f"follow {run}")
+        super().__init__(f"{error}\n{run} is untouched; go on watching it with: {go_on}", code=error.code)
 
 
 @contextmanager
 def before_start() -> Iterator[None]:
-    """What a machine or a store refuses in here is refused before anything was started."""
+    """What a machine, a cluster or a store refuses in here is refused before anything was started."""
     try:
         yield
-    except SiteError as error:
+    except AllaboardError as error:
+        if code_of(error) != 1:
+            raise
         raise BeforeStart(error) from error
+
+
+@contextmanager
+def watching(run: str) -> Iterator[None]:
+    """What keeps us from looking at a run in here says nothing about how it ends."""
+    try:
+        yield
+    except AllaboardError as error:
+        if code_of(error) not in (1, 5):
+            raise
+        raise OutOfSight(run, error) from error
 
 
 def code_of(error: AllaboardError) -> int:
@@ -96,8 +119,18 @@ def _ours(error: AllaboardError, as_json: bool) -> int:
         headline = error.headline if isinstance(error, BadInput) else str(error)
         _object(error.code, headline, [problem.to_dict() for problem in error.problems])
     else:
-        say(str(error), error=True)
+        say(f"{error}{_who_may(error)}", error=True)
     return code_of(error)
+
+
+def _who_may(error: AllaboardError) -> str:
+    """What to do about a missing right: the server's sentence says only which one it is."""
+    if error.code != "forbidden" or " cannot " not in str(error):
+        return ""
+    return (
+        f"\nWhat else is missing: {command('preflight JOB')}; a Role that allows it: "
+        f"{command('cluster --rbac submitter')} (or viewer)"
+    )
 
 
 def _bug(error: Exception, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from allaboard.cli.failing import INTERRUPTED
+from allaboard.cli.failing import INTERRUPTED, watching
 from allaboard.cli.place import Place, command, handle_of, json_option, place_options
 from allaboard.cli.run import view_of
 from allaboard.cli.saying import say, show_line
@@ -44,7 +44,8 @@ def follow(run: str, at: Place, as_json: bool) -> int:
     if as_json:
         lines = Lines()
         try:
-            outcome = Follower(backend, seen.run, on_seen=lines.seen).to_the_end(policy)
+            with watching(seen.run):
+                outcome = Follower(backend, seen.run, on_seen=lines.seen).to_the_end(policy)
         except KeyboardInterrupt:
             return INTERRUPTED
         show_line(outcome.summary)
@@ -52,7 +53,8 @@ def follow(run: str, at: Place, as_json: bool) -> int:
     view = view_of(backend, seen.run, None, False)
     try:
         view.launched(handle_of(seen))
-        outcome = Follower(backend, seen.run, on_seen=view.seen).to_the_end(policy)
+        with watching(seen.run):
+            outcome = Follower(backend, seen.run, on_seen=view.seen).to_the_end(policy)
         view.ended(outcome)
         return outcome.exit_code
     except KeyboardInterrupt:

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.backends.people import person
-from allaboard.cli.failing import before_start
+from allaboard.cli.failing import before_start, watching
 from allaboard.cli.place import command, handle_of
+from allaboard.cli.saying import say
 from allaboard.errors import AllaboardError, Conflict
 from allaboard.follow import Answer, Ask, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
@@ -201,16 +202,25 @@ def to_the_end(
         follower = Attended(backend, plan, me(), open_view, signals)
         try:
             follower.begin()
-            outcome = follower.to_the_end(paced(backend, attempts=limit))
+            with watching(plan.run):
+                outcome = follower.to_the_end(paced(backend, attempts=limit))
             if follower.view is not None:
                 follower.view.ended(outcome)
             finish(outcome)
             if outcome.ok and follower.handle is not None:
-                backend.hand_over(follower.handle)
+                _hand_over(backend, follower.handle)
             return outcome.exit_code
         finally:
             if follower.view is not None:
                 follower.view.close()
+
+
+def _hand_over(backend: Backend, handle: Handle) -> None:
+    """The run has succeeded whatever becomes of this: untaken, its result is handed over again."""
+    try:
+        backend.hand_over(handle)
+    except AllaboardError as error:
+        say(f"that the result of {handle.run} was taken could not be written down: {error}", to_stderr=True)
 
 
 def news(backend: Backend, run: str) -> Callable[[], Sequence[Event]]:

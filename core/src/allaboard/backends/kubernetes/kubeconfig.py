@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file
 from allaboard.backends.kubernetes.settings import Credentials, Fixed, Secret
@@ -86,6 +87,11 @@ class Context:
             raise BadInput(
                 f"{self.where}: its cluster has no server; write server: https://HOST:PORT, not {server!r}"
             )
+        if not _is_url(server):
+            raise BadInput(
+                f"{self.where}: the server of its cluster is no URL; write server: https://HOST:PORT, not "
+                f"{server!r}"
+            )
         return server
 
     @property
@@ -115,7 +121,8 @@ class Context:
             )
         certificate = self._certificate()
         if token := said.get("token"):
-            return Fixed(Secret(f"Bearer {token}", certificate))
+            # Of a block of YAML the end of the line belongs to the text.
+            return Fixed(Secret(f"Bearer {str(token).strip()}", certificate))
         if path := said.get("tokenFile"):
             return token_file(folder / Path(str(path)).expanduser())
         if plugin := said.get("exec"):
@@ -229,6 +236,14 @@ def _named(entries: Mapping[str, Entry], name: Any, what: str, where: str) -> En
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:10]) or "none"
     return shown + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _is_url(server: str) -> bool:
+    try:
+        url = urlsplit(server)
+        return bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        return False
 
 
 def _pem(entry: Entry, key: str, where: str) -> str | None:

@@ -5,9 +5,14 @@ from. Secrets are kept out of every `repr`, message and log.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from allaboard.errors import SiteError
+
+_HEADER = re.compile(r"[\x20-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,14 @@ class Secret:
     authorization: str | None = field(default=None, repr=False)
     certificate: tuple[str, str] | None = field(default=None, repr=False)
     expires: float | None = None
+
+    def __post_init__(self) -> None:
+        # The HTTP libraries refuse such a header, too, and quote it.
+        if self.authorization and not _HEADER.fullmatch(self.authorization):
+            raise SiteError(
+                "the token holds a line end, or a character that no HTTP header can carry; it was not copied "
+                "as it is: log in again, or write it into the kubeconfig anew"
+            )
 
 
 class Credentials(Protocol):

@@ -91,6 +91,7 @@ class _Client:
             chance=random.random,
             patience=self.patience,
             granted=self._granted,
+            source=self.settings.source,
         )
 
     def _was_granted(self, request: Request) -> None:

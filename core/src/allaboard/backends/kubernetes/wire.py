@@ -439,8 +439,10 @@ def exchange(
     chance: Callable[[], float],
     patience: Patience,
     granted: Collection[str] = (),
+    source: str = "",
 ) -> Generator[Ask, Answer, Reply]:
-    """The conversation of one request. ``granted``: as `retry` knows it. Raises `ApiError` for what the
+    """The conversation of one request. ``granted``: as `retry` knows it; ``source``: where the credentials
+    are from. Raises `ApiError` for what the
     server refuses, and `BackendUnreachable` (SiteError where no time will mend it), naming the server and
     what was last heard.
     """
@@ -469,6 +471,8 @@ def exchange(
             doubted=0.0 if denied is None else now - denied,
         )
         if isinstance(decision, GiveUp):
+            if isinstance(answer, Reply) and decision.final and answer.status == 401:
+                raise _unknown_to(server, source, answer)
             if isinstance(answer, Reply) and decision.final:
                 raise error_of(answer, request, retried=lost)
             if decision.final:
@@ -477,6 +481,16 @@ def exchange(
         # A gateway's 502 or 504 tells nothing about what the server behind it did.
         lost = lost or isinstance(answer, Broken) or answer.status in (500, 502, 504)
         yield Pause(decision.after)
+
+
+def _unknown_to(server: str, source: str, answer: Reply) -> ApiError:
+    said = _status(answer).get("message") or _text(answer)
+    return Unauthorized(
+        f"API server {server} does not accept the credentials of {source or 'this client'} ({said}); log in "
+        "again, or use another --context",
+        status=401,
+        reason="Unauthorized",
+    )
 
 
 def _unreachable(server: str, answer: Reply | Broken, request: Request, tries: int, elapsed: float) -> str:

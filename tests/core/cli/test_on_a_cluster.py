@@ -1,0 +1,152 @@
+"""What the verbs say and how they end where runs are on a cluster (one in memory) and it goes badly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, PYTORCHJOBS
+from allaboard.cli import main
+from allaboard.cli.place import Place
+from allaboard.errors import BackendUnreachable, SiteError
+from allaboard.testing.cluster import FakeCluster
+
+FORBIDDEN = 'configmaps is forbidden: User "ann" cannot get resource "configmaps" in the namespace "default"'
+
+
+@dataclass
+class Desk:
+    """The command line, at a cluster in memory. ``on_request`` sees every request and may refuse it."""
+
+    cluster: FakeCluster
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    on_request: Callable[[str, str], None] = lambda verb, kind: None
+    opened: list[KubernetesBackend] = field(default_factory=list)
+
+    def open(self, *_: object) -> KubernetesBackend:
+        backend = self.cluster.backend()
+        ask = backend.api._ask  # type: ignore[attr-defined]
+
+        def noted(verb: str, resource: Any, *rest: Any) -> Any:
+            self.on_request(verb, resource.plural)
+            return ask(verb, resource, *rest)
+
+        backend.api._ask = noted  # type: ignore[attr-defined]
+        self.opened.append(backend)
+        return backend
+
+    def job(self, **fields: Any) -> str:
+        file = self.folder / "job.json"
+        file.write_text(json.dumps({"name": "digits", "image": "x", "command": ["train"], **fields}))
+        return str(file)
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        code = main([*words])
+        said = self.capsys.readouterr()
+        return code, said.out, said.err
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    found = Desk(FakeCluster(trains_for=30), tmp_path, capsys)
+    monkeypatch.setenv("ALLABOARD_BACKEND", "kubernetes")
+    monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Place, "open", found.open)
+    return found
+
+
+def conditions(cluster: FakeCluster) -> list[str]:
+    jobs = cluster.all(PYTORCHJOBS)
+    return [c["type"] for job in jobs for c in job.get("status", {}).get("conditions", ())]
+
+
+def once_it_runs(desk: Desk, error: Exception) -> Callable[[str, str], None]:
+    """Nothing of a run may be looked at any more from the moment at which its job runs."""
+
+    def refuse(verb: str, kind: str) -> None:
+        if "Running" in conditions(desk.cluster) and verb == "get":
+            raise error
+
+    return refuse
+
+
+# --- a run that goes on has not failed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Forbidden(FORBIDDEN, status=403), SiteError("its certificate is not trusted")],
+    ids=["403", "CA"],
+)
+@pytest.mark.parametrize("verb", ["run", "follow"])
+def test_whoever_may_not_look_any_more_is_not_told_that_it_failed(
+    desk: Desk, verb: str, error: Exception
+) -> None:
+    desk.cluster.operator.trains_for = None
+    if verb == "follow":
+        assert desk("run", desk.job(), "--detach", "--key", "k")[0] == 0
+        assert conditions(desk.cluster) == []
+    desk.on_request = once_it_runs(desk, error)
+    words = ["run", desk.job(), "--key", "k"] if verb == "run" else ["follow", "digits"]
+    code, _, err = desk(*words)
+    assert code == 5 and str(error) in err
+    assert "is untouched; go on watching it with: allaboard follow digits-" in err
+    desk.on_request = lambda *_: None
+    assert json.loads(desk("status", "digits", "--json")[1])["state"] == "running"
+
+
+def test_in_json_it_is_one_object_with_the_code_of_what_happened(desk: Desk) -> None:
+    desk.cluster.operator.trains_for = None
+    desk.on_request = once_it_runs(desk, Forbidden(FORBIDDEN, status=403))
+    code, out, _ = desk("run", desk.job(), "--json")
+    assert code == 5 and json.loads(out)["error"]["code"] == "forbidden"
+
+
+def test_a_result_that_cannot_be_marked_as_taken_is_a_result(desk: Desk) -> None:
+    def no_handing_over(verb: str, kind: str) -> None:
+        if verb == "replace" and '"outcome":{' in desk.cluster.all(CONFIGMAPS)[0]["data"]["record"]:
+            raise BackendUnreachable("API server is away")
+
+    desk.on_request = no_handing_over
+    code, out, err = desk("run", desk.job(), "--json", "--key", "k")
+    assert code == 0 and json.loads(out)["state"] == "succeeded"
+    assert "was taken could not be written down: API server is away" in err
+
+
+# --- before a start
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Missing("404 page not found", status=404),
+        Invalid("HTTP to an HTTPS server", status=400),
+        ApiError("418"),
+    ],
+    ids=["404", "400", "418"],
+)
+@pytest.mark.parametrize("more", [[], ["--detach"]])
+def test_what_refuses_everything_has_started_nothing(desk: Desk, error: Exception, more: list[str]) -> None:
+    def refuse(verb: str, kind: str) -> None:
+        raise error
+
+    desk.on_request = refuse
+    assert desk("run", desk.job(), *more)[0] == 2
+
+
+def test_a_missing_right_says_what_would_give_it(desk: Desk) -> None:
+    def refuse(verb: str, kind: str) -> None:
+        raise Forbidden(FORBIDDEN, status=403)
+
+    desk.on_request = refuse
+    code, _, err = desk("status", "digits")
+    assert code == 1 and FORBIDDEN in err
+    assert "allaboard preflight JOB; a Role that allows it: allaboard cluster --rbac submitter" in err
