@@ -6,6 +6,8 @@ is told: requests and bytes (of HTTP, without TLS: that is kinder to whoever ope
 look), CPU of the contender and of the API server, memory for each job, how late an end was seen, and how many
 were not seen.
 
+Beside that what the whole follower of a run costs (`following`), and the same with progress read.
+
 No operator runs: the jobs are of its kind, as large as real ones, and their status is written by the
 benchmark. ``ALLABOARD_BENCH_JOBS=10000`` sets another number of jobs (1,000),
 ``ALLABOARD_BENCH_WAYS=allaboard,airflow`` which contenders take part.
@@ -34,7 +36,7 @@ from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.errors import Missing
 from allaboard.backends.kubernetes.resources import NAMESPACES, PYTORCHJOBS
 from allaboard.backends.kubernetes.wire import Patience
-from tests.bench import waiters
+from tests.bench import following, waiters
 from tests.cluster.api import Api, until
 from tests.cluster.build import Unavailable
 from tests.cluster.plane import ControlPlane, PlaneError
@@ -53,6 +55,11 @@ WAYS = {
     "watches": "kubernetes.watch.Watch for each job",
 }
 CUT = "allaboard, 20 cuts and a 410"
+WHOLE = {
+    "runs": "allaboard's whole follower of runs",
+    "progress": "the same, reading progress every 60 s",
+}
+TITLES = {**WAYS, **WHOLE}
 
 
 @dataclass
@@ -80,6 +87,10 @@ def main(rounds: int) -> None:
         try:
             with ControlPlane(Path(name) / "plane", ["training-operator"]) as plane:
                 found = measure(plane, Path(name), ways, max(1, rounds // 7))
+                if "allaboard" in ways:
+                    with following.kubelet(plane, Path(name)):
+                        for way in WHOLE:
+                            found[way] = [whole(plane, Path(name), way)]
         except (PlaneError, Unavailable) as reason:
             print(f"\nB1 monitoring: left out, for there is no control plane here: {reason}")
             return
@@ -103,6 +114,19 @@ def measure(plane: ControlPlane, folder: Path, ways: Sequence[str], rounds: int)
             found.setdefault(way, []).append(one(plane, folder, namespace, names, way))
             asyncio.run(write(plane, namespace, [(name, "Running", 0.0) for name in names]))
     return found
+
+
+def whole(plane: ControlPlane, folder: Path, way: str) -> Measured:
+    """As `one`, for runs that allaboard launched: their ends are written down, so each needs runs of its
+    own.
+    """
+    with Access(str(plane.kubeconfig), environ={}).api(Patience(budget=120)) as api:
+        api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": way}})
+    runs = asyncio.run(following.launch(plane, way, JOBS))
+    asyncio.run(write(plane, way, [(name, "Running", 0.0) for name in runs]))
+    (folder / "names").write_text("\n".join(runs))
+    print(f"  {WHOLE[way]} ...", file=sys.stderr, flush=True)
+    return one(plane, folder, way, runs, way)
 
 
 def quiet(plane: ControlPlane) -> None:
@@ -309,8 +333,8 @@ def tell(found: dict[str, list[Measured]]) -> None:
     for way, runs in found.items():
         m = middle(runs)
         print(
-            f"  {WAYS.get(way, CUT):42} {m['requests']:8.0f} {m['connections']:6.0f} {m['bytes'] / 1e3:8.0f} "
-            f"{m['cpu']:7.2f} {m['server']:7.2f} {m['per_job']:7.0f} {m['mean'] * 1e3:6.0f}ms "
+            f"  {TITLES.get(way, CUT):42} {m['requests']:8.0f} {m['connections']:6.0f} "
+            f"{m['bytes'] / 1e3:8.0f} {m['cpu']:7.2f} {m['server']:7.2f} {m['per_job']:7.0f} {m['mean'] * 1e3:6.0f}ms "
             f"{m['p50'] * 1e3:6.0f}ms {m['p99'] * 1e3:6.0f}ms {m['worst'] * 1e3:6.0f}ms {m['missed']:6.0f}"
         )
     if not {"allaboard", "airflow"} <= set(found):

@@ -14,6 +14,7 @@ import asyncio
 import gc
 import json
 import os
+import random
 import resource
 import sys
 import threading
@@ -231,7 +232,60 @@ def watches(story: Story) -> None:
         threading.Thread(target=follow, args=(name,), daemon=True).start()
 
 
-WAYS = {"allaboard": allaboard, "airflow": airflow, "kubeflow": kubeflow, "watches": watches}
+def runs(story: Story, progress_every: float = 0.0) -> None:
+    """The whole follower, as a trigger has it: a backend for each run, over one client and one hub."""
+    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+    from allaboard.follow import FollowPolicy, Observe, Wait, adrive, follow
+
+    async def lead(api: Any, run: str) -> None:
+        backend = AsyncKubernetesBackend(api, environ={})
+        backend.verbs.progress_every = progress_every
+        first = True
+        async with backend.changes(run) as changes:
+
+            async def answer(ask: Any) -> Any:
+                nonlocal first
+                if isinstance(ask, Wait):
+                    await changes.wait(ask.seconds * (0.9 + 0.2 * random.random()))
+                    return None
+                assert isinstance(ask, Observe)
+                if ask.evidence:  # it is over, and known to be
+                    story.ended(run)
+                seen = await backend.observe(run, ask.evidence)
+                if first:
+                    story.looked()
+                    first = False
+                return seen
+
+            await adrive(follow(FollowPolicy(poll=60, attempts=1)), answer)
+
+    async def main() -> None:
+        access = Access(story.kubeconfig, namespace=story.namespace, environ={})
+        async with access.async_api() as api:
+            await api.list(PYTORCHJOBS, table=True)
+            story.warm()
+            await asyncio.gather(*(lead(api, run) for run in story.names))
+            await asyncio.sleep(3600)
+
+    from allaboard.backends.kubernetes.resources import PYTORCHJOBS
+
+    threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+
+
+def progress(story: Story) -> None:
+    """The same, with what rank 0 reports once a minute."""
+    runs(story, progress_every=60.0)
+
+
+WAYS = {
+    "allaboard": allaboard,
+    "airflow": airflow,
+    "kubeflow": kubeflow,
+    "watches": watches,
+    "runs": runs,
+    "progress": progress,
+}
 
 
 def main() -> None:

@@ -1,0 +1,137 @@
+"""B1, the whole follower: what deferred runs cost, each led to its end by `allaboard.follow` over the async
+backend, as a trigger does it. Beside it the same with what rank 0 reports read once a minute, which a watch
+cannot tell.
+
+The runs are launched by allaboard and have a record each. No operator runs: a pod for each rank 0, on a node
+whose kubelet is a small server here, gives them something to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from allaboard import marks
+from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+from allaboard.backends.kubernetes.resources import NODES, PODS, SERVICEACCOUNTS
+from allaboard.backends.kubernetes.wire import Patience
+from allaboard.checking import checked
+from allaboard.observation import Owner
+from allaboard.reportline import encode
+from allaboard.testing import a_job
+from allaboard.testing.objects import a_pod
+from allaboard.units import rfc3339
+from tests.cluster.api import until
+from tests.cluster.plane import ControlPlane
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = "bench"
+
+
+async def launch(plane: ControlPlane, namespace: str, count: int) -> list[str]:
+    """Runs whose rank 0 is running."""
+    access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
+    runs: list[str] = []
+    async with access.async_api(Patience(budget=120)) as api:
+        await api.create(
+            SERVICEACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        )
+        backend = AsyncKubernetesBackend(api, environ={})
+        turn = asyncio.Semaphore(16)
+
+        async def start(n: int) -> None:
+            async with turn:
+                plan = Plan(
+                    checked(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
+                )
+                handle = await backend.launch(plan, Owner("bench", "deferred", "detached"))
+                await say_running(api, handle.run)
+                runs.append(handle.run)
+
+        await asyncio.gather(*(start(n) for n in range(count)))
+    return runs
+
+
+async def say_running(api: Any, run: str) -> None:
+    """What a kubelet says of the pod that an operator has made."""
+    body = a_pod("master-0", job=run)
+    status = body.pop("status")
+    body["metadata"] = {
+        "name": body["metadata"]["name"],
+        "labels": {**body["metadata"]["labels"], **labels_of(run)},
+    }
+    body["spec"] = {"nodeName": NODE, "containers": [{"name": "pytorch", "image": "lab/train:1"}]}
+    await api.create(PODS, body)
+    now = rfc3339(time.time())
+    for condition in status["conditions"]:
+        condition["lastTransitionTime"] = now
+    for container in status["containerStatuses"]:
+        container |= {"image": "", "imageID": "", "ready": True, "state": {"running": {"startedAt": now}}}
+    await api.patch(PODS, body["metadata"]["name"], {"status": status}, sub="status")
+
+
+def labels_of(run: str) -> dict[str, str]:
+    return {marks.MANAGED_BY: "allaboard", marks.RUN: run, marks.ATTEMPT: "1", marks.GENERATION: "1"}
+
+
+@contextmanager
+def kubelet(plane: ControlPlane, folder: Path) -> Iterator[None]:
+    """A node whose kubelet knows one answer: a report line of now."""
+    told = folder / "kubelet.port"
+    command = [sys.executable, "-m", "tests.bench.following", str(plane.pki), str(told)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        until("the kubelet", told.exists, timeout=30)
+        port = int(told.read_text())
+        with Access(str(plane.kubeconfig), environ={}).api() as api:
+            api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+            at = {
+                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            }
+            api.patch(NODES, NODE, {"status": at}, sub="status")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        now = time.time()
+        line = encode("progress", step=int(now), total=4_000_000_000, loss=0.5)
+        body = f"{rfc3339(now)} {line}\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def serve(pki: Path, told: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki / "kubelet.crt", pki / "kubelet.key")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    unfinished = told.with_suffix(".new")
+    unfinished.write_text(str(server.server_port))
+    unfinished.rename(told)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), Path(sys.argv[2]))
