@@ -69,6 +69,11 @@ def code_name(name: str) -> str:
     return f"{name}-code"
 
 
+def logs_name(name: str) -> str:
+    """The ConfigMap of what was read of an attempt's logs."""
+    return f"{name}-logs"
+
+
 def gang_name(name: str) -> str:
     """The PodGroup of an attempt. Never the job's own name: an operator whose gang flag is turned on makes
     one of that name itself, and rewrites it.

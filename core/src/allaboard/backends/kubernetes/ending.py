@@ -15,7 +15,7 @@ from typing import Any
 
 from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Stopped
-from allaboard.backends.kubernetes import records, talk
+from allaboard.backends.kubernetes import records, survivors, talk
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_of, seen
 from allaboard.backends.kubernetes.records import Stored
@@ -387,6 +387,7 @@ def delete(found: Found) -> Talk[None]:
         raise Lost(f"run {found.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:
         yield from remove_all(thing, stored.record.run)
+    yield from survivors.forget(stored.record.run)
 
     def deleted(now: Stored) -> Stored | None:
         if now.record.uid != found.record.uid:

@@ -124,6 +124,8 @@ class Witness:
         """The ends that must be read now: of tries that failed since the last time, in the order in which
         they did, and of those beside them. ``asked``: somebody wants to see them, failed or not.
         """
+        if self._kept is not None:
+            self._kept.meet(found)
         fresh = [one for one in found if (one.failed or one.leaving) and one.id not in self._read]
         if not fresh and not asked:
             return []

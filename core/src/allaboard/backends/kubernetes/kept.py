@@ -125,6 +125,21 @@ class Kept:
             found.size -= len(lines.popleft().text) + 1
             found.cut = True
 
+    def meet(self, found: Iterable[Try]) -> None:
+        """These tries as they are now: some that were being read have ended since."""
+        with self._shelf.lock:
+            for one in found:
+                if one.id in self._tries:
+                    self._tries[one.id].one = one
+
+    def restore(self, tries: Iterable[KeptTry]) -> None:
+        """Tries that others have read, where nothing is known of them here."""
+        with self._shelf.lock:
+            for found in tries:
+                if found.one.id not in self._tries:
+                    self.add(found.one, found.lines, cut=found.cut, whole=found.whole)
+                    self._tries[found.one.id].told = found.told
+
     def tries(self) -> list[KeptTry]:
         """All of them as they are now, each new one behind those before it."""
         with self._shelf.lock:

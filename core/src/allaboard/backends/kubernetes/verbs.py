@@ -14,7 +14,17 @@ from typing import Any
 from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, janitor, launching, records, reports, survey, talk, theirs
+from allaboard.backends.kubernetes import (
+    ending,
+    janitor,
+    launching,
+    records,
+    reports,
+    survey,
+    survivors,
+    talk,
+    theirs,
+)
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import (
     PEERS,
@@ -54,7 +64,7 @@ from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord, keep_seconds
 from allaboard.names import attempt_name
-from allaboard.observation import Event, MemberSeen, Observation, Owner
+from allaboard.observation import Event, MemberSeen, Observation, Owner, State
 from allaboard.site import Site
 from allaboard.status import state_of
 
@@ -71,13 +81,15 @@ forgotten.
 @dataclass(slots=True)
 class Past:
     """What was seen of one attempt so far: its members, and what they wrote. ``told``: what its record knows
-    of what rank 0 reported, once it has ended. ``which``: run, generation and attempt.
+    of what rank 0 reported, once it has ended. ``which``: run, generation and attempt. ``shared``: whether
+    what others have read is known here.
     """
 
     memory: Memory
     witness: Witness
     told: Told | None = None
     which: tuple[str, int, int] = ("", 1, 1)
+    shared: bool = False
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float) -> Past:
@@ -133,7 +145,7 @@ def _slim(found: Found) -> Found:
 @dataclass(frozen=True, slots=True)
 class Readable:
     """The logs of an attempt. ``over``: nothing more will be written; ``kept``: what this process has read of
-    it, for whoever looks at it and whoever prints its logs.
+    it, for whoever looks at it and whoever prints its logs, and once it is over what others have.
     """
 
     attempt: int
@@ -234,6 +246,11 @@ class Verbs:
                 else:
                     asked = found.now
                     found, notes = yield from look_closer(found, everything=evidence)
+            if over and (stored.record.outcome is None or evidence):
+                if stored.record.outcome is not None:
+                    yield from _shared(stored, past)
+                if looked.restarts or state_of(looked) is not State.SUCCEEDED:
+                    yield from survivors.save(stored, past.witness.kept.tries(), looked.finished)
             if over and stored.record.outcome is None:
                 now = yield from ending.recorded(found, state_of(looked), past.to_dict())
                 if now is None or now.record.uid != stored.record.uid:
@@ -397,15 +414,22 @@ class Verbs:
         if attempt < record.attempt:
             of_it = marks.selector(record.run, attempt, record.generation)
             pods = yield from talk.list_all(PODS, labels=of_it)
-            kept = self._earlier(record, attempt).witness.kept
-            return Readable(attempt, readable_tries(layout, pods), True, kept)
+            past = self._earlier(record, attempt)
+            yield from _shared(stored, past)
+            return Readable(attempt, readable_tries(layout, pods), True, past.witness.kept)
         found = (yield from look(stored)) if last is None else last.found
         over = state_of(seen(found)).is_final and not found.living
         past = self._past_of(stored)
         # The next look makes something of it; what was written can be read already.
         for one, seat in [*self._rescued.get(record.uid, ())]:
             past.witness.saved(one, seat)
-        return Readable(attempt, readable_tries(layout, found.pods), over, past.witness.kept)
+        here = readable_tries(layout, found.pods)
+        if record.outcome is not None and not record.deleted:
+            yield from _shared(stored, past)
+            met = [*here, *(one.one for one in past.witness.kept.tries())]
+            container = ENGINES[layout.engine].CONTAINER
+            past.witness.kept.restore(survivors.lost(past.memory, layout, met, container))
+        return Readable(attempt, here, over, past.witness.kept)
 
     # Owning and ending.
 
@@ -478,6 +502,14 @@ def readable_tries(layout: Layout, pods: Iterable[Json]) -> list[Try]:
         if member is not None:
             seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
     return tries([*pods], seats)
+
+
+def _shared(stored: Stored, past: Past) -> Talk[None]:
+    """What others have read of the logs of an attempt that is over is known here, too."""
+    if not past.shared:
+        past.shared = True
+        _, generation, attempt = past.which
+        past.witness.kept.restore((yield from survivors.load(stored, attempt, generation)))
 
 
 def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Talk[None]:

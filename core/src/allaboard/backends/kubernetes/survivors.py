@@ -1,0 +1,194 @@
+"""What followers read of the logs of an attempt, for when its pods are gone and its followers too: a
+ConfigMap beside the run record, which it is owned by and goes with.
+
+It is written once the attempt has ended, by whoever saw the end, and again by whoever has read more.
+``binaryData.tries`` is gzipped JSON: what is known of each try, and the end of what it wrote. Every try has
+the same room, and all of them together stay well below what an API server takes (`ROOM`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields, replace
+
+from allaboard import marks
+from allaboard.backends.kubernetes import talk
+from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.kept import KeptTry
+from allaboard.backends.kubernetes.lines import Stamped
+from allaboard.backends.kubernetes.reading import Memory
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.resources import CONFIGMAPS
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.backends.kubernetes.tries import Try
+from allaboard.layout import Layout
+from allaboard.names import attempt_name
+
+LABEL = marks.PREFIX + "logs"
+"""Its value is the format."""
+FORMAT = "v1"
+ROOM = 512 << 10
+"""Bytes of all logs of an attempt, gzipped."""
+LARGEST, SMALLEST = 64 << 10, 1 << 10
+"""Bytes of text of one try."""
+TIMES = 5
+"""Swaps in a row that may be lost to others before what we have is given up."""
+
+
+def save(stored: Stored, tries: Sequence[KeptTry], until: float | None) -> Talk[None]:
+    """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
+    ended; a pod that was made after that, by an operator which had not noticed, is none of its members.
+    Whoever may not write leaves it to others.
+    """
+    ours = [one for one in tries if (one.lines or one.whole) and not _is_late(one.one, until)]
+    if not ours:
+        return
+    for _ in range(TIMES):
+        there = yield from _there(stored, stored.record.attempt, stored.record.generation)
+        known = {} if there is None else {one.one.id: one for one in unpacked(there)}
+        both = merged([*known.values(), *ours])
+        if there is not None and both == [*known.values()]:
+            return
+        body = _manifest(stored, both, there)
+        try:
+            yield from (talk.create(CONFIGMAPS, body) if there is None else talk.replace(CONFIGMAPS, body))
+            return
+        except (Exists, Conflict, Missing):
+            continue
+        except ApiError:
+            return
+
+
+def _is_late(one: Try, until: float | None) -> bool:
+    return until is not None and one.begun is not None and one.begun > until
+
+
+def load(stored: Stored, attempt: int, generation: int) -> Talk[list[KeptTry]]:
+    """What is kept of an attempt of this run."""
+    there = yield from _there(stored, attempt, generation)
+    return [] if there is None else [*unpacked(there)]
+
+
+def forget(run: str) -> Talk[None]:
+    """Of all attempts of a run: it is deleted."""
+    for there in (yield from talk.list_all(CONFIGMAPS, labels=f"{marks.selector(run)},{LABEL}")):
+        yield from talk.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
+
+
+def _there(stored: Stored, attempt: int, generation: int) -> Talk[Json | None]:
+    name = marks.logs_name(attempt_name(stored.record.run, attempt, generation))
+    try:
+        found = yield from talk.get(CONFIGMAPS, name)
+    except (Missing, Forbidden):
+        return None
+    return found if marks.label_of(found, LABEL) == FORMAT else None
+
+
+def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> Json:
+    record = stored.record
+    name = marks.logs_name(attempt_name(record.run, record.attempt, record.generation))
+    held = {"resourceVersion": there["metadata"]["resourceVersion"]} if there is not None else {}
+    # No label of the attempt: it is none of the objects that the attempt is made of.
+    labels = {marks.MANAGED_BY: "allaboard", marks.RUN: record.run, marks.JOB: record.job, LABEL: FORMAT}
+    owner = marks.owner_reference({"apiVersion": "v1", "kind": "ConfigMap", **stored.body})
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner], **held},
+        "binaryData": {"tries": base64.b64encode(packed(tries)).decode()},
+    }
+
+
+# Values.
+
+
+def merged(tries: Iterable[KeptTry]) -> list[KeptTry]:
+    """Each try once: as it is known best."""
+    best: dict[str, KeptTry] = {}
+    for one in tries:
+        other = best.get(one.one.id)
+        if other is None or _worth(one) > _worth(other):
+            best[one.one.id] = one
+    return [*best.values()]
+
+
+def _worth(one: KeptTry) -> tuple[bool, bool, int]:
+    return not one.told, one.whole, one.size
+
+
+def packed(tries: Sequence[KeptTry]) -> bytes:
+    """As they are written: the more there are, and the less they can be squeezed, the less of each."""
+    room = LARGEST
+    while True:
+        text = json.dumps([_written(one, room) for one in tries], separators=(",", ":"), ensure_ascii=False)
+        data = gzip.compress(text.encode(errors="replace"), mtime=0)
+        if len(data) <= ROOM:
+            return data
+        if room > SMALLEST:
+            room //= 2
+        else:  # thousands of tries: the first to fail and the last ones tell the most
+            tries = [*tries[: len(tries) // 4], *tries[-(len(tries) // 4) :]]
+
+
+def _written(one: KeptTry, room: int) -> Json:
+    lines: deque[Stamped] = deque()
+    size = 0
+    for line in reversed(one.lines):
+        size += len(line.text) + 1
+        if size > room and lines:
+            break
+        lines.appendleft(Stamped(line.at, line.text[-room:]))
+    said = {name: value for name, value in asdict(one.one).items() if name != "words"}
+    cut = one.cut or len(lines) < len(one.lines)
+    return {
+        "try": said,
+        "lines": [[line.at, line.text] for line in lines],
+        "cut": cut,
+        "whole": one.whole,
+        "told": one.told,
+    }
+
+
+def unpacked(body: Json) -> Iterator[KeptTry]:
+    """The inverse, of a ConfigMap. What is damaged is nothing; fields of a newer writer are left out."""
+    known = {field.name for field in fields(Try)}
+    try:
+        data = gzip.decompress(base64.b64decode(body["binaryData"]["tries"]))
+        found = [
+            KeptTry(
+                Try(**{k: v for k, v in one["try"].items() if k in known}),
+                lines := deque(Stamped(int(at), str(text)) for at, text, *_ in one["lines"]),
+                sum(len(line.text) + 1 for line in lines),
+                one["cut"],
+                one["whole"],
+                one["told"],
+            )
+            for one in json.loads(data)
+        ]
+    except (LookupError, TypeError, ValueError, OSError, EOFError, binascii.Error):
+        return
+    yield from found
+
+
+def lost(memory: Memory, layout: Layout, known: Iterable[Try], container: str) -> Iterator[KeptTry]:
+    """Tries of an attempt that is over which are known to have run, and of which nothing was read: they are
+    named where the log would be.
+    """
+    tries = [one for one in known if not one.init]
+    met = {(one.uid, one.restart) for one in tries}
+    rescued = {one.member for one in tries if not one.uid}  # by somebody who came too late to see which
+    for member in layout.members:
+        seen = memory.members.get(member.name)
+        if seen is None or seen.log is None or member.name in rescued:
+            continue  # it has never run, or what is missing cannot be told
+        for uid, restarts in memory.pods.get(member.name, {}).items():
+            for restart in range(restarts + 1):
+                if (uid, restart) not in met:
+                    who = (container, False, member.name, member.rank, restart)
+                    gone = Try(f"{uid}/{restart}", "", uid, *who, False, False, True)
+                    yield KeptTry(replace(gone, begun=seen.started if restart == restarts else None))
