@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import click
 
@@ -47,7 +47,7 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
     state = state_of(seen)
     word = ink(str(state).replace("_", " "), words.COLOURS[state], bold=True)
     yield f"{seen.run}  {word}  {words.lasting(seen, now)}"
-    yield from _rows(seen, now)
+    yield from _rows(seen, [d.summary for d in diagnoses], now)
     for diagnosis in diagnoses:
         yield _row("why", ink(diagnosis.summary, "red" if state.is_final else "yellow"))
         yield from (
@@ -66,7 +66,7 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
     yield _row("next", "   ".join(_commands(seen)))
 
 
-def _rows(seen: Observation, now: float) -> Iterator[str]:
+def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]:
     progress = seen.progress
     attempt = f"attempt {seen.attempt}, {seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
     yield _row("job", f"{seen.job}: {words.gang(seen.members) or 'no members yet'}, {attempt}")
@@ -82,7 +82,7 @@ def _rows(seen: Observation, now: float) -> Iterator[str]:
     if seen.started is not None:
         until = f" until {words.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{words.moment(seen.started, now)}{until}")
-    if seen.waiting:
+    if seen.waiting and seen.waiting not in told:
         yield _row("waits", seen.waiting)
     if seen.stop is not None:
         yield _row("stopped", f"by {seen.stop.by} at {words.moment(seen.stop.at, now)}: {seen.stop.reason}")

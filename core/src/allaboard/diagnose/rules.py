@@ -366,23 +366,40 @@ _FLAGS = {
 }
 
 
-def _half_started(seen: Observation) -> Diagnosis:
-    """Told by the scheduler's own words, which say what is missing."""
-    words = seen.waiting or "some members hold places and idle while others have none"
-    return Diagnosis(
-        "gang_partial_scheduling",
-        words,
-        (Evidence(f"run/{seen.run}", "waiting", words),),
-        None,
+_WAITS = {
+    "gang_partial_scheduling": (
         True,
-        f"give the places back (allaboard stop {seen.run}); a gang scheduler starts all of it or nothing",
-    )
+        "give the places back (allaboard stop {run}); a gang scheduler starts all of it or nothing",
+    ),
+    "gang_unschedulable": (
+        True,
+        "it starts by itself when there is room; else ask for fewer or smaller members, or stop what "
+        "holds the places (`allaboard list`)",
+    ),
+    "gang_scheduler_missing": (
+        False,
+        "start that scheduler, or choose another with gang.scheduler: `allaboard preflight` looks for it",
+    ),
+    "resource_quota_exceeded": (
+        True,
+        "it goes on when others give back what the quota counts; else ask for less, or for more quota",
+    ),
+}
+"""Codes of what keeps a run from starting -> whether it may pass by itself, and what to do."""
+
+
+def _wait(seen: Observation, code: str) -> Diagnosis:
+    """Told by the words of whoever holds it, which say what is missing."""
+    retryable, fix = _WAITS[code]
+    words = seen.waiting or "some members hold places and idle while others have none"
+    evidence = (Evidence(f"run/{seen.run}", "waiting", words),)
+    return Diagnosis(code, words, evidence, None, retryable, fix.format(run=seen.run))
 
 
 def _warnings(seen: Observation) -> Iterator[Diagnosis]:
     for flag in seen.flags:
-        if flag == "gang_partial_scheduling":
-            yield _half_started(seen)
+        if flag in _WAITS:
+            yield _wait(seen, flag)
         if flag in _FLAGS:
             summary, fix = _FLAGS[flag]
             words = next((e.message for e in seen.events if e.reason == flag), summary)

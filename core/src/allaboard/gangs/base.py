@@ -33,7 +33,7 @@ class GangPlan:
 class Look:
     """A gang as it is found: the pod of each member that has one, by member name; the objects that hold it
     together; events of the pods and these objects, oldest first. ``needed`` of ``total`` members start
-    together.
+    together. ``rivals``: pods of other runs, by run, where somebody looked for them.
     """
 
     needed: int
@@ -42,3 +42,4 @@ class Look:
     pods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
+    rivals: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)

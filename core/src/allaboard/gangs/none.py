@@ -7,7 +7,7 @@ is seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allaboard.gangs import places
@@ -43,8 +43,16 @@ def read(look: Look) -> str | None:
     if at.held:
         rest = f"{len(at.waiting)} {'has' if len(at.waiting) == 1 else 'have'} none"
         told = f" ({said})" if said else ""
-        return (
-            f"{len(at.held)} of {look.total} members hold places and idle, because {rest}{told}; "
-            "without a gang scheduler nobody takes these places back"
-        )
+        idle = f"{len(at.held)} of {look.total} members hold places and idle, because {rest}{told}; "
+        if rivals := places.stuck_rivals(look):
+            return f"{idle}{_names(rivals)} the same way, and they wait for each other for ever"
+        return f"{idle}without a gang scheduler nobody takes these places back"
     return f"{len(at.waiting)} of {places.members(look.total)} wait for a place: {said or 'no node fits'}"
+
+
+def _names(runs: Sequence[str]) -> str:
+    """``digits-1 is stuck``, ``a, b and 3 more are stuck``."""
+    if len(runs) == 1:
+        return f"{runs[0]} is stuck"
+    shown = ", ".join(runs[:2])
+    return f"{shown} and {len(runs) - 2} more are stuck" if len(runs) > 2 else f"{shown} are stuck"

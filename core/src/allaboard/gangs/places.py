@@ -172,6 +172,18 @@ def unfamiliar(look: Look, scheduler: str) -> str | None:
     return f"{scheduler} finds no {look.needed} places together: {said(look) or 'no node fits'}{half}"
 
 
+def stuck_rivals(look: Look) -> list[str]:
+    """Other runs that started in part, too, and are held by the lack of places: they and this one wait for
+    each other.
+    """
+    found = []
+    for run, pods in sorted(look.rivals.items()):
+        stand = [_stands(pod) for pod in pods]
+        if "held" in stand and "waiting" in stand and "gated" not in stand:
+            found.append(run)
+    return found
+
+
 def half_started(look: Look) -> bool:
     """Whether it has been started in part for so long that it is no passing state: some members hold places,
     too few to train, and nothing has moved for a while.

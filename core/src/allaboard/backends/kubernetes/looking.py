@@ -62,6 +62,7 @@ class Found:
     now: float = 0.0
     events: tuple[Json, ...] = ()
     groups: tuple[Json, ...] = ()
+    rivals: tuple[Json, ...] = ()
 
     @property
     def record(self) -> RunRecord:
@@ -120,14 +121,27 @@ _ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 
 def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
-    """The same with what explains a wait: the object of its gang, and the events of the job and that object;
-    ``everything``: of its pods too. With it, sentences about what may not be read here.
+    """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
+    that object; ``everything``: of its pods too. With it, sentences about what may not be read here.
     """
     notes: list[str] = []
     groups = yield from _gang(found, notes)
     about = [t for t in (found.job, *groups, *(found.pods if everything else ())) if t is not None]
     events = yield from happened([t["metadata"]["uid"] for t in about], notes)
-    return replace(found, groups=tuple(groups), events=tuple(events)), tuple(notes)
+    rivals = yield from _rivals(found)
+    return replace(found, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
+
+
+def _rivals(found: Found) -> Talk[list[Json]]:
+    """Pods of other runs of the namespace, when this one has places for some of its members alone, and nobody
+    who would take them back: others may be in the same trap.
+    """
+    has_place = {"nodeName" in pod["spec"] for pod in found.living}
+    if found.job is None or found.stored.gang or has_place != {True, False}:
+        return []
+    run = found.record.run
+    others = yield from talk.list_all(PODS, labels=f"{marks.selector()},{marks.RUN}!={run}")
+    return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
 def _gang(found: Found, notes: list[str]) -> Talk[list[Json]]:
@@ -190,6 +204,7 @@ def seen(
         pods=found.pods,
         events=found.events,
         groups=found.groups,
+        rivals=found.rivals,
         layout=Layout.from_dict(found.stored.layout) if found.job is None and found.stored.layout else None,
         report=report,
         memory=memory,

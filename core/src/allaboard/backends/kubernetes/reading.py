@@ -26,7 +26,7 @@ from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import condition, half_started, unfamiliar
+from allaboard.gangs.places import condition, half_started, places, unfamiliar, unnoticed
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
@@ -121,6 +121,7 @@ def observation(
     pods: Sequence[Json] = (),
     events: Sequence[Json] = (),
     groups: Sequence[Json] = (),
+    rivals: Sequence[Json] = (),
     layout: Layout | None = None,
     report: Told | None = None,
     memory: Memory | None = None,
@@ -129,12 +130,12 @@ def observation(
 ) -> Observation:
     """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
-    the job, its pods and its gang; ``groups``: the objects of its gang; ``layout``: what the job was made
-    from, for who its members are when it is gone; ``report``: None when nobody reads rank 0's log;
-    ``memory``: of `remembered`, this look included.
+    the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
+    ``layout``: what the job was made from, for who its members are when it is gone; ``report``: None when
+    nobody reads rank 0's log; ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
-    base = _of_job(engine, job, pods, events, groups, report, memory, now)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -217,6 +218,7 @@ def _of_job(
     report: Told | None,
     memory: Memory | None,
     now: float,
+    rivals: Sequence[Json] = (),
 ) -> Observation:
     read = engine.read(job, pods)
     kept = memory if memory is not None else remembered(Memory(), job, pods, engine)
@@ -224,11 +226,11 @@ def _of_job(
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
     look, waiting = None, None
     if job is not None and not ended and not read.suspended:
-        look = _look(engine, job, read, pods, events, groups, now)
+        look = _look(engine, job, read, pods, events, groups, now, rivals)
         waiting = _waiting(job, look, events)
     flags = list(report.flags) if report is not None else []
-    if look is not None and half_started(look):
-        flags.append(HALF_STARTED)
+    if look is not None and job is not None:
+        flags += [code] if (code := _held_by(job, look, waiting, events)) else []
     metadata = (job or {}).get("metadata") or {}
     return Observation(
         run=str(metadata.get("name", "")),
@@ -308,7 +310,11 @@ def _look(
     events: Sequence[Json],
     groups: Sequence[Json],
     now: float,
+    rivals: Sequence[Json],
 ) -> Look:
+    others: dict[str, list[Json]] = {}
+    for pod in rivals:
+        others.setdefault(marks.label_of(pod, marks.RUN) or "", []).append(pod)
     return Look(
         needed=engine.needed(job),
         total=read.total,
@@ -316,6 +322,7 @@ def _look(
         pods=_by_member(engine, pods),
         groups=groups,
         events=events,
+        rivals=others,
     )
 
 
@@ -337,6 +344,24 @@ def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
     name = marks.annotation_of(job, marks.GANG) or "none"
     gang = GANGS.get(name)
     return unfamiliar(look, name) if gang is None else gang.read(look)
+
+
+def _held_by(job: Json, look: Look, waiting: str | None, events: Sequence[Json]) -> str | None:
+    """The code of what keeps it from starting, where that is more than a moment of every start."""
+    if half_started(look):
+        return HALF_STARTED
+    if waiting is None:
+        return None
+    if len(look.pods) < look.needed and "exceeded quota" in (_refused(events) or ""):
+        return "resource_quota_exceeded"
+    at = places(look)
+    if unnoticed(look, at) is not None:
+        return "gang_scheduler_missing"
+    # All its members exist, and a scheduler that knows them for a gang has found no room.
+    gang = GANGS.get(marks.annotation_of(job, marks.GANG) or "none")
+    if gang is not None and gang.KINDS and at.waiting and not at.missing:
+        return "gang_unschedulable"
+    return None
 
 
 def _refused(events: Sequence[Json]) -> str | None:
