@@ -1,0 +1,195 @@
+"""The three exercises of the examples, as they are. Their files name no place: the environment says which
+image, store and secrets there are, and the namespace which nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.api import Object, until
+from tests.cluster.cluster import Cluster
+from tests.cluster.components import s3
+from tests.cluster.kubelet.obstacles import obstacle
+from tests.cluster.own_nodes import OwnNodes, own_nodes
+from tests.cluster.plane import ControlPlane
+from tests.cluster.terminal import CODE, LONG, ROOT, Terminal
+
+EXERCISES = ROOT / "dags_examples" / "exercises"
+
+pytestmark = [
+    pytest.mark.needs("training-operator", "kube-scheduler", "kube-controller-manager"),
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.fixture(scope="module")
+def nodes(_shared: Cluster) -> Iterator[OwnNodes]:
+    if not isinstance(_shared, ControlPlane):
+        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
+    if reason := obstacle():
+        pytest.skip(reason)
+    # A container that fails is started again after 10 s, as anywhere.
+    with own_nodes(_shared, {"cpu": "8"}, {"cpu": "8"}, code=CODE, real_times=True) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def ab(plane: ControlPlane, namespace: str, nodes: OwnNodes, tmp_path: Path) -> Terminal:
+    nodes.serve(namespace)
+    return Terminal.on(plane.kubeconfig, namespace, tmp_path)
+
+
+def conditions(plane: ControlPlane, namespace: str, run: str) -> list[Object]:
+    job = plane.api.get("kubeflow.org/v1", "PyTorchJob", run, namespace)
+    assert job is not None
+    return list(job.get("status", {}).get("conditions", []))
+
+
+def test_one_master_and_four_workers_march_from_created_to_succeeded(
+    ab: Terminal, plane: ControlPlane, namespace: str, nodes: OwnNodes
+) -> None:
+    pytest.importorskip("torch")
+    process = ab.start("run", str(EXERCISES / "1-conditions.yaml"), "--json")
+    run = ab.run_of()
+    march: list[tuple[str, ...]] = []
+
+    def marched() -> bool:
+        found = tuple(c["type"] for c in conditions(plane, namespace, run) if c["status"] == "True")
+        if found and found not in march:
+            march.append(found)
+            if "Running" in found:
+                told = ab.seen(run)
+                assert [c["type"] for c in told["conditions"] if c["status"] == "True"][:2] == [*found][:2]
+        return process.poll() is not None
+
+    until("the end", marched, LONG)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    whole = [("Created",), ("Created", "Running"), ("Created", "Succeeded")]
+    assert march in (whole, whole[1:]), "the first step is a short one"
+    body = json.loads(out)
+    assert [c["type"] for c in body["conditions"]] == ["Created", "Running", "Succeeded"]
+    times = [c["lastTransitionTime"] for c in body["conditions"]]
+    assert times[0] <= times[1] <= times[2]
+    assert [m["group"] for m in body["members"]] == ["master", *["worker"] * 4]
+    assert [m["rank"] for m in body["members"]] == [0, 1, 2, 3, 4]
+    assert all((m["exit_code"], m["restarts"]) in ((0, 0), (None, 0)) for m in body["members"])
+    assert body["progress"]["step"] == body["progress"]["total"] == 100 and body["metrics"]["members"] == 5
+    assert "rank 0 of 5 is master-0" in ab("logs", run, "master-0").out
+    used = {p["spec"].get("nodeName") for p in plane.api.list("v1", "Pod", namespace)}
+    assert used <= set(nodes.names)
+
+
+def test_a_command_that_exits_1_is_retried_and_every_try_can_be_read_afterwards(
+    ab: Terminal, plane: ControlPlane, namespace: str
+) -> None:
+    said = ab("run", str(EXERCISES / "2-retries.yaml"), "--json", code=1)
+    body = said.json
+    assert body.get("state") == "failed", said
+    run = body["run"]
+    failed = next(c for c in body["conditions"] if c["type"] == "Failed")
+    assert failed["status"] == "True" and "backoff limit" in failed["message"]
+    assert {d["code"] for d in body["diagnoses"]} >= {"backoff_limit_exceeded"}
+    assert body["restarts"] in (2, 3), "the operator ends the job as the third restart begins"
+    assert "this cannot work" in said.err
+    events = ab("events", run, "--json").json["events"]
+    assert any(e["reason"] == "PyTorchJobFailed" for e in events)
+    # Another process, when no pod is left: every try is there, and none is made up.
+    (failing,) = (m for m in body["members"] if m["restarts"])
+    member = f"{failing['group']}-{failing['index']}"
+    until("its pods to be gone", lambda: not plane.api.list("v1", "Pod", namespace), 60)
+    for restart in range(failing["restarts"] + 1):
+        lines = ab("logs", run, member, "--restart", str(restart), "--json").out.splitlines()
+        found = [json.loads(line) for line in lines]
+        assert {line["restart"] for line in found} == {restart}
+        # The operator ends the last one as it begins.
+        said = ["this cannot work" in line["text"] for line in found if line["gap"] is None]
+        assert said == [True] or (restart == failing["restarts"] and said == []), found
+    assert ab("logs", run, member, "--restart", str(restart + 1)).out == ""
+
+
+@pytest.mark.needs("s3")
+def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
+    ab: Terminal, plane: ControlPlane, namespace: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    bucket(plane, namespace)
+    plane.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "store", "namespace": namespace},
+            "stringData": s3.variables(plane, "host.internal"),
+        }
+    )
+    ab.environ |= {
+        **s3.variables(plane),
+        "ALLABOARD_STORE": f"s3://{namespace}/team",
+        "ALLABOARD_SECRETS": "store",
+    }
+    process = ab.start("run", str(EXERCISES / "3-elastic.yaml"), "--json")
+    run = ab.run_of()
+
+    def saved() -> int:
+        said = ab("checkpoints", "list", run, "--json", code=None)
+        found = said.json["checkpoints"] if said.code == 0 else []
+        return max((c["step"] for c in found), default=0)
+
+    until("two checkpoints", lambda: saved() >= 20 or process.poll() is not None, LONG)
+    pod = plane.api.get("v1", "Pod", f"{run}-worker-2", namespace)
+    assert pod is not None
+    # Its training takes no longer than the usual grace: without, it is over before the worker is.
+    plane.api.delete("v1", "Pod", f"{run}-worker-2", namespace, grace=1)
+    until("the end", lambda: process.poll() is not None, LONG * 2)
+    out, err = process.communicate()
+    print(err)
+    print(ab("events", run).out)
+    print(ab("logs", run, "--tail", "60").out)
+    assert process.returncode == 0, err
+    body = json.loads(out)
+    assert body["state"] == "succeeded" and body["progress"]["step"] == 200
+    assert body["metrics"]["members"] == 4, "the replacement joined"
+    (worker,) = (p for p in plane.api.list("v1", "Pod", namespace) if p["metadata"]["name"].endswith("-2"))
+    assert worker["metadata"]["uid"] != pod["metadata"]["uid"]
+    assert body["checkpoints"]["latest"].startswith(f"s3://{namespace}/team/exercises/elastic/{run}/step-")
+    assert 0 < body["progress"]["lost_steps"] < 20, "those since the newest checkpoint"
+    assert body["metrics"]["final_loss"] == pytest.approx(undisturbed(torch), rel=1e-9)
+
+
+def bucket(plane: ControlPlane, name: str) -> None:
+    import boto3
+
+    said = s3.variables(plane)
+    client = boto3.client(
+        "s3",
+        endpoint_url=said["AWS_ENDPOINT_URL"],
+        region_name=said["AWS_REGION"],
+        aws_access_key_id=said["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=said["AWS_SECRET_ACCESS_KEY"],
+    )
+    client.create_bucket(Bucket=name)
+
+
+def undisturbed(torch: Any) -> float:
+    """The final loss of the third exercise, by one process that nobody disturbs."""
+    sys.path.insert(0, str(EXERCISES))
+    try:
+        import train
+    finally:
+        sys.path.remove(str(EXERCISES))
+    parts = [train.part(n) for n in range(train.PARTS)]
+    weights = torch.zeros(train.FEATURES, dtype=torch.float64)
+    for _ in range(200):
+        total = torch.zeros(train.FEATURES + 1, dtype=torch.float64)
+        for x, y in parts:
+            error = x @ weights - y
+            total += torch.cat([x.T @ error, (error @ error).reshape(1)])
+        total /= train.PARTS * train.POINTS
+        weights.sub_(train.RATE * total[: train.FEATURES])
+    return float(total[train.FEATURES])
