@@ -335,7 +335,8 @@ def tell(found: dict[str, list[Measured]]) -> None:
         print(
             f"  {TITLES.get(way, CUT):42} {m['requests']:8.0f} {m['connections']:6.0f} "
             f"{m['bytes'] / 1e3:8.0f} {m['cpu']:7.2f} {m['server']:7.2f} {m['per_job']:7.0f} "
-            f"{m['mean'] * 1e3:6.0f}ms {m['p50'] * 1e3:6.0f}ms {m['p99'] * 1e3:6.0f}ms {m['worst'] * 1e3:6.0f}ms {m['missed']:6.0f}"
+            f"{m['mean'] * 1e3:6.0f}ms {m['p50'] * 1e3:6.0f}ms {m['p99'] * 1e3:6.0f}ms "
+            f"{m['worst'] * 1e3:6.0f}ms {m['missed']:6.0f}"
         )
     if not {"allaboard", "airflow"} <= set(found):
         return
