@@ -45,7 +45,10 @@ class Place:
         for node in self.nodes:
             plane.api.create(node)
 
-    def remove(self) -> None:
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.plane.remove_namespace(self.namespace, wait=LONG)
         for node in self.nodes:
             self.plane.api.delete("v1", "Node", node["metadata"]["name"])
@@ -96,10 +99,10 @@ class Place:
 
     def end(self, job: str) -> None:
         """Its members end well, as no kubelet would say it."""
-        for pod in self.pods(job):
-            self.plane.api.patch(
-                {"apiVersion": "v1", "kind": "Pod", **pod}, {"status": {"phase": "Succeeded"}}, sub="status"
-            )
+        over = {"status": {"phase": "Succeeded"}}
+        # The master last: its end is the job's, after which the operator removes whoever runs.
+        for pod in sorted(self.pods(job), key=lambda pod: str(pod["metadata"]["name"]), reverse=True):
+            self.plane.api.patch({"apiVersion": "v1", "kind": "Pod", **pod}, over, sub="status")
         until(f"{job} to succeed", lambda: self.holds(job, "Succeeded"), LONG)
 
     def holds(self, job: str, condition: str) -> bool:
@@ -142,31 +145,30 @@ def with_volcano(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlan
 def test_volcano_runs_one_gang_whole_and_then_the_other(
     with_volcano: ControlPlane, tmp_path: Path, nodes: list[str], members: int, cores: int, sentence: str
 ) -> None:
-    volcano = Place(with_volcano, f"gangs-of-{members}", tmp_path, *nodes)
-    # Somebody's job; it shows what the operator was started with.
-    volcano.plane.api.create(a_pytorchjob(volcano.namespace, "small", workers=0))
-    until("the small job to run", lambda: volcano.run("small") == 1, LONG)
-    runs = [volcano.launch(key, members, cores) for key in ("one", "other")]
-    first, second = volcano.first_of(*runs, members)
+    with Place(with_volcano, f"gangs-of-{members}", tmp_path, *nodes) as volcano:
+        # Somebody's job; it shows what the operator was started with.
+        volcano.plane.api.create(a_pytorchjob(volcano.namespace, "small", workers=0))
+        until("the small job to run", lambda: volcano.run("small") == 1, LONG)
+        runs = [volcano.launch(key, members, cores) for key in ("one", "other")]
+        first, second = volcano.first_of(*runs, members)
 
-    def waits() -> bool:
-        shown = volcano("status", second)
-        return re.search(rf"^ *waits +{sentence}$", shown, re.MULTILINE) is not None
+        def waits() -> bool:
+            shown = volcano("status", second)
+            return re.search(rf"^ *waits +{sentence}$", shown, re.MULTILINE) is not None
 
-    until(f"the reason {sentence}", waits, LONG)
-    assert (volcano.placed(first), volcano.placed(second)) == (members, 0)
-    assert (volcano.state(first), volcano.state(second)) == ("running", "queued")
-    [group] = [
-        g
-        for g in volcano.plane.api.list("scheduling.volcano.sh/v1beta1", "PodGroup", volcano.namespace)
-        if g["metadata"]["name"] == second
-    ]
-    assert group["spec"]["minMember"] == members
-    volcano.end(first)
-    until("all of the second to run", lambda: volcano.run(second) == members, LONG)
-    volcano.end(second)
-    assert [volcano.state(run) for run in runs] == ["succeeded", "succeeded"]
-    volcano.remove()
+        until(f"the reason {sentence}", waits, LONG)
+        assert (volcano.placed(first), volcano.placed(second)) == (members, 0)
+        assert (volcano.state(first), volcano.state(second)) == ("running", "queued")
+        [group] = [
+            g
+            for g in volcano.plane.api.list("scheduling.volcano.sh/v1beta1", "PodGroup", volcano.namespace)
+            if g["metadata"]["name"] == second
+        ]
+        assert group["spec"]["minMember"] == members
+        volcano.end(first)
+        until("all of the second to run", lambda: volcano.run(second) == members, LONG)
+        volcano.end(second)
+        assert [volcano.state(run) for run in runs] == ["succeeded", "succeeded"]
 
 
 # Kueue.
@@ -194,9 +196,8 @@ def with_kueue(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane)
 @pytest.fixture
 def kueue(with_kueue: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     """A namespace on a node that has a little more than the quota."""
-    place = Place(with_kueue, f"queued-{request.node.name.split('_')[2]}", tmp_path, "4500m")
-    yield place
-    place.remove()
+    with Place(with_kueue, f"queued-{request.node.name.split('_')[2]}", tmp_path, "4500m") as place:
+        yield place
 
 
 def a_local_queue(place: Place, name: str) -> None:
