@@ -12,7 +12,7 @@ import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PYTORCHJOBS
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.cli import main
 from allaboard.cli.place import Place
 from allaboard.errors import BackendUnreachable, SiteError
@@ -150,3 +150,29 @@ def test_a_missing_right_says_what_would_give_it(desk: Desk) -> None:
     code, _, err = desk("status", "digits")
     assert code == 1 and FORBIDDEN in err
     assert "allaboard preflight JOB; a Role that allows it: allaboard cluster --rbac submitter" in err
+
+
+# --- stopping
+
+
+def test_stop_does_not_wait_for_ever_for_a_node_that_is_gone(desk: Desk) -> None:
+    desk.cluster.operator.trains_for = None
+    assert desk("run", desk.job(workers=2), "--detach", "--key", "k")[0] == 0
+    desk.cluster.tick(3)
+    (lost,) = (n for n in pods(desk.cluster) if n.endswith("worker-0"))
+    desk.cluster.operator.stuck.add(lost)
+    code, out, err = desk("stop", "digits")
+    assert code == 1 and f"{lost} on node node-1" in err and "do not end" in err
+    assert "the stop is recorded" in err and "--now" in err
+    assert pods(desk.cluster) == [lost]
+    seen = json.loads(desk("status", "digits", "--json")[1])
+    assert (seen["state"], seen["flags"]) == ("stopping", ["node_lost"])
+    assert seen["diagnoses"][0]["code"] == "node_lost" and lost in seen["diagnoses"][0]["summary"]
+    assert json.loads(desk("stop", "digits", "--json")[1])["error"]["code"] == "node_lost"
+    desk.cluster.operator.stuck.clear()  # a deletion without grace asks no node
+    code, out, _ = desk("stop", "digits", "--now")
+    assert code == 0 and "was stopped by" in out and pods(desk.cluster) == []
+
+
+def pods(cluster: FakeCluster) -> list[str]:
+    return [p["metadata"]["name"] for p in cluster.all(PODS)]

@@ -451,3 +451,21 @@ def test_missing_is_no_reason_to_fail_for_optional_things(cluster: FakeCluster) 
     backend.stop(handle, ME, "me", "because")
     cluster.tick(3)
     assert state(backend, handle.run) is State.STOPPED
+
+
+def test_members_that_do_not_end_are_told_once_their_grace_is_over(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(spot={"grace": "4m"}, workers=1), ME)
+    running(cluster, backend, handle.run)
+    (pod,) = cluster.all(PODS)
+    cluster.operator.stuck.add(pod["metadata"]["name"])
+    assert backend.stop(handle, ME, "ann", "enough") == Stopped()
+    cluster.tick(200)
+    assert backend.observe(handle.run).flags == ()
+    cluster.tick(100)
+    late = backend.observe(handle.run)
+    assert late.flags == ("node_lost",) and state_of(late) is State.STOPPING
+    assert f"{pod['metadata']['name']} on node node-1" in late.notes[0]
+    cluster.operator.stuck.clear()
+    cluster.tick(5)
+    assert (backend.observe(handle.run).flags, state(backend, handle.run)) == ((), State.STOPPED)

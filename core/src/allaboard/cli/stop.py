@@ -9,10 +9,10 @@ import click
 from allaboard.backends.base import Backend, NotYours
 from allaboard.backends.people import person
 from allaboard.cli.orphans import stop_orphans
-from allaboard.cli.place import Place, handle_of, json_option, place_options
+from allaboard.cli.place import Place, command, handle_of, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
-from allaboard.errors import BadInput, Conflict
+from allaboard.errors import BadInput, Conflict, SiteError
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
 
@@ -80,12 +80,19 @@ def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
 
 
 def gone(backend: Backend, run: str) -> Observation:
-    """The run once it has ended and none of its members lives. Its grace bounds the wait."""
+    """The run once it has ended and none of its members lives. Its grace bounds the wait: raises SiteError
+    when members do not end though it is over.
+    """
     with backend.changes(run) as changes:
         while True:
             seen = backend.observe(run)
             if state_of(seen).is_final and not any(m.phase == "running" for m in seen.members):
                 return seen
+            late = next((d for d in diagnose(seen) if d.code == "node_lost"), None)
+            if late is not None:
+                now = command(f"stop {run} --now")
+                words = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
+                raise SiteError(f"{late.summary}\n{words}", code=late.code)
             changes.wait(1.0)
             if not seen.alive:
                 time.sleep(0.05)

@@ -396,8 +396,25 @@ def _wait(seen: Observation, code: str) -> Diagnosis:
     return Diagnosis(code, words, evidence, None, retryable, fix.format(run=seen.run))
 
 
+def _node_lost(seen: Observation) -> Diagnosis:
+    """Told by what is seen of the members: who they are, and where."""
+    words = next(
+        (n for n in seen.notes if "do not end" in n), "members do not end, though their grace is over"
+    )
+    return Diagnosis(
+        "node_lost",
+        words,
+        (Evidence(f"run/{seen.run}", "members", words),),
+        None,
+        True,
+        f"when their node is gone for good: allaboard stop {seen.run} --now",
+    )
+
+
 def _warnings(seen: Observation) -> Iterator[Diagnosis]:
     for flag in seen.flags:
+        if flag == "node_lost":
+            yield _node_lost(seen)
         if flag in _WAITS:
             yield _wait(seen, flag)
         if flag in _FLAGS:

@@ -289,10 +289,14 @@ class FakeCluster:
             metadata["finalizers"] = [*metadata.get("finalizers", []), FOREGROUND]
         waits = resource == PODS and new.get("status", {}).get("phase") == "Running" and grace != 0
         if metadata.get("finalizers") or waits:
-            metadata.setdefault("deletionTimestamp", stamp(self.now))
             if resource == PODS:
                 given = new["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
+                # It says when the grace is over; another deletion can only bring that forward.
+                ends = stamp(self.now + given)
+                metadata["deletionTimestamp"] = min(ends, metadata.get("deletionTimestamp", ends))
                 metadata["deletionGracePeriodSeconds"] = given
+            else:
+                metadata.setdefault("deletionTimestamp", stamp(self.now))
             if new != old:
                 self._put(resource, new, "MODIFIED")
             return

@@ -17,7 +17,7 @@ from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes import records, survivors, talk
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_of, seen
+from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_of, seen, stuck
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import EVENTS, PODS
 from allaboard.backends.kubernetes.talk import Json, Talk
@@ -215,7 +215,7 @@ def clear(found: Found) -> Talk[Found]:
         elif found.job is not None and not found.ending:
             yield from delete_job(found.job)
         if found.now - begun > grace + PATIENCE:
-            raise SiteError(_stuck(found))
+            raise SiteError(stuck(found))
         yield from talk.sleep(POLL)
         found = yield from look(found.stored)
 
@@ -278,23 +278,6 @@ def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
         )
     except Conflict:
         return
-
-
-def _stuck(found: Found) -> str:
-    run = found.record.run
-    if not found.living:
-        return (
-            f"run {run}: its attempt {found.record.attempt} is being deleted and does not go; look at the "
-            f"finalizers of {found.stored.job['name']}"
-        )
-    pods = [
-        f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}"
-        for p in found.living[:5]
-    ]
-    return (
-        f"run {run}: members of attempt {found.record.attempt} do not end: {', '.join(pods)}; if their node "
-        f"is gone for good: kubectl delete pod --force --grace-period=0 {found.living[0]['metadata']['name']}"
-    )
 
 
 # Limits.

@@ -30,6 +30,10 @@ from allaboard.units import from_rfc3339
 
 NUDGED = marks.PREFIX + "nudged"
 """Annotation of a job: when its operator was told of its deadline."""
+NODE_LOST = "node_lost"
+"""Flag of a run some of whose pods do not end."""
+LATE = 30.0
+"""Seconds beyond its grace that a node has to end a pod."""
 ONE_BY_ONE = 12
 """Objects whose events are asked for one by one; the events of more are picked from those of the namespace.
 """
@@ -74,6 +78,14 @@ class Found:
         return tuple(
             p for p in self.pods if (p.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         )
+
+    @property
+    def overdue(self) -> tuple[Json, ...]:
+        """Pods that are still there though their grace is over (that is what deletionTimestamp says): their
+        node is gone, or something else keeps them.
+        """
+        ends = ((p, from_rfc3339(p["metadata"].get("deletionTimestamp"))) for p in self.living)
+        return tuple(p for p, end in ends if end is not None and self.now - end > LATE)
 
     @property
     def was_created(self) -> bool:
@@ -196,6 +208,8 @@ def seen(
 ) -> Observation:
     """What is seen of a run: what its objects say, and what its record knows beyond them."""
     record = found.record
+    if found.overdue:
+        notes = (*notes, stuck(found))
     looked = reading.observation(
         record,
         found.job,
@@ -211,6 +225,8 @@ def seen(
         notes=notes,
         tails=tails,
     )
+    if found.overdue:
+        looked = replace(looked, flags=(*looked.flags, NODE_LOST))
     if record.outcome is not None:
         # The first word stands: also over a job that a client which came too late has made.
         outcome = record.outcome
@@ -225,6 +241,22 @@ def seen(
         notes = ("its job is gone; how it ended is told by an event of its operator",)
         return replace(looked, alive=None, deleted=False, recorded=end.value, notes=notes)
     return replace(looked, limit=limit(found, looked))
+
+
+def stuck(found: Found) -> str:
+    """What keeps an attempt from being gone, and what to do about it."""
+    record = found.record
+    pods = found.overdue or found.living
+    if not pods:
+        return (
+            f"run {record.run}: its attempt {record.attempt} is being deleted and does not go; look at the "
+            f"finalizers of {found.stored.job['name']}"
+        )
+    names = [f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}" for p in pods[:5]]
+    return (
+        f"run {record.run}: members of attempt {record.attempt} do not end: {', '.join(names)}; if their "
+        f"node is gone for good: kubectl delete pod --force --grace-period=0 {pods[0]['metadata']['name']}"
+    )
 
 
 def limit(found: Found, looked: Observation) -> Limit | None:
