@@ -307,14 +307,25 @@ def test_all_triggers_of_a_triggerer_follow_by_one_lease(live: OnCluster) -> Non
         run.wait_task("success")
 
 
-def test_a_sensor_in_another_dag_is_told_when_the_training_is_over(live: OnCluster) -> None:
+def test_sensors_in_other_dags_are_told_when_the_training_is_over(live: OnCluster) -> None:
+    """One waits for the run, one for its job object, and one for a job that never comes."""
     run = live.start("held")
     run.wait_watched()
-    waiting: Any = live.start("waits", run=run.record().run)
-    until("the sensor is deferred", lambda: tasks(waiting).get("wait") == "deferred")
+    (job,) = run.jobs()
+    waiting: list[Any] = [live.start("waits", run=run.record().run), live.start("waits_for_job", job=job)]
+    other: Any = live.start("waits_for_job", job="another")
+    for one in (*waiting, other):
+        until("the sensor is deferred", lambda one=one: tasks(one).get("wait") == "deferred")
     run.finish()
-    until("the sensor succeeded", lambda: tasks(waiting)["wait"] == "success")
+    for one in waiting:
+        until("the sensor succeeded", lambda one=one: tasks(one)["wait"] == "success")
+        path = f"/dags/{one.dag}/dagRuns/{one.name}/taskInstances/wait"
+        found = str(live.airflow.api("GET", f"{path}/xcomEntries/return_value")["value"])
+        assert "succeeded" in found and run.record().run in found
     run.wait_task("success")
+    assert tasks(other)["wait"] == "deferred", "it is waited for still"
+    path = f"/dags/{other.dag}/dagRuns/{other.name}/taskInstances/wait"
+    live.airflow.api("PATCH", path, {"new_state": "failed"})
 
 
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(live: OnCluster, plane: ControlPlane) -> None:

@@ -1,4 +1,6 @@
-"""DAGs whose training on a cluster goes on until it is told to end (`gated.py`); one that waits for it."""
+"""DAGs whose training on a cluster goes on until it is told to end (`gated.py`); two that wait for it, as a
+run of ours and as a job object of anybody.
+"""
 
 from __future__ import annotations
 
@@ -27,3 +29,6 @@ for name, deferrable in (("held", True), ("held_sync", False)):
 
 with DAG("waits", schedule=None, params={"run": ""}):
     TrainingJobSensor(task_id="wait", run="{{ params.run }}")
+
+with DAG("waits_for_job", schedule=None, params={"job": ""}):
+    TrainingJobSensor(task_id="wait", kind="PyTorchJob", job_name="{{ params.job }}")
