@@ -123,6 +123,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main(epochs, cluster()))
     except KeyboardInterrupt:
+        print("Whatever ran of the cluster runs on: make cluster-status; make cluster-down ends it.")
         sys.exit(130)
     except subprocess.CalledProcessError:
         sys.exit(1)  # it has said why

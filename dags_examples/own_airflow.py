@@ -5,7 +5,7 @@ the tests run many.
     with OwnAirflow(home, dags) as airflow:
         airflow.api("POST", "/dags/retrain_digits/dagRuns", {"logical_date": None})
 
-Standard library only. Whatever it started is ended, also when the caller is interrupted.
+Standard library only. Whatever it started is ended, also when the caller is interrupted, or killed.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class OwnAirflow:
         self.url = f"http://127.0.0.1:{self.port}"
         self.environ = {**_callers(), **self._settings(), **(settings or {})}
         self.process: subprocess.Popen[bytes] | None = None
+        self._heir: subprocess.Popen[bytes] | None = None
         self._token = ""
         # A proxy is for the world outside, and this is none.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -91,6 +92,14 @@ class OwnAirflow:
         self.home.mkdir(parents=True, exist_ok=True)
         self._put_airflow_on_path()
         self.process = self.spawn("standalone")
+        # Ends it when this process is gone and could not: the pipe is closed then, whatever happened.
+        self._heir = subprocess.Popen(
+            [sys.executable, "-I", str(Path(__file__).resolve()), str(self.process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def spawn(self, *command: str) -> subprocess.Popen[bytes]:
         """Start ``airflow COMMAND``, its words in the log file."""
@@ -143,14 +152,11 @@ class OwnAirflow:
         process, self.process = self.process, None
         if process is None:
             return
-        everyone = [process.pid, *descendants(process.pid)]
-        for pid in children(process.pid):
-            send(pid, signal.SIGCONT)
-            send(pid, signal.SIGTERM)
-        wait_gone(everyone[1:], 15)
-        for pid in {*everyone, *descendants(process.pid)}:
-            send(pid, signal.SIGKILL)
+        end_family(process.pid)
         process.wait()
+        heir, self._heir = self._heir, None
+        if heir is not None:
+            heir.communicate(b"it has ended")
 
     def pids(self, component: str) -> list[int]:
         """The processes of one component (``triggerer``), the outermost first."""
@@ -256,6 +262,17 @@ def is_alive(pid: int) -> bool:
     return found.returncode == 0 and not found.stdout.strip().startswith("Z")
 
 
+def end_family(pid: int) -> None:
+    """Its children are asked to end; then it and all of them are gone."""
+    everyone = [pid, *descendants(pid)]
+    for child in children(pid):
+        send(child, signal.SIGCONT)
+        send(child, signal.SIGTERM)
+    wait_gone(everyone[1:], 15)
+    for one in {*everyone, *descendants(pid)}:
+        send(one, signal.SIGKILL)
+
+
 def send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
@@ -268,3 +285,9 @@ def wait_gone(pids: list[int], seconds: float) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+if __name__ == "__main__":
+    # The heir: not a word on stdin, and its end, mean that whoever started Airflow was killed.
+    if not sys.stdin.buffer.read():
+        end_family(int(sys.argv[1]))
