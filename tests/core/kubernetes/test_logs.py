@@ -7,7 +7,6 @@ import contextlib
 import json
 import random
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -689,20 +688,16 @@ def test_a_follower_that_goes_on_from_a_cursor(node: Node) -> None:
 
 
 def test_one_member_alone_is_not_held_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "HOLD", 60.0)
+    monkeypatch.setattr(logs, "HOLD", 1e6)
     pod = node.pod("worker-0", 0)
-    heard: list[float] = []
 
     def script(story: Story) -> None:
-        time.sleep(0.2)
-        began = time.monotonic()
-        pod.writes("now")
-        story.hears("now")
-        heard.append(time.monotonic() - began)
+        for text in ("first", "now"):
+            pod.writes(text)
+            story.hears(text)
 
     story = Story(node, script)
     story.lines(follow(node.api(), None, story.look, Selection(ranks=(0,))))
-    assert heard[0] < 5.0
 
 
 @pytest.mark.usefixtures("quick")

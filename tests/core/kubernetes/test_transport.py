@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from tests.core.kubernetes.scripted import (
     row,
     says,
     scripted,
-    silent,
     streams,
     table,
     tunnel,
@@ -307,12 +305,10 @@ def test_a_conflict_of_what_compares_nothing_passes(server: Scripted, client: Cl
 
 def test_who_never_answers_is_unreachable_and_named(server: Scripted, client: Client) -> None:
     server.otherwise = refused(503, "ServiceUnavailable", "apiserver is shutting down")
-    began = time.monotonic()
     with pytest.raises(BackendUnreachable) as caught:
         client(server).get(PODS, "a")
     assert server.url in str(caught.value)
     assert "503: apiserver is shutting down" in str(caught.value)
-    assert time.monotonic() - began < 3
     assert len(server.asked) > 10
 
 
@@ -331,10 +327,15 @@ def test_a_name_that_means_nothing(server: Scripted, client: Client) -> None:
 
 def test_silence_is_no_answer(server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.wire.Request.headers", _silent_soon)
-    server.answers(silent(1.0), says(pod("a")))
-    began = time.monotonic()
+    over = threading.Event()
+
+    def never(_: object) -> None:
+        over.wait()
+
+    server.answers(never, says(pod("a")))
     client(server).get(PODS, "a")
-    assert time.monotonic() - began < 0.9
+    assert len(server.asked) == 2
+    over.set()
 
 
 def _silent_soon(request: Any) -> dict[str, str]:
@@ -398,11 +399,10 @@ def test_a_server_that_has_not_read_its_roles_yet(server: Scripted, client: Clie
         api.get(PODS, "a")
     assert len(server.asked) == 9
     server.otherwise = forbidden
-    began = time.monotonic()
     with pytest.raises(Forbidden):  # within the patience of this client
         api.get(PODS, "a")
-    assert 0.5 < time.monotonic() - began < 3
     before = len(server.asked)
+    assert before >= 11, "it was asked again and again"
     with pytest.raises(Forbidden):
         api.list(PODS)
     assert len(server.asked) == before + 1
@@ -478,22 +478,18 @@ def test_a_watch_that_falls_silent_is_lost(
     server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.transport.WATCH_GRACE", 0.2)
-    server.answers(streams(event("ADDED", pod("a")), 4, end="silent"))
-    began = time.monotonic()
+    server.answers(streams(event("ADDED", pod("a")), 3600, end="silent"))
     with pytest.raises(Silent, match="was silent for 1 s"):
         list(client(server).watch(PODS, resource_version="5", timeout=1))
-    assert time.monotonic() - began < 3
 
 
 def test_a_watch_can_be_closed_by_another_thread(server: Scripted) -> None:
-    server.answers(streams(event("ADDED", pod("a")), 30))
+    server.answers(streams(event("ADDED", pod("a")), 3600))
     with server.api() as api:
         stream = api.watch(PODS, resource_version="5")
         assert next(stream)[0] == "ADDED"
         threading.Timer(0.1, stream.close).start()
-        began = time.monotonic()
         assert list(stream) == []
-        assert time.monotonic() - began < 2
 
 
 def test_lines_of_a_log(server: Scripted, client: Client) -> None:
