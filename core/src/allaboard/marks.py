@@ -29,6 +29,7 @@ GANG = PREFIX + "gang"
 """Which gang scheduler the job was rendered for, so that whoever reads it knows where to look."""
 STOPPED_BY = PREFIX + "stopped-by"
 STOP_REASON = PREFIX + "stop-reason"
+SUSPENDED_BY = PREFIX + "suspended-by"
 
 
 def launch_uid(key: str, generation: int, attempt: int) -> str:

@@ -13,8 +13,10 @@ import pytest
 import allaboard
 from allaboard import marks
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
+from allaboard.backends.kubernetes.ending import event
 from allaboard.backends.kubernetes.errors import Cause, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, LEASES, PODS, PYTORCHJOBS
+from allaboard.backends.people import person
 from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
 from allaboard.observation import Owner, State
 from allaboard.reportline import encode
@@ -236,13 +238,42 @@ def test_suspend_and_resume(cluster: FakeCluster) -> None:
     backend.suspend(handle.run)
     cluster.tick(3)
     assert state(backend, handle.run) is State.SUSPENDED and cluster.all(PODS) == []
+    (job,) = cluster.all(PYTORCHJOBS)
+    assert marks.annotation_of(job, marks.SUSPENDED_BY) == person()
     backend.resume(handle.run)
     cluster.tick(4)
     assert state(backend, handle.run) is State.RUNNING
+    (job,) = cluster.all(PYTORCHJOBS)
+    assert marks.annotation_of(job, marks.SUSPENDED_BY) is None
+    backend.suspend(handle.run)
+    told = [e["message"] for e in sorted(cluster.all(EVENTS), key=lambda e: e["firstTimestamp"])]
+    assert told == [f"{word} by {person()}" for word in ("suspended", "resumed", "suspended")]
     backend.stop(handle, ME, "me", "because")
     cluster.tick(3)
     with pytest.raises(BadInput, match="only a live run can be suspended"):
         backend.suspend(handle.run)
+
+
+def test_what_happened_is_told_when_job_and_members_are_gone(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    running(cluster, backend, handle.run)
+    (pod, *_) = cluster.all(PODS)
+    told = event(
+        {**pod, "apiVersion": "v1", "kind": "Pod"}, "Evicted", "the node was low on memory", cluster.now
+    )
+    cluster.client().create(EVENTS, told)
+    backend.stop(handle, ME, "ann@lab", "the GPUs are needed")
+    cluster.tick(40)
+    assert state(backend, handle.run) is State.STOPPED and cluster.all(PODS) == []
+    said = [e.message for e in cluster.backend().events(handle.run)]
+    assert "stopped by ann@lab: the GPUs are needed" in said and "the node was low on memory" in said
+
+
+def test_orphans_of_a_namespace_that_is_not_there(cluster: FakeCluster) -> None:
+    for ask in (cluster.backend(namespace="reserch").orphans, cluster.backend(namespace="reserch").tidy_up):
+        with pytest.raises(BadInput, match="namespace 'reserch' does not exist"):
+            ask()
 
 
 def test_delete_takes_every_attempt_and_leaves_the_record(cluster: FakeCluster, tmp_path: Path) -> None:

@@ -245,10 +245,10 @@ class KubernetesBackend:
         return self._act(self.verbs.stop(handle, owner, by, reason, kill))
 
     def suspend(self, run: str) -> None:
-        self._act(self.verbs.suspend(run))
+        self._act(self.verbs.suspend(run, person()))
 
     def resume(self, run: str) -> None:
-        self._act(self.verbs.resume(run))
+        self._act(self.verbs.resume(run, person()))
 
     def delete(self, run: str) -> None:
         self._act(self.verbs.delete(run))
@@ -261,13 +261,13 @@ class KubernetesBackend:
 
     def orphans(self) -> list[Orphan]:
         """What is left of clients that died."""
-        return self._do(janitor.orphans())
+        return self._do(janitor.orphans(self.api.namespace))
 
     def tidy_up(self) -> list[Tidied]:
         """End and remove what is left of clients that died, where they cannot come back; what was done about
         each.
         """
-        return self._do(janitor.tidy_up())
+        return self._do(janitor.tidy_up(self.api.namespace))
 
     def list(self) -> list[Observation]:
         return self._do(self.verbs.runs())
@@ -401,10 +401,10 @@ class AsyncKubernetesBackend:
         return await self._act(self.verbs.stop(handle, owner, by, reason, kill))
 
     async def suspend(self, run: str) -> None:
-        await self._act(self.verbs.suspend(run))
+        await self._act(self.verbs.suspend(run, person()))
 
     async def resume(self, run: str) -> None:
-        await self._act(self.verbs.resume(run))
+        await self._act(self.verbs.resume(run, person()))
 
     async def delete(self, run: str) -> None:
         await self._act(self.verbs.delete(run))
@@ -416,10 +416,10 @@ class AsyncKubernetesBackend:
         await self._act(self.verbs.enforce(run, owner))
 
     async def orphans(self) -> list[Orphan]:
-        return await self._do(janitor.orphans())
+        return await self._do(janitor.orphans(self.api.namespace))
 
     async def tidy_up(self) -> list[Tidied]:
-        return await self._do(janitor.tidy_up())
+        return await self._do(janitor.tidy_up(self.api.namespace))
 
     async def list(self) -> list[Observation]:
         return await self._do(self.verbs.runs())

@@ -122,19 +122,23 @@ def _marked(job: Json, stop: Stop) -> Talk[None]:
         return  # it is gone already, or a webhook of its operator does not answer: the record has it
 
 
-def _told(job: Json, reason: str, message: str) -> Talk[None]:
-    """An event of the job. Whoever may not write events does without."""
+def _told(job: Json, reason: str, message: str, *, again: bool = False) -> Talk[None]:
+    """An event of the job; ``again``: of what may happen to it more than once. Whoever may not write events
+    does without.
+    """
     now = yield from talk.server_time()
     try:
-        yield from talk.create(EVENTS, event(job, reason, message, now))
+        yield from talk.create(EVENTS, event(job, reason, message, now, which=str(now) if again else ""))
     except (ApiError, BackendUnreachable):
         return
 
 
-def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal") -> Json:
-    """Its name follows from what it says, so that told twice it is there once."""
+def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal", which: str = "") -> Json:
+    """Its name follows from what it says, so that told twice it is there once; ``which`` tells apart what
+    happens more than once.
+    """
     metadata = job["metadata"]
-    words = "\0".join((metadata["uid"], reason, message))
+    words = "\0".join((metadata["uid"], reason, message, *([which] if which else [])))
     at = rfc3339(float(int(now)))
     assert at is not None
     at = at.replace(".000", "")
@@ -344,14 +348,21 @@ def hand_over(handle: Handle) -> Talk[None]:
     yield from records.change(handle.run, taken)
 
 
-def suspend(found: Found, wanted: bool) -> Talk[None]:
-    """Suspend or resume the job. Raises BadInput when it does not live."""
+def suspend(found: Found, wanted: bool, by: str) -> Talk[None]:
+    """Suspend or resume the job; who did it stands on the job and in an event of it. Raises BadInput when it
+    does not live.
+    """
     state = state_of(seen(found))
+    word = "suspended" if wanted else "resumed"
     if state.is_final or found.job is None or found.ending:
-        word = "suspended" if wanted else "resumed"
         raise BadInput(f"run {found.record.run} {state}; only a live run can be {word}")
-    if not (yield from change_object(found.job, {"spec": {"runPolicy": {"suspend": wanted}}})):
+    change = {
+        "metadata": {"annotations": {marks.SUSPENDED_BY: by if wanted else None}},
+        "spec": {"runPolicy": {"suspend": wanted}},
+    }
+    if not (yield from change_object(found.job, change)):
         raise Lost(f"run {found.record.run} was started anew or deleted meanwhile; look again")
+    yield from _told(found.job, word.title(), f"{word} by {by}", again=True)
 
 
 def delete(found: Found) -> Talk[None]:

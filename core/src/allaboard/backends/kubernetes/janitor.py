@@ -24,6 +24,7 @@ from allaboard.backends.kubernetes import ending, leases, records, talk
 from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.looking import (
     Found,
+    check_namespace,
     is_meant,
     look,
     readable,
@@ -106,16 +107,18 @@ class Picture:
     now: float
 
 
-def orphans() -> Talk[list[Orphan]]:
-    """All of them, runs first."""
-    picture = yield from taken()
-    return [*found_in(picture)]
+def orphans(namespace: str) -> Talk[list[Orphan]]:
+    """All of them, runs first. Raises BadInput for a namespace that is not there."""
+    found = [*found_in((yield from taken()))]
+    if not found:
+        yield from check_namespace(namespace)
+    return found
 
 
-def tidy_up() -> Talk[list[Tidied]]:
+def tidy_up(namespace: str) -> Talk[list[Tidied]]:
     """Tidy up all that may be, and say what was done about each."""
     done = []
-    for orphan in (yield from orphans()):
+    for orphan in (yield from orphans(namespace)):
         done.append((yield from _tidied(orphan)))
     yield from forgotten_leases()
     return done

@@ -134,14 +134,23 @@ _ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
-    that object; ``everything``: of its pods too. With it, sentences about what may not be read here.
+    that object; ``everything``: of its pods too, and of what is gone. With it, sentences about what may not be read here.
     """
     notes: list[str] = []
     groups = yield from _gang(found, notes)
     about = [t for t in (found.job, *groups, *(found.pods if everything else ())) if t is not None]
-    events = yield from happened([t["metadata"]["uid"] for t in about], notes)
+    uids = [t["metadata"]["uid"] for t in about]
+    events = yield from happened([*uids, *(_gone(found, uids) if everything else ())], notes)
     rivals = yield from _rivals(found)
     return replace(found, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
+
+
+def _gone(found: Found, there: Sequence[str]) -> Iterator[str]:
+    """The uids of the job and of the pods that were seen and are not there any more: their events are."""
+    known = [found.record.object_uid] if found.record.object_uid is not None else []
+    for pods in (found.stored.memory.get("pods") or {}).values():
+        known += pods
+    return (uid for uid in known if uid not in there)
 
 
 def _rivals(found: Found) -> Talk[list[Json]]:

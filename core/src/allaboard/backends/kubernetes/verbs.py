@@ -443,11 +443,11 @@ class Verbs:
     ) -> Talk[Stopped | NotYours]:
         return ending.stop(handle, owner, by, reason, kill)
 
-    def suspend(self, run: str) -> Talk[None]:
-        yield from ending.suspend((yield from look((yield from self.find(run)))), True)
+    def suspend(self, run: str, by: str) -> Talk[None]:
+        yield from ending.suspend((yield from look((yield from self.find(run)))), True, by)
 
-    def resume(self, run: str) -> Talk[None]:
-        yield from ending.suspend((yield from look((yield from self.find(run)))), False)
+    def resume(self, run: str, by: str) -> Talk[None]:
+        yield from ending.suspend((yield from look((yield from self.find(run)))), False, by)
 
     def delete(self, run: str) -> Talk[None]:
         yield from ending.delete((yield from look((yield from self.find(run)))))
