@@ -68,6 +68,7 @@ def render(
     files = _normal(code or {})
     plan, notes = plan_gang(job, layout, engine, facts)
     found = [*pods.problems(job, layout, facts, engine), *_code_problems(files), *_place_problems(job)]
+    found += _clock_problems(layout)
     if errors := [p for p in found if p.severity == "error"]:
         raise BadInput(f"job {job.name!r} cannot run on a cluster:", errors)
     keys = _keys(files)
@@ -194,6 +195,17 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
                 "its pod",
                 severity="warning",
             )
+
+
+def _clock_problems(layout: Layout) -> Iterator[Problem]:
+    """A clock without a hand (`allaboard.backends.kubernetes.reading`)."""
+    if "rendezvous" in layout.policy.clocks:
+        yield Problem(
+            "policy.clocks.rendezvous",
+            "nobody keeps it on a cluster, where nothing tells when the members have met; limit first_step, "
+            "whose clock begins when they have started",
+            severity="warning",
+        )
 
 
 def _mounted(job: TrainingJob, path: str) -> bool:

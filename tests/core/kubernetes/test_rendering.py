@@ -269,6 +269,12 @@ def test_all_problems_at_once() -> None:
     assert {p.path for p in refused.value.problems} == {"image", "storage[0].pvc", "checkpoints.uri", "code"}
 
 
+def test_a_clock_that_nobody_keeps_is_warned_of() -> None:
+    (note,) = made(policy={"clocks": {"rendezvous": "10m", "first_step": "20m"}}).notes
+    assert note.startswith("policy.clocks.rendezvous: nobody keeps it on a cluster")
+    assert made(policy={"clocks": {"first_step": "20m"}}).notes == ()
+
+
 def test_places_inside_a_pod_are_refused_or_warned_of() -> None:
     with pytest.raises(BadInput, match="would be a folder inside each pod"):
         made(data={"shards": "./shards"})

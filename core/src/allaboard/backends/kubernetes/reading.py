@@ -9,9 +9,14 @@ Each phase has its own clock, which begins where the one before ended:
 admitted      the job (or its resume) -> the first pod of it
 scheduled     -> as many members as start together have a node
 image         -> their containers that train have started: images, volumes and init containers are there
-rendezvous    not seen from outside: always None
+rendezvous    always None: no object tells it, and no line that rank 0 can be counted on to write
 first_step    -> the first line of rank 0 that reports progress; None where nobody reads it
 training      -> the end
+
+On one machine the connections to the rendezvous port are seen; those of pods are not. torchrun tells that
+its rendezvous is complete at a log level that is off by default, and the first line of progress tells that
+the members have met, but not when: it may be minutes later. So the clock of the first step begins with
+the start of the members here, and a limit of the rendezvous is warned of (`allaboard.rendering`).
 """
 
 from __future__ import annotations
