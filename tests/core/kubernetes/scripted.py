@@ -99,14 +99,6 @@ def half(handler: Handler) -> None:
     _close(handler)
 
 
-def silent(seconds: float) -> Answer:
-    def answer(handler: Handler) -> None:
-        time.sleep(seconds)
-        _close(handler)
-
-    return answer
-
-
 def streams(*pieces: Any, end: str = "well") -> Answer:
     """Chunks, as a watch or a log: JSON lines, bytes as they are, numbers as pauses. ``end``: well, cut, or
     silent (seconds of it are the last piece).
