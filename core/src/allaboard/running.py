@@ -12,14 +12,13 @@ from typing import Any
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.backends.people import person
 from allaboard.checking import checked
-from allaboard.errors import AllaboardError, BackendUnreachable, BadInput
+from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key
 from allaboard.job import TrainingJob
 from allaboard.jobfile import parse, read_text
-from allaboard.names import nearest, one_of
 from allaboard.observation import Observation, Owner
-from allaboard.site import Site
+from allaboard.site import Site, check_backend
 
 ATTEMPTS = 3
 """Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried
@@ -28,9 +27,6 @@ again.
 
 Job = TrainingJob | Mapping[str, Any] | str | os.PathLike[str]
 OnSeen = Callable[[Observation], None]
-
-
-BACKENDS = ("local", "kubernetes")
 
 
 def backend_of(
@@ -48,18 +44,15 @@ def backend_of(
     if backend is not None and not isinstance(backend, str):
         return backend
     name = backend or os.environ.get("ALLABOARD_BACKEND") or "local"
+    check_backend(name)
     if name == "local":
         from allaboard.backends.local.backend import LocalBackend
 
         return LocalBackend(site=site)
-    if name == "kubernetes":
-        from allaboard.backends.kubernetes.access import Access
-        from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
 
-        return KubernetesBackend(Access(kubeconfig, context, namespace).api(), site=site)
-    near = nearest(name, BACKENDS)
-    hint = f"did you mean {near!r}?" if near else f"known: {one_of(BACKENDS)}"
-    raise BadInput(f"backend {name!r} is not known; {hint}")
+    return KubernetesBackend(Access(kubeconfig, context, namespace).api(), site=site)
 
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:

@@ -15,8 +15,10 @@ from typing import Any
 
 from allaboard.errors import BadInput, Problem, SiteError
 from allaboard.job import TrainingJob
+from allaboard.names import nearest, one_of
 
 STORE = "store://"
+BACKENDS = ("local", "kubernetes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,14 @@ class Site:
     mounts: Mapping[str, str] = field(default_factory=dict)
     fit: str = "shrink"
     base: str = "."
+
+
+def check_backend(name: str) -> None:
+    """Raises BadInput for a name of no backend."""
+    if name not in BACKENDS:
+        near = nearest(name, BACKENDS)
+        hint = f"did you mean {near!r}?" if near else f"known: {one_of(BACKENDS)}"
+        raise BadInput(f"backend {name!r} is not known; {hint}")
 
 
 def home(environ: Mapping[str, str]) -> str:

@@ -76,13 +76,35 @@ def test_what_cannot_be_meant_is_bad_input(
 
 
 def test_a_backend_that_is_not_known_is_told_with_the_nearest(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match="did you mean 'kubernetes'"):
         backend_of("kubernets")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("name: digits\nimage: x\ncommand: [train]\n")
     monkeypatch.setenv("ALLABOARD_BACKEND", "kubernets")
-    code, text = said(capsys, "list", "--json")
-    assert code == 2 and "did you mean 'kubernetes'" in json.loads(text)["error"]["message"]
+    for words in (["list"], ["render", "job.yaml"], ["preflight", "job.yaml"], ["status", "x"]):
+        code, text = said(capsys, *words, "--json")
+        assert code == 2 and "did you mean 'kubernetes'" in json.loads(text)["error"]["message"], words
+
+
+@pytest.mark.parametrize("verb", [["status", "x"], ["preflight", "job.yaml"], ["run", "job.yaml"]])
+def test_a_namespace_beside_an_environment_of_this_machine_is_a_contradiction(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    verb: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("name: digits\ncommand: [true]\n")
+    monkeypatch.setenv("ALLABOARD_BACKEND", "local")
+    code, text = said(capsys, *verb, "-n", "team")
+    assert code == 2 and "--namespace names a cluster, and ALLABOARD_BACKEND says local" in text
+
+
+def test_every_verb_of_a_cluster_takes_its_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = said(capsys, "cluster", "--backend", "kubernetes", "--kubeconfig", "/nowhere")
+    assert code == 2 and "kubeconfig /nowhere is not there" in text
 
 
 def test_runs_of_this_machine_leave_no_orphans(capsys: pytest.CaptureFixture[str]) -> None:

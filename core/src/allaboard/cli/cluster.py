@@ -28,6 +28,7 @@ asks whether its webhook answers.
 
 
 @click.command(epilog=EPILOG)
+@click.option("--backend", type=click.Choice(["kubernetes"]), expose_value=False, help="As with other verbs.")
 @cluster_options
 @click.option(
     "--rbac",

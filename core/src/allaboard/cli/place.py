@@ -75,10 +75,20 @@ backend_option = click.option(
 
 
 def is_cluster(backend: str | None, *said: str | None) -> bool:
-    """Whether a cluster is meant: it was said, or something was that only clusters have."""
-    return (
-        backend or os.environ.get("ALLABOARD_BACKEND") or ("kubernetes" if any(said) else "")
-    ) == "kubernetes"
+    """Whether a cluster is meant: it was said, or something was that only clusters have. Raises BadInput for
+    an ALLABOARD_BACKEND that is none.
+    """
+    return (backend or _of_environment() or ("kubernetes" if any(said) else "")) == "kubernetes"
+
+
+def _of_environment() -> str:
+    """What ALLABOARD_BACKEND says. A misspelt one would be a word about another place."""
+    from allaboard.site import check_backend
+
+    name = os.environ.get("ALLABOARD_BACKEND", "")
+    if name:
+        check_backend(name)
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +104,21 @@ class Place:
     def is_cluster(self) -> bool:
         return is_cluster(self.backend, self.kubeconfig, self.context, self.namespace)
 
+    def check(self) -> None:
+        """Raises BadInput for what contradicts itself: a cluster's options, and a word for this machine."""
+        said = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
+        if said and not self.is_cluster:
+            who = "--backend" if self.backend else "ALLABOARD_BACKEND"
+            verb = "name" if len(said) > 1 else "names"
+            raise BadInput(
+                f"{' and '.join(said)} {verb} a cluster, and {who} says local; leave out one of them"
+            )
+
     def open(self, at: Site | None = None) -> Backend:
-        """The backend. Raises BadInput for a cluster's options beside ``--backend local``."""
+        """The backend. Raises BadInput."""
         from allaboard.running import backend_of
 
-        said = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
-        if said and self.backend == "local":
-            raise BadInput(
-                f"{' and '.join(said)} name a cluster, and --backend says local; leave out one of them"
-            )
+        self.check()
         name = "kubernetes" if self.is_cluster else self.backend
         return backend_of(
             name, site=at, kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace
@@ -132,6 +148,7 @@ def place_options(verb: Verb) -> Verb:
     ) -> Any:
         global _here
         _here = Place(backend, kubeconfig, context, namespace)
+        _here.check()
         return verb(*args, at=_here, **rest)
 
     return cast(Verb, backend_option(cluster_options(placed)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from allaboard.cli.place import cluster_options, json_option, store_option
+from allaboard.cli.place import cluster_options, is_cluster, json_option, store_option
 from allaboard.cli.saying import say, show
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def render(
     read = _read(job)
     if gang is not None:
         read = checked(read.with_(gang={**read.get("gang", {}), "scheduler": gang}))
-    named = backend or os.environ.get("ALLABOARD_BACKEND") == "kubernetes" or kubeconfig or context
+    named = is_cluster(backend) or kubeconfig or context
     if named:
         server, facts = _asked(kubeconfig, context, namespace)
     else:

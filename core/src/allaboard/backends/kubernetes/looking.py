@@ -134,7 +134,8 @@ _ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
-    that object; ``everything``: of its pods too, and of what is gone. With it, sentences about what may not be read here.
+    that object; ``everything``: of its pods too, and of what is gone. With it, sentences about
+    what may not be read here.
     """
     notes: list[str] = []
     groups = yield from _gang(found, notes)
