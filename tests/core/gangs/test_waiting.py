@@ -131,6 +131,24 @@ SENTENCES: dict[str, tuple[str, Look, str | None]] = {
         look(*(silent(n) for n in ALL), groups=GROUP, now=91),
         AWAY.format("default-scheduler"),
     ),
+    "coscheduling: one was made anew, and another has ended": (
+        "coscheduling",
+        look(a_pod("worker-0"), a_pod("worker-1", "Succeeded"), waits("worker-2", FEW)),
+        "worker-2 can join no more: coscheduling places 3 members together or none, and 1 has ended already",
+    ),
+    "coscheduling: one was made anew, and enough are there": (
+        "coscheduling",
+        look(a_pod("worker-0"), a_pod("worker-1", "Succeeded"), waits("worker-2", FEW), needed=2),
+        None,
+    ),
+    "workload: one was made anew, and others have ended": (
+        "workload",
+        look(
+            a_pod("worker-0", "Succeeded"), a_pod("worker-1", "Succeeded"), silent("worker-2"), groups=GROUP
+        ),
+        "worker-2 can join no more: kube-scheduler places 3 members together or none, "
+        "and 2 have ended already",
+    ),
     "workload: placed": ("workload", look(*(a_pod(n) for n in ALL), groups=GROUP), None),
 }
 
@@ -190,3 +208,21 @@ def test_half_a_gang_is_stuck_when_nothing_moves_for_two_minutes() -> None:
     assert half_started(look(*half, needed=2, now=200))
     assert not half_started(look(*half, needed=1, now=200))
     assert not half_started(look(waits("worker-0", NO_GPU), needed=2, now=200))
+
+
+def test_gangs_that_started_in_part_name_those_they_wait_for() -> None:
+    half, whole = [a_pod("a"), waits("b", NO_GPU)], [a_pod("a"), a_pod("b")]
+    read, mine = GANGS["none"].read, (a_pod("worker-0"), waits("worker-1", NO_GPU))
+    told = f"1 of 2 members hold places and idle, because 1 has none ({SHORT}); "
+    forever = "stuck the same way, and they wait for each other for ever"
+
+    def of(**rivals: list[dict[str, Any]]) -> str | None:
+        return read(look(*mine, needed=2, total=2, rivals=rivals))
+
+    assert (
+        of(x=whole, y=[waits("b", NO_GPU)])
+        == f"{told}without a gang scheduler nobody takes these places back"
+    )
+    assert of(x=half, y=whole) == f"{told}x is {forever}"
+    assert of(x=half, y=half) == f"{told}x, y are {forever}"
+    assert of(**{name: half for name in "vwxyz"}) == f"{told}v, w and 3 more are {forever}"

@@ -432,6 +432,29 @@ def test_a_gang_that_stays_half_started_is_flagged() -> None:
     assert cause.summary == found.waiting and "1 of 2 members hold places" in cause.summary
 
 
+def test_what_holds_a_gang_is_a_diagnosis() -> None:
+    job = a_pytorchjob("Created")
+    job["metadata"]["annotations"] = {marks.GANG: "coscheduling"}
+    waiting = (
+        a_pod("master-0", "Pending", unschedulable=GPU),
+        a_pod("worker-0", "Pending", unschedulable=GPU),
+    )
+    (found,) = diagnose(seen(job, *waiting))
+    assert found.code == "gang_unschedulable" and found.retryable
+    few = "pre-filter pod x cannot find enough sibling pods, current pods number: 1, minMember of group: 2"
+    assert seen(job, *(a_pod(n, "Pending", unschedulable=few) for n in ("master-0", "worker-0"))).flags == ()
+    alone = (a_pod("master-0", "Pending", unschedulable=few), a_pod("worker-0", "Succeeded"))
+    (found,) = diagnose(seen(job, *alone))
+    assert found.code == "gang_unschedulable" and not found.retryable and "can join no more" in found.summary
+    quiet = (a_pod("master-0", "Pending", placed=None), a_pod("worker-0", "Pending", placed=None))
+    assert [d.code for d in diagnose(seen(job, *quiet, now=90))] == ["gang_scheduler_missing"]
+    event = an_event(
+        "FailedCreatePod", 'pods "x" is forbidden: exceeded quota: team', seconds=5, type="Warning"
+    )
+    refused = seen(a_pytorchjob("Created"), a_pod("master-0"), events=(event,))
+    assert [d.code for d in diagnose(refused)] == ["resource_quota_exceeded"]
+
+
 def test_events_are_told_of_members_by_their_names_oldest_first() -> None:
     pod = f"{JOB}-worker-0"
     events = (

@@ -368,29 +368,39 @@ _FLAGS = {
 
 _WAITS = {
     "gang_partial_scheduling": (
+        "gang_partial_scheduling",
         True,
         "give the places back (allaboard stop {run}); a gang scheduler starts all of it or nothing",
     ),
     "gang_unschedulable": (
+        "gang_unschedulable",
         True,
         "it starts by itself when there is room; else ask for fewer or smaller members, or stop what "
         "holds the places (`allaboard list`)",
     ),
+    "gang_bereft": (
+        "gang_unschedulable",
+        False,
+        "it cannot go on: allaboard stop {run}, then run it again under its key; it resumes from its newest "
+        "checkpoint",
+    ),
     "gang_scheduler_missing": (
+        "gang_scheduler_missing",
         False,
         "start that scheduler, or choose another with gang.scheduler: `allaboard preflight` looks for it",
     ),
     "resource_quota_exceeded": (
+        "resource_quota_exceeded",
         True,
         "it goes on when others give back what the quota counts; else ask for less, or for more quota",
     ),
 }
-"""Codes of what keeps a run from starting -> whether it may pass by itself, and what to do."""
+"""Flags of what keeps a run from starting -> the code, whether it may pass by itself, and what to do."""
 
 
-def _wait(seen: Observation, code: str) -> Diagnosis:
+def _wait(seen: Observation, flag: str) -> Diagnosis:
     """Told by the words of whoever holds it, which say what is missing."""
-    retryable, fix = _WAITS[code]
+    code, retryable, fix = _WAITS[flag]
     words = seen.waiting or "some members hold places and idle while others have none"
     evidence = (Evidence(f"run/{seen.run}", "waiting", words),)
     return Diagnosis(code, words, evidence, None, retryable, fix.format(run=seen.run))

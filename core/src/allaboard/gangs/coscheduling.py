@@ -54,6 +54,8 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 def read(look: Look) -> str | None:
     at = places.places(look)
+    if words := places.bereft(look, at, "coscheduling"):
+        return words
     if at.placed >= look.needed:
         return None
     if words := places.gated(look, at) or places.unnoticed(look, at):

@@ -172,6 +172,25 @@ def unfamiliar(look: Look, scheduler: str) -> str | None:
     return f"{scheduler} finds no {look.needed} places together: {said(look) or 'no node fits'}{half}"
 
 
+def bereft(look: Look, at: Places, scheduler: str) -> str | None:
+    """The sentence when a member that was made anew waits for ever: gang schedulers count the members that
+    have not ended alone, and these are too few.
+    """
+    joining = (*at.waiting, *at.silent)
+    if not joining or not at.done or look.total - len(at.done) >= look.needed:
+        return None
+    names, verb = ", ".join(sorted(joining)[:3]), "has" if len(at.done) == 1 else "have"
+    return (
+        f"{names} can join no more: {scheduler} places {look.needed} members together or none, "
+        f"and {len(at.done)} {verb} ended already"
+    )
+
+
+def too_few(look: Look) -> bool:
+    """Whether a scheduler has not seen all members yet."""
+    return "sibling pods" in (said(look) or "")
+
+
 def stuck_rivals(look: Look) -> list[str]:
     """Other runs that started in part, too, and are held by the lack of places: they and this one wait for
     each other.

@@ -31,7 +31,7 @@ from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import condition, half_started, places, unfamiliar, unnoticed
+from allaboard.gangs.places import bereft, condition, half_started, places, too_few, unfamiliar, unnoticed
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
@@ -353,20 +353,22 @@ def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
 
 def _held_by(job: Json, look: Look, waiting: str | None, events: Sequence[Json]) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
+    at = places(look)
+    gang = GANGS.get(marks.annotation_of(job, marks.GANG) or "none")
+    is_gang = gang is not None and bool(gang.KINDS)
+    if is_gang and bereft(look, at, "") is not None:
+        return "gang_bereft"
     if half_started(look):
         return HALF_STARTED
     if waiting is None:
         return None
     if len(look.pods) < look.needed and "exceeded quota" in (_refused(events) or ""):
         return "resource_quota_exceeded"
-    at = places(look)
     if unnoticed(look, at) is not None:
         return "gang_scheduler_missing"
     # All its members exist, and a scheduler that knows them for a gang has found no room.
-    gang = GANGS.get(marks.annotation_of(job, marks.GANG) or "none")
-    if gang is not None and gang.KINDS and at.waiting and not at.missing:
-        return "gang_unschedulable"
-    return None
+    full = is_gang and at.waiting and not at.missing and not too_few(look)
+    return "gang_unschedulable" if full else None
 
 
 def _refused(events: Sequence[Json]) -> str | None:
