@@ -1,0 +1,106 @@
+"""The Roles that are shipped: least privilege, and nothing short of it. Whole lives of runs are led on a
+cluster in memory that notes each request; what they need and what the Roles allow is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from allaboard.backends.base import Selection
+from allaboard.backends.kubernetes import hub, rbac
+from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.rbac import Access
+from allaboard.backends.kubernetes.resources import PYTORCHJOBS
+from allaboard.errors import SiteError
+from allaboard.facts import ClusterFacts
+from allaboard.testing.cluster import FakeCluster
+from tests.core.kubernetes.test_backend import ME, a_plan_with_code, running
+
+BEYOND = {"namespaces"}
+"""Looked at to tell a misspelt one; nothing fails without it."""
+VERBS = {"replace": "update"}
+GANGS = {
+    "coscheduling": "scheduling.x-k8s.io/v1alpha1/PodGroup",
+    "workload": "scheduling.k8s.io/v1alpha2/PodGroup",
+}
+
+
+def asked(cluster: FakeCluster) -> set[Access]:
+    """The rights that the requests so far have needed; watches of followers are the hub's."""
+    found = {Access("watch", w.resource.group, w.resource.plural) for w in hub._ours(PYTORCHJOBS, "default")}
+    for verb, name, _ in cluster.requests:
+        plural, _, group = name.partition(".")
+        if plural in BEYOND:
+            continue
+        if verb == "log":
+            found.add(Access("get", "", "pods", "log"))
+        else:
+            found.add(Access(VERBS.get(verb, verb), group, plural))
+    return found
+
+
+def words(found: Iterable[Access]) -> list[str]:
+    return sorted({str(access) for access in found})
+
+
+def a_life(cluster: FakeCluster, folder: Path, gang: str) -> None:
+    """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
+    facts = ClusterFacts(namespace="default", kinds=frozenset({"kubeflow.org/v1/PyTorchJob", GANGS[gang]}))
+    backend = cluster.backend(facts=facts)
+    plan = a_plan_with_code(folder, gang={"scheduler": gang}, policy={"restart": "never"})
+    handle = backend.launch(replace(plan, key=gang), ME)
+    running(cluster, backend, handle.run)
+    cluster.say(f"{handle.run}-master-0", "up")
+    backend.observe(handle.run, evidence=True)
+    list(backend.logs(handle.run, Selection()))
+    backend.events(handle.run)
+    backend.suspend(handle.run)
+    cluster.tick(3)
+    backend.resume(handle.run)
+    cluster.tick(5)
+    backend.stop(handle, ME, "ann", "enough", kill=True)
+    cluster.tick(40)
+    backend.observe(handle.run)
+    backend.delete(handle.run)
+    backend.list()
+    backend.tidy_up()
+    cluster.tick(40 * 86400.0)
+    backend.list()
+    backend.tidy_up()
+    cluster.refuse(PYTORCHJOBS, Forbidden("exceeded quota", status=403))
+    with pytest.raises(SiteError, match="was not started"):
+        backend.launch(replace(plan, key=f"{gang} again"), ME)
+    cluster.refusals.clear()
+    for keeper in [*cluster.keepers]:
+        keeper.let_go()
+
+
+def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    for gang in GANGS:
+        a_life(cluster, tmp_path, gang)
+    assert words(asked(cluster)) == words(rbac.wanted("submitter"))
+
+
+def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    for each in GANGS:
+        facts = ClusterFacts(
+            namespace="default", kinds=frozenset({"kubeflow.org/v1/PyTorchJob", GANGS[each]})
+        )
+        plan = a_plan_with_code(tmp_path, gang={"scheduler": each})
+        handle = cluster.backend(facts=facts).launch(replace(plan, key=each), ME)
+        cluster.tick(3)
+        cluster.say(f"{handle.run}-master-0", "up")
+    cluster.requests.clear()
+    backend = cluster.backend()
+    for seen in backend.list():
+        backend.observe(seen.run, evidence=True)
+        list(backend.logs(seen.run, Selection()))
+        backend.events(seen.run)
+    backend.orphans()
+    assert words(asked(cluster)) == words(rbac.wanted("viewer"))
