@@ -346,6 +346,7 @@ def test_a_first_launch(place: Place, killing: Killing) -> None:
     killing.everywhere("launch", lambda plan: (plan, ME), then)
 
 
+@pytest.mark.thorough
 def test_a_launch_that_adopts(place: Place, killing: Killing) -> None:
     uids: dict[str, str] = {}
 
@@ -361,6 +362,7 @@ def test_a_launch_that_adopts(place: Place, killing: Killing) -> None:
     killing.everywhere("launch", running, then)
 
 
+@pytest.mark.thorough
 @BOTH
 def test_a_second_attempt(place: Place, killing: Killing) -> None:
     def failed(plan: Plan) -> tuple[Any, ...]:
@@ -381,6 +383,7 @@ def test_a_second_attempt(place: Place, killing: Killing) -> None:
     killing.everywhere("launch", failed, then)
 
 
+@pytest.mark.thorough
 def test_a_launch_that_stops_what_was_left_to_a_triggerer(place: Place, killing: Killing) -> None:
     def deferred(plan: Plan) -> tuple[Any, ...]:
         place.launched(plan, DEFERRED)
@@ -396,6 +399,7 @@ def test_a_launch_that_stops_what_was_left_to_a_triggerer(place: Place, killing:
     killing.everywhere("launch", deferred, then)
 
 
+@pytest.mark.thorough
 def test_a_new_generation(place: Place, killing: Killing) -> None:
     def taken(plan: Plan) -> tuple[Any, ...]:
         handle = place.launched(plan)
@@ -412,6 +416,7 @@ def test_a_new_generation(place: Place, killing: Killing) -> None:
     killing.everywhere("launch", taken, then)
 
 
+@pytest.mark.thorough
 def test_a_result_that_is_handed_over(place: Place, killing: Killing) -> None:
     def succeeded(plan: Plan) -> tuple[Any, ...]:
         place.backend.launch(plan, ME)
@@ -425,6 +430,7 @@ def test_a_result_that_is_handed_over(place: Place, killing: Killing) -> None:
     killing.everywhere("launch", succeeded, then)
 
 
+@pytest.mark.thorough
 def test_hand_over(place: Place, killing: Killing) -> None:
     def found(plan: Plan) -> tuple[Any, ...]:
         place.backend.launch(plan, ME)
@@ -444,6 +450,7 @@ def test_hand_over(place: Place, killing: Killing) -> None:
     killing.everywhere("hand_over", found, then)
 
 
+@pytest.mark.thorough
 def test_adopt(place: Place, killing: Killing) -> None:
     def running(plan: Plan) -> tuple[Any, ...]:
         return place.backend.launch(plan, ME), ME, DEFERRED
@@ -489,6 +496,7 @@ def test_stop(place: Place, killing: Killing) -> None:
     killing.everywhere("stop", running, then)
 
 
+@pytest.mark.thorough
 def test_a_stop_whose_asker_died_is_carried_out_by_the_next_launch(place: Place, killing: Killing) -> None:
     def running(plan: Plan) -> tuple[Any, ...]:
         return place.launched(plan), ME, "me", "because"
@@ -504,6 +512,7 @@ def test_a_stop_whose_asker_died_is_carried_out_by_the_next_launch(place: Place,
     killing.everywhere("stop", running, then)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["suspend", "resume"])
 def test_suspend_and_resume(place: Place, killing: Killing, verb: str) -> None:
     def running(plan: Plan) -> tuple[Any, ...]:
@@ -519,6 +528,7 @@ def test_suspend_and_resume(place: Place, killing: Killing, verb: str) -> None:
     killing.everywhere(verb, running, then, policy={"suspend": verb == "resume"})
 
 
+@pytest.mark.thorough
 def test_delete(place: Place, killing: Killing) -> None:
     def running(plan: Plan) -> tuple[Any, ...]:
         place.launched(plan)
