@@ -99,7 +99,18 @@ class UnknownRun(BadInput):
 
 
 class SpecChanged(BadInput):
+    """``problems``: one for each difference, ``workers: 2 -> 3``."""
+
     code = "spec_changed"
+
+    @classmethod
+    def of(cls, run: str, changes: Sequence[str]) -> SpecChanged:
+        """``changes``: of `allaboard.identity.differences`."""
+        headline = (
+            f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:"
+        )
+        parts = (line.partition(": ") for line in changes)
+        return cls(headline, [Problem(path, how) for path, _, how in parts])
 
 
 class SiteError(AllaboardError):

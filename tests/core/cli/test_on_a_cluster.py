@@ -142,6 +142,20 @@ def test_what_refuses_everything_has_started_nothing(desk: Desk, error: Exceptio
     assert desk("run", desk.job(), *more)[0] == 2
 
 
+@pytest.mark.parametrize("more", [[], ["--detach"]])
+def test_a_start_that_got_no_answer_says_how_to_go_on_with_it(desk: Desk, more: list[str]) -> None:
+    def away(verb: str, kind: str) -> None:
+        if (verb, kind) == ("create", "pytorchjobs"):
+            raise BackendUnreachable("its webhook does not answer")
+
+    desk.on_request = away
+    code, _, err = desk("run", desk.job(), *more)
+    assert code == 5 and "its webhook does not answer\nWhether it was started is not known" in err
+    again = err.split(" starts it once: allaboard ")[1].split()
+    desk.on_request = lambda *_: None
+    assert desk(*again)[0] == 0 and len(desk.cluster.all(PYTORCHJOBS)) == 1
+
+
 def test_a_missing_right_says_what_would_give_it(desk: Desk) -> None:
     def refuse(verb: str, kind: str) -> None:
         raise Forbidden(FORBIDDEN, status=403)

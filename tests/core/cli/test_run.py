@@ -175,6 +175,8 @@ def test_a_live_run_with_another_job_is_refused_and_the_difference_shown(ab: Ter
     assert said.code == 2 and "workers: absent -> 2" in said.err and "allaboard stop" in said.err
     said = ab("run", ab.job(WAITS, workers=2), "--key", "nightly", "--json")
     assert said.code == 2 and said.json["error"]["code"] == "spec_changed"
+    assert all(" -> " in problem["message"] for problem in said.json["error"]["problems"])
+    assert said.json["error"]["problems"]
     assert state_of(ab.seen()) in (State.STARTING, State.RUNNING)
 
 

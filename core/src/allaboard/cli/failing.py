@@ -58,6 +58,21 @@ def before_start() -> Iterator[None]:
 
 
 @contextmanager
+def starting(again: str) -> Iterator[None]:
+    """As `before_start`; and where no answer came, the request may have been carried out. ``again``: the
+    command line that goes on with what there is.
+    """
+    try:
+        with before_start():
+            yield
+    except BackendUnreachable as error:
+        words = (
+            f"{error}\nWhether it was started is not known; this goes on with it, and starts it once: {again}"
+        )
+        raise BackendUnreachable(words, code=error.code) from error
+
+
+@contextmanager
 def watching(run: str) -> Iterator[None]:
     """What keeps us from looking at a run in here says nothing about how it ends."""
     try:

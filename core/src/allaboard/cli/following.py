@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.backends.people import person
-from allaboard.cli.failing import before_start, watching
+from allaboard.cli.failing import starting, watching
 from allaboard.cli.place import command, handle_of
 from allaboard.cli.saying import say
 from allaboard.errors import AllaboardError, Conflict
@@ -25,6 +25,7 @@ from allaboard.observation import Event, Observation, Owner
 from allaboard.running import ATTEMPTS, Follower, me, paced
 from allaboard.status import state_of
 
+AGAIN = "the same command with its --key"
 SLICE = 0.1
 """Seconds after which a noted signal is obeyed at the latest."""
 
@@ -97,12 +98,18 @@ class Attended(Follower):
     launched: what a view needs to import delays no start."""
 
     def __init__(
-        self, backend: Backend, plan: Plan, owner: Owner, open_view: Callable[[], View], signals: Signals
+        self,
+        backend: Backend,
+        plan: Plan,
+        owner: Owner,
+        open_view: Callable[[], View],
+        signals: Signals,
+        again: str = AGAIN,
     ) -> None:
         super().__init__(
             backend, plan.run, plan=plan, owner=owner, on_seen=self._seen, on_launch=self._launched
         )
-        self.open_view, self.signals = open_view, signals
+        self.open_view, self.signals, self.again = open_view, signals, again
         self.view: View | None = None
         self.obeyed = 0
 
@@ -111,7 +118,7 @@ class Attended(Follower):
         assert self.plan is not None and self.owner is not None
         self.signals.launching = True
         try:
-            with before_start():
+            with starting(self.again):
                 self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
             self._abandon()
@@ -192,14 +199,16 @@ def to_the_end(
     plan: Plan,
     open_view: Callable[[], View],
     *,
+    again: str = AGAIN,
     attempts: int | None = None,
     finish: Callable[[Outcome], None] = lambda outcome: None,
 ) -> int:
-    """Launch and follow until the end; returns the exit code. ``finish`` is told the outcome after the view;
+    """Launch and follow until the end; returns the exit code. ``again``: the command line that goes on with
+    the run. ``finish`` is told the outcome after the view;
     the result counts as handed over once it is done. Raises Left when it ends earlier."""
     limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     with Signals() as signals:
-        follower = Attended(backend, plan, me(), open_view, signals)
+        follower = Attended(backend, plan, me(), open_view, signals, again)
         try:
             follower.begin()
             with watching(plan.run):

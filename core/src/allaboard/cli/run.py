@@ -11,7 +11,7 @@ import click
 
 from allaboard.backends.base import Backend, Plan
 from allaboard.cli.ending import command_again
-from allaboard.cli.failing import before_start
+from allaboard.cli.failing import before_start, starting
 from allaboard.cli.following import Left, View, news, to_the_end
 from allaboard.cli.place import Place, command, json_option, place_options, site, site_options
 from allaboard.cli.saying import say, show
@@ -71,7 +71,8 @@ def run(
     plan = Plan(read_job(job), key or fresh_key())
     again = command_again("run", [job, *said(store, mounts, fit), *at.words], plan.key)
     if detach:
-        return _detached(backend, plan, as_json, nobody_keeps(plan) if at.is_cluster else [])
+        warnings = nobody_keeps(plan) if at.is_cluster else []
+        return _detached(backend, plan, f"{again} --detach", as_json, warnings)
     return attended(backend, plan, again=again, as_json=as_json, attempts=attempts)
 
 
@@ -98,6 +99,7 @@ def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempt
             backend,
             plan,
             lambda: view_of(backend, plan.run, again, as_json),
+            again=again,
             attempts=attempts,
             finish=finish,
         )
@@ -145,11 +147,11 @@ def nobody_keeps(plan: Plan) -> list[str]:
     return found
 
 
-def _detached(backend: Backend, plan: Plan, as_json: bool, warnings: Sequence[str]) -> int:
+def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
     from allaboard.diagnose import diagnose
     from allaboard.status import summary
 
-    with before_start():
+    with starting(again):
         handle = backend.launch(plan, me("detached"))
     if as_json:
         for warning in warnings:

@@ -20,7 +20,7 @@ to the record as it was, so that "nothing was started" is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,7 +129,7 @@ def _again(desk: _Desk, stored: Stored) -> Talk[Handle | None]:
     decision = ledger.decide(record, state, desk.owner, plan.spec)
     match decision:
         case ledger.Refuse(changes):
-            raise SpecChanged(_changed(plan.run, changes))
+            raise SpecChanged.of(plan.run, changes)
         case ledger.Adopt():
             return (yield from _adopt(desk, found))
         case ledger.HandOver():
@@ -164,7 +164,7 @@ def _complete(desk: _Desk, found: Found) -> Talk[Handle | None]:
     plan, record = desk.plan, found.record
     changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
     if changes and found.now - (found.stored.followed or record.created) < STARTING:
-        raise SpecChanged(_changed(plan.run, changes))
+        raise SpecChanged.of(plan.run, changes)
     ready = yield from desk.prepare(plan, record.generation, record.attempt)
     record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
     stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
@@ -412,12 +412,6 @@ def _uid(plan: Plan, generation: int, attempt: int) -> str:
 
 def _object_uid(found: Found) -> str | None:
     return found.record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
-
-
-def _changed(run: str, changes: Sequence[str]) -> str:
-    lines = "\n".join(f"  {line}" for line in changes)
-    advice = f"stop it first (allaboard stop {run}), or use another key"
-    return f"run {run} is live with another job; {advice}:\n{lines}"
 
 
 def _refused(error: ApiError | _Taken, stored: Stored, ready: Ready) -> BadInput | SiteError:

@@ -90,7 +90,7 @@ class LocalBackend:
             decision = ledger.decide(record, state, owner, plan.spec)
             match decision:
                 case ledger.Refuse(changes):
-                    raise SpecChanged(_changed(plan.run, changes))
+                    raise SpecChanged.of(plan.run, changes)
                 case ledger.Adopt():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
@@ -669,12 +669,6 @@ def _handle(record: RunRecord, adopted: bool = False) -> Handle:
 
 def _final(seen: Observation) -> bool:
     return state_of(replace(seen, alive=None, deleted=False)).is_final
-
-
-def _changed(run: str, changes: tuple[str, ...]) -> str:
-    lines = "\n".join(f"  {line}" for line in changes)
-    advice = f"stop it first (allaboard stop {run}), or use another key"
-    return f"run {run} is live with another job; {advice}:\n{lines}"
 
 
 def _last_word(attempt: AttemptFolder) -> str:
