@@ -15,6 +15,7 @@ from kfp import dsl
 
 from allaboard import running
 from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.errors import BadInput
 from allaboard.facts import of_place
@@ -105,6 +106,20 @@ def test_a_failed_training_fails_the_step_with_its_exit_code(
     with pytest.raises(SystemExit) as ended:
         trained(artifacts)
     assert ended.value.code == 1 and record(cluster).outcome.state == "failed"
+
+
+def test_a_step_that_may_not_look_any_more_has_not_failed(
+    cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_more(changes: FakeChanges, seconds: float) -> bool:
+        raise Forbidden("configmaps is forbidden", status=403)
+
+    monkeypatch.setattr(FakeChanges, "wait", no_more)
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts)
+    assert ended.value.code == 5 and record(cluster).outcome is None
+    said = capsys.readouterr().err
+    assert "configmaps is forbidden" in said and "is untouched" in said
 
 
 def test_a_pod_that_is_told_to_end_stops_the_run(

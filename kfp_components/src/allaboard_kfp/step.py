@@ -23,7 +23,7 @@ from typing import Any
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
 from allaboard.cli import words
-from allaboard.cli.failing import code_of
+from allaboard.cli.failing import code_of, watching
 from allaboard.cli.following import Attended, Left, Signals, news
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
@@ -132,7 +132,8 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
         poll = min(backend.pace.poll, LOOK_EVERY)
         try:
             follower.begin()
-            outcome = follower.to_the_end(paced(backend, poll, attempts))
+            with watching(plan.run):
+                outcome = follower.to_the_end(paced(backend, poll, attempts))
         except Left as left:
             raise SystemExit(left.code) from None
         assert follower.handle is not None
