@@ -127,7 +127,7 @@ def test_a_pod_that_is_told_to_end_stops_the_run(
 ) -> None:
     wait = FakeChanges.wait
 
-    def interrupt(hub: FakeChanges, seconds: float) -> bool:
+    def interrupt(changes: FakeChanges, seconds: float) -> bool:
         if record(cluster).stop is None:
             os.kill(os.getpid(), signal.SIGTERM)
         return wait(changes, seconds)
