@@ -25,7 +25,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.serde import deserialize, serialize
 
 from allaboard.backends.kubernetes import records
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, LEASES, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.transport import AsyncApi
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Owner
@@ -601,23 +601,35 @@ def test_a_job_of_others_is_waited_for_in_the_triggerer(
         event = fired(trigger)
     assert event["status"] == "there" and event["failure"] is None
     assert lines == [*dict.fromkeys(lines)] and lines[-1] == "nightly succeeded"
-    for job in cluster.all(PYTORCHJOBS):  # a ttl may be shorter than the way back to a worker
-        cluster.delete(PYTORCHJOBS, job["metadata"]["name"], "default")
+    for kind in (PYTORCHJOBS, EVENTS):  # a ttl may be shorter than the way back to a worker
+        for thing in cluster.all(kind):
+            cluster.delete(kind, thing["metadata"]["name"], "default")
     result = a_sensor(**THEIRS).execute_complete(a_context(), event)
     assert (result["run"], result["state"]) == ("nightly", "succeeded") and "members" not in result
 
 
-def comes_later(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody creates it while a trigger waits."""
+def comes_later(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, goes: Callable[[], Any] = lambda: None
+) -> None:
+    """Somebody creates it while a trigger waits; later it ``goes``."""
     waits, wait = [0], AsyncFakeChanges.wait
+    happens: dict[int, Callable[[], Any]] = {3: lambda: others_create(cluster), 6: goes}
 
     async def waited(changes: AsyncFakeChanges, seconds: float) -> bool:
         waits[0] += 1
-        if waits[0] == 3:
-            others_create(cluster)
+        happens.get(waits[0], lambda: None)()
         return await wait(changes, seconds)
 
     monkeypatch.setattr(AsyncFakeChanges, "wait", waited)
+
+
+def test_one_that_comes_and_goes_while_a_trigger_waits_has_ended(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger = waiting(a_sensor(**THEIRS))
+    comes_later(cluster, monkeypatch, lambda: cluster.delete(PYTORCHJOBS, "nightly", "default"))
+    event = fired(trigger)
+    assert event["uid"] is not None and "was stopped: the job is gone" in event["failure"]
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["", "soft_fail"])

@@ -114,12 +114,27 @@ def test_what_was_saved_is_read_as_logs_by_the_same_process(cluster: FakeCluster
     assert lines([*cluster.backend().logs(run, Selection())]) == [], "nobody else has it"
 
 
-def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster) -> None:
-    backend = cluster.backend()
-    run = a_run(cluster, backend)
-    with backend.changes(run) as changes:
-        ring(changes, f"{run}-worker-0")
-        assert sorted(lines([*backend.logs(run, Selection())])) == WROTE
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster, way: str) -> None:
+    begun = cluster.backend()
+    run = a_run(cluster, begun)
+    if way == "blocking":
+        with begun.changes(run) as changes:
+            ring(changes, f"{run}-worker-0")
+            assert sorted(lines([*begun.logs(run, Selection())])) == WROTE
+            assert not any(one.is_alive() for one in begun._rescues[run])
+        return
+    backend = cluster.async_backend()
+
+    async def life() -> list[LogLine | Cursor]:
+        async with backend.changes(run) as changes:
+            ring(changes, f"{run}-worker-0")
+            first = anext(backend.logs(run, Selection()))
+            found = [await first]
+            assert all(one.done() for one in backend._rescues[run])
+            return found
+
+    assert lines(asyncio.run(life()))[0] in WROTE
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
