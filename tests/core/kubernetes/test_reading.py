@@ -405,6 +405,16 @@ def test_what_ended_stands_still() -> None:
         assert found.finished == BEGUN + 30 and found.phases["training"] == 20
 
 
+def test_what_is_made_anew_with_the_end_is_no_restart() -> None:
+    """By a pass of the operator that has not noticed the end; times are whole seconds."""
+    running, ended = a_pytorchjob("Running"), a_pytorchjob(a_condition_of("Failed", since=33))
+    first, second = a_pod("master-0", uid="first"), a_pod("master-0", uid="second", created=33)
+    known = remembered(Memory(), running, [first])
+    assert remembered(known, ended, [second]).restarts("master-0") == 0
+    assert remembered(known, running, [second]).restarts("master-0") == 1
+    assert "second" in remembered(Memory(), ended, [second]).pods["master-0"], "all of it took a second"
+
+
 def test_a_permanent_exit_code_leaves_no_completion_time() -> None:
     job = a_pytorchjob(a_condition_of("Failed", since=33))
     assert seen(job).finished == BEGUN + 33

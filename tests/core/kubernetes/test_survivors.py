@@ -73,9 +73,10 @@ def test_each_try_is_kept_as_it_is_known_best() -> None:
 
 
 def test_what_an_operator_made_after_the_end_is_none_of_its_members() -> None:
-    assert _is_late(a_try(begun=101.0), 100.0)
-    assert not _is_late(a_try(begun=100.0), 100.0) and not _is_late(a_try(begun=None), 100.0)
-    assert not _is_late(a_try(), None)
+    known, unknown = Memory(pods={"master-0": {"u": 0}}), Memory()
+    assert _is_late(a_try(begun=101.0), known, 100.0) and _is_late(a_try(begun=100.0), unknown, 100.0)
+    assert not _is_late(a_try(begun=100.0), known, 100.0) and not _is_late(a_try(begun=99.0), unknown, 100.0)
+    assert not _is_late(a_try(begun=None), unknown, 100.0) and not _is_late(a_try(), unknown, None)
 
 
 def laid_out() -> Layout:

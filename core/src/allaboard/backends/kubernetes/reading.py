@@ -401,7 +401,7 @@ def remembered(
     if read.suspended and not read.finished:
         return memory
     # A pass of the operator that does not know yet that the job has ended may make pods anew.
-    pods = [pod for pod in pods if read.finished is None or _created(pod) <= read.finished]
+    pods = [pod for pod in pods if not _is_late(memory, engine, pod, read.finished)]
     named = _by_member(engine, pods)
     needed = engine.needed(job) if job is not None else len(named)
     own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]
@@ -438,6 +438,14 @@ def _restarts(memory: Memory, pods: Sequence[Json], engine: Engine) -> dict[str,
         while len(tries) > PODS_KEPT:
             earlier[name] = earlier.get(name, 0) + 1 + tries.pop(next(iter(tries)))
     return {"pods": found, "earlier": earlier}
+
+
+def _is_late(memory: Memory, engine: Engine, pod: Json, finished: float | None) -> bool:
+    """Whether a pod was made after the end, or, as far as whole seconds tell, in place of another with it."""
+    if finished is None or _created(pod) < finished:
+        return False
+    others = {*memory.pods.get(engine.member_of(pod) or "", {})} - {_uid(pod)}
+    return _created(pod) > finished or bool(others)
 
 
 def _since(job: Json | None, read: JobSeen) -> float | None:

@@ -40,12 +40,13 @@ TIMES = 5
 """Swaps in a row that may be lost to others before what we have is given up."""
 
 
-def save(stored: Stored, tries: Sequence[KeptTry], until: float | None) -> Talk[None]:
+def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float | None) -> Talk[None]:
     """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
-    ended; a pod that was made after that, by an operator which had not noticed, is none of its members.
+    ended; a pod that was made after that, by an operator which had not noticed, is none of its members, and
+    ``memory`` does not know it.
     Whoever may not write leaves it to others.
     """
-    ours = [one for one in tries if (one.lines or one.whole) and not _is_late(one.one, until)]
+    ours = [one for one in tries if (one.lines or one.whole) and not _is_late(one.one, memory, until)]
     if not ours:
         return
     for _ in range(TIMES):
@@ -64,8 +65,10 @@ def save(stored: Stored, tries: Sequence[KeptTry], until: float | None) -> Talk[
             return
 
 
-def _is_late(one: Try, until: float | None) -> bool:
-    return until is not None and one.begun is not None and one.begun > until
+def _is_late(one: Try, memory: Memory, until: float | None) -> bool:
+    if until is None or one.begun is None or one.begun < until:
+        return False
+    return one.begun > until or bool(one.uid and one.uid not in memory.pods.get(one.member, {}))
 
 
 def load(stored: Stored, attempt: int, generation: int) -> Talk[list[KeptTry]]:

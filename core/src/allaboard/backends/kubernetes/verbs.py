@@ -250,7 +250,7 @@ class Verbs:
                 if stored.record.outcome is not None:
                     yield from _shared(stored, past)
                 if looked.restarts or state_of(looked) is not State.SUCCEEDED:
-                    yield from survivors.save(stored, past.witness.kept.tries(), looked.finished)
+                    yield from survivors.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
             if over and stored.record.outcome is None:
                 now = yield from ending.recorded(found, state_of(looked), past.to_dict())
                 if now is None or now.record.uid != stored.record.uid:
