@@ -146,6 +146,16 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
     assert pod is not None
     # Its training takes no longer than the usual grace: without, it is over before the worker is.
     plane.api.delete("v1", "Pod", f"{run}-worker-2", namespace, grace=1)
+
+    def replaced() -> bool:
+        now = plane.api.get("v1", "Pod", pod["metadata"]["name"], namespace)
+        return (
+            now is not None
+            and now["metadata"]["uid"] != pod["metadata"]["uid"]
+            and now["status"]["phase"] == "Running"
+        )
+
+    until("its replacement to run", replaced, LONG)
     until("the end", lambda: process.poll() is not None, LONG * 2)
     out, err = process.communicate()
     print(err)
@@ -155,8 +165,6 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
     body = json.loads(out)
     assert body["state"] == "succeeded" and body["progress"]["step"] == 200
     assert body["metrics"]["members"] == 4, "the replacement joined"
-    (worker,) = (p for p in plane.api.list("v1", "Pod", namespace) if p["metadata"]["name"].endswith("-2"))
-    assert worker["metadata"]["uid"] != pod["metadata"]["uid"]
     assert body["checkpoints"]["latest"].startswith(f"s3://{namespace}/team/exercises/elastic/{run}/step-")
     assert 0 < body["progress"]["lost_steps"] < 20, "those since the newest checkpoint"
     assert body["metrics"]["final_loss"] == pytest.approx(undisturbed(torch), rel=1e-9)

@@ -1,5 +1,5 @@
-"""Why a gang waits, told from what the real schedulers say: each gang scheduler on a node too small, and the
-default scheduler's trap with two gangs that started in part.
+"""Why a gang waits, told from what the real schedulers say: each of them on a node too small. Two gangs at
+once are in test_gangs.py.
 """
 
 from __future__ import annotations
@@ -193,40 +193,3 @@ def test_an_operator_that_makes_the_gang_itself(
         large = submit(plane, "gang", {}, "auto", 5, "large", facts=facts)
         sentence = r"coscheduling finds no 5 places together: the cluster lacks \d cpu"
         assert state_of(settled(plane, large, sentence)) is State.QUEUED
-
-
-@pytest.mark.needs("kube-scheduler", "training-operator")
-def test_the_trap_two_gangs_that_each_started_in_part(
-    plane: ControlPlane, namespace: str, small_node: Object
-) -> None:
-    """Two gangs of three on four cores: either could run alone, and neither will.
-
-    How far each gets before the other is chance; here a quota of two pods for each sees to it, and is lifted.
-    """
-    names = [namespace, f"{namespace[:50]}-other"]
-    plane.make_namespace(names[1], {"allaboard.io/test": "true"})
-    try:
-        for name in names:
-            plane.api.create(
-                {
-                    "apiVersion": "v1",
-                    "kind": "ResourceQuota",
-                    "metadata": {"name": "two-pods", "namespace": name},
-                    "spec": {"hard": {"pods": "2"}},
-                }
-            )
-        jobs = [submit(plane, name, small_node, "none", 3, name) for name in names]
-        for job in jobs:
-            settled(plane, job, r"1 of 3 members cannot be made: .*exceeded quota: two-pods.*")
-        for name in names:
-            plane.api.delete("v1", "ResourceQuota", "two-pods", name)
-        for job in jobs:
-            found = settled(
-                plane,
-                job,
-                rf"2 of 3 members hold places and idle, because 1 has none \({NODES}\); "
-                "without a gang scheduler nobody takes these places back",
-            )
-            assert state_of(found) is State.QUEUED
-    finally:
-        plane.remove_namespace(names[1])
