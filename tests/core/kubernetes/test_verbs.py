@@ -270,6 +270,20 @@ def test_what_happened_is_told_when_job_and_members_are_gone(cluster: FakeCluste
     assert "stopped by ann@lab: the GPUs are needed" in said and "the node was low on memory" in said
 
 
+def test_how_long_a_stopped_run_took_is_known_when_its_job_is_gone(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    began = running(cluster, backend, handle.run).started
+    cluster.tick(100)
+    backend.observe(handle.run)
+    backend.stop(handle, ME, "ann@lab", "enough")
+    cluster.tick(40)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.STOPPED and began is not None
+    for looked in (seen, cluster.backend().observe(handle.run), *cluster.backend().list()):
+        assert looked.started == began and looked.finished is not None and looked.finished - began >= 100
+
+
 def test_orphans_of_a_namespace_that_is_not_there(cluster: FakeCluster) -> None:
     for ask in (cluster.backend(namespace="reserch").orphans, cluster.backend(namespace="reserch").tidy_up):
         with pytest.raises(BadInput, match="namespace 'reserch' does not exist"):

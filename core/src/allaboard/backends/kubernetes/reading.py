@@ -74,6 +74,7 @@ def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float) ->
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What was seen of an attempt before and may not be there any more. ``since``: when its clocks began;
+    ``taken``: when its operator took it up (its startTime);
     ``admitted`` to ``started``: when these phases ended; ``begun``: that the members have started, also where
     nobody can tell when any more; ``members``: each as it was last seen with a pod;
     ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before
@@ -81,6 +82,7 @@ class Memory:
     """
 
     since: float | None = None
+    taken: float | None = None
     admitted: float | None = None
     scheduled: float | None = None
     started: float | None = None
@@ -243,7 +245,7 @@ def _of_job(
         members=members,
         restarts=sum(member.restarts for member in members),
         created=from_rfc3339(metadata.get("creationTimestamp")),
-        started=read.started,
+        started=_first(read.started, kept.taken),
         finished=read.finished if ended else None,
         suspended=read.suspended and not ended,
         stop=_stop(metadata),
@@ -410,6 +412,7 @@ def remembered(
     started = _nth([at for pod in own if (at := _first_start(engine, pod)) is not None], needed)
     return replace(
         memory,
+        taken=_first(read.started, memory.taken),
         admitted=_first(memory.admitted, admitted),
         scheduled=_first(memory.scheduled, scheduled),
         started=_first(memory.started, started),
