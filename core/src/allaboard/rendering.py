@@ -168,8 +168,8 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
         more = f" and {len(files) - len(largest)} more" if len(files) > len(largest) else ""
         yield Problem(
             "code",
-            f"{show_bytes(total)} in all, and a ConfigMap holds {show_bytes(CODE_LIMIT)} ({sizes}{more}); "
-            "put what is large into the image or a volume",
+            f"{show_bytes(total)} in all, {total - CODE_LIMIT} bytes more than a ConfigMap holds "
+            f"({sizes}{more}); put what is large into the image or a volume",
         )
 
 

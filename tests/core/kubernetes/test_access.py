@@ -458,6 +458,14 @@ def test_a_configuration_of_the_client_library(server: Scripted) -> None:
     assert len(refreshed) == 1
 
 
+def test_a_configuration_whose_certificate_is_gone(tmp_path: Path) -> None:
+    client = pytest.importorskip("kubernetes.client")
+    configuration = client.Configuration()
+    configuration.host, configuration.cert_file = "https://lab:6443", str(tmp_path / "me.crt")
+    with pytest.raises(SiteError, match=r"client certificate .*me\.crt cannot be read"):
+        settings_of(configuration).credentials.current(0)
+
+
 def test_a_configuration_of_the_async_library(server: Scripted, loop: Any) -> None:
     client = pytest.importorskip("kubernetes_asyncio.client")
     from allaboard.backends.kubernetes.transport import AsyncApi

@@ -243,7 +243,8 @@ def test_code_is_a_config_map_that_people_can_read() -> None:
 def test_too_much_code_is_refused_with_the_sizes() -> None:
     code = {"train.py": b"x" * 1000, "weights.bin": b"x" * 2**20}
     with pytest.raises(
-        BadInput, match=r"code: 1\.0 MiB in all, .* holds 1\.0 MiB \(weights\.bin 1\.0 MiB, train\.py"
+        BadInput,
+        match=r"code: 1\.0 MiB in all, 1000 bytes more than .* holds \(weights\.bin 1\.0 MiB, train\.py",
     ):
         made(code=code)
     made(code={"weights.bin": b"x" * 2**20})  # just fits

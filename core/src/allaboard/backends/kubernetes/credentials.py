@@ -258,6 +258,9 @@ def _authorization(configuration: Any) -> str | None:
 def _certificate(configuration: Any) -> tuple[str, str] | None:
     if not configuration.cert_file:
         return None
-    certificate = Path(configuration.cert_file).read_text()
-    key = Path(configuration.key_file).read_text() if configuration.key_file else ""
+    try:
+        certificate = Path(configuration.cert_file).read_text()
+        key = Path(configuration.key_file).read_text() if configuration.key_file else ""
+    except OSError as error:
+        raise SiteError(f"client certificate {error.filename} cannot be read: {error.strerror}") from error
     return certificate, key
