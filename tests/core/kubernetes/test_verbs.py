@@ -266,8 +266,9 @@ def test_what_happened_is_told_when_job_and_members_are_gone(cluster: FakeCluste
     backend.stop(handle, ME, "ann@lab", "the GPUs are needed")
     cluster.tick(40)
     assert state(backend, handle.run) is State.STOPPED and cluster.all(PODS) == []
-    said = [e.message for e in cluster.backend().events(handle.run)]
-    assert "stopped by ann@lab: the GPUs are needed" in said and "the node was low on memory" in said
+    said = {(e.object, e.message) for e in cluster.backend().events(handle.run)}
+    assert (handle.run, "stopped by ann@lab: the GPUs are needed") in said
+    assert ("master-0", "the node was low on memory") in said
 
 
 def test_how_long_a_stopped_run_took_is_known_when_its_job_is_gone(cluster: FakeCluster) -> None:

@@ -142,7 +142,8 @@ def observation(
     nobody reads rank 0's log; ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
-    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals)
+    gone = layout.name if layout is not None else ""
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -226,7 +227,9 @@ def _of_job(
     memory: Memory | None,
     now: float,
     rivals: Sequence[Json] = (),
+    gone: str = "",
 ) -> Observation:
+    """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
     kept = memory if memory is not None else remembered(Memory(), job, pods, engine)
     members = tuple(_with_memory(member, kept) for member in read.members)
@@ -253,7 +256,7 @@ def _of_job(
         phases=phases(kept, report, read.finished if ended else now, on=not ended and job is not None),
         progress=report.progress if report is not None else Progress(),
         flags=tuple(flags),
-        events=tuple(_events(engine, str(metadata.get("name", "")), pods, events)),
+        events=tuple(_events(engine, str(metadata.get("name", gone)), pods, events)),
     )
 
 
