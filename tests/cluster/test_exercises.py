@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from allaboard import marks
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.components import s3
@@ -110,8 +111,15 @@ def test_a_command_that_exits_1_is_retried_and_every_try_can_be_read_afterwards(
         assert {line["restart"] for line in found} == {restart}
         # The operator ends the last one as it begins.
         said = ["this cannot work" in line["text"] for line in found if line["gap"] is None]
-        assert said == [True] or (restart == failing["restarts"] and said == []), found
+        assert said == [True] or (restart == failing["restarts"] and said == []), json.dumps(found)
     assert ab("logs", run, member, "--restart", str(restart + 1)).out == ""
+    # It goes with the record, or with the run.
+    record = plane.api.get("v1", "ConfigMap", marks.record_name(run), namespace)
+    kept = plane.api.get("v1", "ConfigMap", marks.logs_name(run), namespace)
+    assert record is not None and kept is not None
+    assert [o["uid"] for o in kept["metadata"]["ownerReferences"]] == [record["metadata"]["uid"]]
+    ab("delete", run)
+    assert plane.api.get("v1", "ConfigMap", marks.logs_name(run), namespace) is None
 
 
 @pytest.mark.needs("s3")
