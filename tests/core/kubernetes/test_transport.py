@@ -319,6 +319,21 @@ def test_a_port_that_nobody_listens_at(client: Client) -> None:
         api.get(PODS, "a")
 
 
+def test_whoever_waits_for_an_answer_is_told_why_once(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.transport.TELL_AFTER", 0.0)
+    told: list[str] = []
+    api = server.api(patience=Patience(budget=60, first=0.01))
+    api.on_silence = told.append
+    server.answers(refused(503, "X", "starting"), refused(503, "X", "starting"), says(pod("a")))
+    api.get(PODS, "a")
+    assert len(told) == 1 and "answers 503: starting; asking again for" in told[0]
+    server.answers(refused(503, "X", "again"), says(pod("a")))
+    api.get(PODS, "a")
+    assert len(told) == 2, "it had answered in between"
+
+
 def test_a_name_that_means_nothing(server: Scripted, client: Client) -> None:
     server.url = "http://no-such-host.invalid:6443"
     with pytest.raises(BackendUnreachable, match="has a name that cannot be resolved"):

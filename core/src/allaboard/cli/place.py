@@ -17,6 +17,7 @@ from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend, Handle
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.observation import Observation
     from allaboard.site import Site
@@ -120,15 +121,22 @@ class Place:
 
         self.check()
         name = "kubernetes" if self.is_cluster else self.backend
-        return backend_of(
+        backend = backend_of(
             name, site=at, kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace
         )
+        if backend.name == "kubernetes":
+            cast("KubernetesBackend", backend).api.on_silence = _say
+        return backend
 
     @property
     def words(self) -> list[str]:
         """The same options, for another command line."""
         names = ("backend", "kubeconfig", "context", "namespace")
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 _here = Place()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import urllib3
 
 CONNECT_SECONDS = 8.0
+TELL_AFTER = 3.0
 PAGE = 500
 WATCH_SECONDS = 50
 """How long the server keeps a watch open. Load balancers cut what is silent for 60 s, some without a word,
@@ -161,10 +162,14 @@ class Stream(Iterator[T]):
 
 
 class Api(_Client):
-    """Blocks. May be used by several threads at once."""
+    """Blocks. May be used by several threads at once. ``on_silence``: told in a sentence, once until there is
+    an answer, that a request has waited `TELL_AFTER` seconds for one.
+    """
 
     def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
         super().__init__(source, patience=patience)
+        self.on_silence: Callable[[str], None] | None = None
+        self._silent = False
         self._lock = threading.Lock()
         self._pool: urllib3.PoolManager | None = None
         self._pool_of: tuple[Settings, tuple[str, str] | None] | None = None
@@ -367,13 +372,14 @@ class Api(_Client):
             return result
 
     def _exchange(self, request: Request) -> Reply:
-        talk = self._talk(request)
+        talk, began = self._talk(request), time.monotonic()
         ask = next(talk)
         while True:
             answer: Reply | Broken | None = None
             if isinstance(ask, wire.Send):
                 answer = self._send(ask.request)
             elif isinstance(ask, wire.Pause):
+                self._tell_silence(ask.why, time.monotonic() - began)
                 time.sleep(ask.seconds)
             else:
                 self._reload()
@@ -382,7 +388,13 @@ class Api(_Client):
             except StopIteration as end:
                 reply: Reply = end.value
                 self._was_granted(request)
+                self._silent = False
                 return reply
+
+    def _tell_silence(self, why: str, waited: float) -> None:
+        if self.on_silence is not None and not self._silent and waited >= TELL_AFTER:
+            self._silent = True
+            self.on_silence(f"{why}; asking again for {self.patience.budget - waited:.0f} s at most")
 
     def _send(self, request: Request) -> Reply | Broken:
         import urllib3

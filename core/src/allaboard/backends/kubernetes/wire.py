@@ -331,7 +331,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
+    """``why``: what was heard instead of an answer, for a person who waits."""
+
     seconds: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +483,7 @@ def exchange(
             raise BackendUnreachable(_unreachable(server, answer, request, tries, now - started))
         # A gateway's 502 or 504 tells nothing about what the server behind it did.
         lost = lost or isinstance(answer, Broken) or answer.status in (500, 502, 504)
-        yield Pause(decision.after)
+        yield Pause(decision.after, f"API server {server} {_heard(answer)}")
 
 
 def _unknown_to(server: str, source: str, answer: Reply) -> ApiError:
@@ -494,12 +497,14 @@ def _unknown_to(server: str, source: str, answer: Reply) -> ApiError:
 
 
 def _unreachable(server: str, answer: Reply | Broken, request: Request, tries: int, elapsed: float) -> str:
-    if isinstance(answer, Broken):
-        heard = answer.text
-    else:
-        heard = f"answers {answer.status}: {_status(answer).get('message') or _text(answer)}"
     how = f" ({tries} tries in {elapsed:.0f} s)" if tries > 1 else ""
-    return f"API server {server} {heard}{how}; asked for: {request.what or request.path}"
+    return f"API server {server} {_heard(answer)}{how}; asked for: {request.what or request.path}"
+
+
+def _heard(answer: Reply | Broken) -> str:
+    if isinstance(answer, Broken):
+        return answer.text
+    return f"answers {answer.status}: {_status(answer).get('message') or _text(answer)}"
 
 
 # --- errors -------------------------------------------------------------------------------------------------
