@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from allaboard.backends.kubernetes.kept import Kept, KeptTry
 from allaboard.backends.kubernetes.lines import SECOND, Stamped
 from allaboard.backends.kubernetes.reading import Memory
-from allaboard.backends.kubernetes.survivors import ROOM, _is_late, lost, merged, packed, unpacked
+from allaboard.backends.kubernetes.survivors import ROOM, _is_late, lost, merged, once, packed, unpacked
 from allaboard.backends.kubernetes.tries import Try
 from allaboard.checking import checked
 from allaboard.engines import engine_of
@@ -70,6 +71,13 @@ def test_each_try_is_kept_as_it_is_known_best() -> None:
     told, whole = kept(a_try(), "from its status", told=True), kept(a_try(), "a", "b", whole=True)
     assert merged([told, whole]) == merged([whole, told]) == [whole]
     assert merged([kept(a_try(), "a"), kept(a_try(), "a", "b")]) == [kept(a_try(), "a", "b")]
+
+
+def test_what_was_saved_of_a_pod_that_was_gone_is_kept_where_nobody_knows_better() -> None:
+    unseen = kept(replace(a_try(0, uid=""), id="p@1"), "a")
+    assert [*once([kept(a_try(3), "a", "b"), unseen])] == [kept(a_try(3), "a", "b")]
+    for others in ([], [kept(a_try(3), "b")], [kept(a_try(3, member="worker-0"), "a")]):
+        assert [*once([*others, unseen])] == [*others, unseen]
 
 
 def test_what_an_operator_made_after_the_end_is_none_of_its_members() -> None:

@@ -52,7 +52,7 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
     for _ in range(TIMES):
         there = yield from _there(stored, stored.record.attempt, stored.record.generation)
         known = {} if there is None else {one.one.id: one for one in unpacked(there)}
-        both = merged([*known.values(), *ours])
+        both = [*once(merged([*known.values(), *ours]))]
         if there is not None and both == [*known.values()]:
             return
         body = _manifest(stored, both, there)
@@ -118,6 +118,17 @@ def merged(tries: Iterable[KeptTry]) -> list[KeptTry]:
         if other is None or _worth(one) > _worth(other):
             best[one.one.id] = one
     return [*best.values()]
+
+
+def once(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
+    """Without what was saved of a pod that nobody could look at any more, where the try that wrote it is
+    known.
+    """
+    named = [one for one in tries if one.one.uid]
+    written = {(one.one.member, line.at, line.text) for one in named for line in one.lines}
+    for one in tries:
+        if one.one.uid or not all((one.one.member, at, text) in written for at, text, _ in one.lines):
+            yield one
 
 
 def _worth(one: KeptTry) -> tuple[bool, bool, int]:
