@@ -61,6 +61,31 @@ JOBS: dict[str, dict[str, Any]] = {
         },
         "command": ["torchrun", "x.py"],
     },
+    "what no other field says": {
+        "workers": 2,
+        "elastic": {"min": 1, "max": 4, "rendezvous": "etcd-v2"},
+        "command": ["torchrun", "x.py"],
+        "engine_spec": {
+            "elasticPolicy": {
+                "rdzvHost": "etcd.lab",
+                "rdzvPort": 2379,
+                "standalone": False,
+                "metrics": [
+                    {
+                        "type": "Resource",
+                        "resource": {
+                            "name": "cpu",
+                            "target": {"type": "Utilization", "averageUtilization": 80},
+                        },
+                    }
+                ],
+            },
+            "runPolicy": {
+                "managedBy": "kubeflow.org/training-operator",
+                "schedulingPolicy": {"minResources": {"cpu": "2", "nvidia.com/gpu": "1"}},
+            },
+        },
+    },
     "nearly every field": WHOLE,
     "coscheduling": {
         "gang": {"scheduler": "coscheduling", "timeout": "1m", "priority": "system-node-critical"}

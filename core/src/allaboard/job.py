@@ -157,6 +157,9 @@ class Fields(TypedDict, total=False):
     pod: Annotated[
         dict[str, Any], "any", "merged over the pod template last, on a cluster: metadata and spec"
     ]
+    engine_spec: Annotated[
+        dict[str, Any], "any", "spec of the engine's own object, on a cluster: what no other field says"
+    ]
     fit: Annotated[FitWord, "choice", "on one machine: shrink to what is there, or refuse"]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +69,7 @@ def render(
     plan, notes = plan_gang(job, layout, engine, facts)
     found = [*pods.problems(job, layout, facts, engine), *_code_problems(files), *_place_problems(job)]
     found += _clock_problems(layout)
-    if errors := [p for p in found if p.severity == "error"]:
-        raise BadInput(f"job {job.name!r} cannot run on a cluster:", errors)
+    _refuse(job, found)
     keys = _keys(files)
     gang_marks = GANGS[plan.gang].marks(plan) if plan.how == "marks" else {}
     own = {marks.LAUNCH: launch, marks.SPEC_HASH: spec_hash, marks.GANG: plan.gang}
@@ -93,10 +92,31 @@ def render(
         extras += GANGS[plan.gang].objects(plan)
     metadata = _metadata(layout, layout.name, facts.namespace, own)
     extras = [{**one, "metadata": {**one["metadata"], **_marked(layout, own)}} for one in extras]
-    manifests = (*extras, engine.render(layout, metadata, templates, plan))
+    rendered = engine.render(layout, metadata, templates, plan)
+    own_words = job.get("engine_spec") or {}
+    _refuse(job, [*_said_already(rendered["spec"], own_words, "engine_spec")])
+    manifests = (*extras, {**rendered, "spec": pods.merged(rendered["spec"], own_words)})
     warnings = tuple(str(p) for p in found)
     # A value of its own: parts that several templates share are not shared in what is handed out.
     return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
+
+
+def _refuse(job: TrainingJob, found: Sequence[Problem]) -> None:
+    if errors := [p for p in found if p.severity == "error"]:
+        raise BadInput(f"job {job.name!r} cannot run on a cluster:", errors)
+
+
+def _said_already(spec: Mapping[str, Any], said: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    """What `engine_spec` says of fields that are written from the rest of the job: they would differ from
+    what the job means, here and on one machine.
+    """
+    for name, value in said.items():
+        there = spec.get(name)
+        if isinstance(there, Mapping) and isinstance(value, Mapping):
+            yield from _said_already(there, value, f"{path}.{name}")
+        elif name in spec:
+            words = "is written from the other fields of the job; say it with them and take it out here"
+            yield Problem(f"{path}.{name}", words)
 
 
 def _metadata(layout: Layout, name: str, namespace: str, annotations: Mapping[str, str]) -> dict[str, Any]:

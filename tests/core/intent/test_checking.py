@@ -69,6 +69,7 @@ FULL = {
     "environment": {"NCCL_DEBUG": "WARN"},
     "secrets": [{"name": "aws-credentials", "env": True}],
     "pod": {"spec": {"hostNetwork": True}},
+    "engine_spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}},
 }
 
 

@@ -44,6 +44,32 @@ def test_what_is_handed_out_shares_nothing() -> None:
     ]
 
 
+# What no other field says.
+
+
+def test_what_only_the_engine_knows_is_said_in_its_own_words() -> None:
+    found = spec(
+        elastic={"min": 1, "max": 4},
+        engine_spec={
+            "elasticPolicy": {"rdzvHost": "etcd", "rdzvPort": 2379},
+            "runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"},
+        },
+    )
+    assert found["elasticPolicy"]["rdzvHost"] == "etcd" and found["elasticPolicy"]["maxReplicas"] == 4
+    assert found["runPolicy"]["managedBy"] == "kueue.x-k8s.io/multikueue"
+    assert found["runPolicy"]["backoffLimit"] == 3
+
+
+def test_what_the_job_says_is_not_said_twice() -> None:
+    with pytest.raises(BadInput) as caught:
+        spec(engine_spec={"runPolicy": {"suspend": True, "backoffLimit": 9}, "nprocPerNode": "2", "x": 1})
+    assert [p.path for p in caught.value.problems] == [
+        "engine_spec.runPolicy.suspend",
+        "engine_spec.runPolicy.backoffLimit",
+        "engine_spec.nprocPerNode",
+    ]
+
+
 # Names and marks.
 
 

@@ -43,7 +43,7 @@ _TAIL_LINES = 200
 _POLL = 0.02
 _FOLLOWED = 0.3
 """Seconds between two looks at logs that are followed."""
-_MEANINGLESS = ("image", "gang", "pod")
+_MEANINGLESS = ("image", "gang", "pod", "engine_spec")
 _MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
 
 
