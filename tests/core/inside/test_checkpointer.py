@@ -752,6 +752,35 @@ class Gang:
             rank.__exit__()
 
 
+def test_a_rank_that_is_asked_alone_leaves_when_rank_0_plainly_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr("allaboard.inside.leaving.leave_at_once", lambda: left.append(True))
+    leaving.watch(lambda: (1, 2))
+    for now in (0.0, 50.0, 100.0):
+        leaving.stepped(now)
+    os.kill(os.getpid(), signal.SIGTERM)
+    for now in (101.0, 101.1, 101.2, 105.9):
+        leaving.stepped(now)
+    assert left == [], "rank 0 may be asked a moment later, and needs it until then"
+    leaving.stepped(106.0)
+    assert left == [True]
+    assert "rank 1 ends after SIGTERM; rank 0 was not asked to" in capsys.readouterr().err
+
+
+def test_a_slow_step_is_no_reason_to_leave_before_rank_0_could(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr("allaboard.inside.leaving.leave_at_once", lambda: left.append(True))
+    leaving.watch(lambda: (1, 2))
+    os.kill(os.getpid(), signal.SIGTERM)
+    leaving.stepped(60.0)
+    leaving.stepped(120.0)
+    assert left == []
+    leaving.stepped(180.0)
+    assert left == [True]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["together", "rank 0 first", "rank 1 first"])
 def test_sigterm_to_a_gang_saves_once_and_all_exit_143_without_a_traceback(run: Store, order: str) -> None:
@@ -771,6 +800,17 @@ def test_sigterm_to_a_gang_saves_once_and_all_exit_143_without_a_traceback(run: 
     assert verify(run, saved.step) == []
     assert saved.manifest.world_size == 2
     assert saved.step >= 5
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_rank_of_a_gang_ends_it_while_the_others_live(run: Store) -> None:
+    pytest.importorskip("torch")
+    with Gang(TRAIN, run, 2, STEPS="100000", PACE="0.01", ALLABOARD_CHECKPOINT_EVERY="100000") as ranks:
+        for rank in ranks:
+            rank.wait_for("stepped 5\n")
+        ranks[1].process.send_signal(signal.SIGTERM)
+        assert ranks[1].end() == 143
+        assert "rank 1 ends after SIGTERM; rank 0 was not asked to" in ranks[1].err
 
 
 @pytest.mark.slow

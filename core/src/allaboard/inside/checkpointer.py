@@ -247,6 +247,7 @@ class Checkpointer:
             )
         folder_name(step)  # a step that is none is an error on every rank, now
         if ranks()[0] != 0:
+            leaving.stepped(time.monotonic())
             return None
         due = self._every.due(step, self._last_step, time.monotonic(), self._last_time)
         if not due and not leaving.asked:

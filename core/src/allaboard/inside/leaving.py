@@ -4,7 +4,8 @@ The handler only raises a flag; nothing is saved inside it, where half a step ma
 at its next step boundary and leaves with exit code 143 (128 + SIGTERM), which the operators read as "may be
 retried". The other ranks keep stepping, because rank 0 may need one more collective with them to reach its
 boundary; when it has left, their collective fails, and that is not an error to report: they leave with 143
-too, with one line instead of a traceback.
+too, with one line instead of a traceback. A rank that is asked alone (its pod is drained, or deleted from an
+elastic gang) leaves once it is plain that rank 0 goes on: waiting for SIGKILL would only keep its peers.
 
 A handler that was installed before is called as well; if it wants to exit, that waits until the save is
 done. Children that are forked (data loader workers) get the earlier handler back, so that their parent can
@@ -26,6 +27,8 @@ from typing import Any
 from allaboard.errors import AllaboardError
 
 EXIT_CODE = 143
+ALONE_AFTER = 5.0
+"""Seconds in which all who are asked together have been asked."""
 
 
 class Leaving:
@@ -33,6 +36,8 @@ class Leaving:
 
     def __init__(self) -> None:
         self.asked = False
+        self._steps = 0  # done since then
+        self._first: float | None = None  # when the first of them was
         self._peers: Callable[[], tuple[int, int]] = lambda: (0, 1)
         self._handler_before: Any = None
         self._hook_before: Any = None
@@ -60,7 +65,23 @@ class Leaving:
             signal.signal(signal.SIGTERM, self._handler_before or signal.SIG_DFL)
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
-        self.asked = False
+        self.asked, self._steps, self._first = False, 0, None
+
+    def stepped(self, now: float) -> None:
+        """A rank other than 0 has done a step. ``now``: of a clock that does not go back. Two steps with rank
+        0 and some seconds after it was asked, rank 0 was not: it would have left at its next step.
+        """
+        if not self.asked:
+            return
+        self._steps += 1
+        self._first = now if self._first is None else self._first
+        if self._steps > 2 and now - self._first >= ALONE_AFTER:
+            rank, _ = self._peers()
+            print(
+                f"allaboard: rank {rank} ends after SIGTERM; rank 0 was not asked to, and goes on",
+                file=sys.stderr,
+            )
+            leave_at_once()
 
     def _in_child(self) -> None:
         self.unwatch()
