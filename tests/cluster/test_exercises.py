@@ -152,8 +152,7 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
     until("two checkpoints", lambda: saved() >= 20 or process.poll() is not None, LONG)
     pod = plane.api.get("v1", "Pod", f"{run}-worker-2", namespace)
     assert pod is not None
-    # Its training takes no longer than the usual grace: without, it is over before the worker is.
-    plane.api.delete("v1", "Pod", f"{run}-worker-2", namespace, grace=1)
+    plane.api.delete("v1", "Pod", f"{run}-worker-2", namespace)
 
     def replaced() -> bool:
         now = plane.api.get("v1", "Pod", pod["metadata"]["name"], namespace)
