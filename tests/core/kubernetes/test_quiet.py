@@ -269,3 +269,15 @@ def test_nobody_is_quiet_where_rows_do_not_tell(changes: Any, rows: Collection, 
     follower.settle()
     assert not follower.quiet
     assert wait(30), "he is told to look for himself"
+
+
+def test_a_job_that_came_and_went_unseen_is_told_of(changes: Any, rows: Collection) -> None:
+    """It was created before its follower came, and deleted while no watch was open: no row ever told."""
+    follower, wait = changes
+    follower.settle()
+    with rows.changed:
+        rows.rows.clear()
+    rows.compact()
+    rows.cut()
+    assert wait(30)
+    assert not follower.quiet

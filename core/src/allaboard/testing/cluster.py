@@ -673,8 +673,9 @@ class FakeChanges:
         since = self.cluster.history[self._settled :]
         return not any(name.startswith(self.run) for _, _, (_, _, _, name), _ in since)
 
-    def settle(self) -> None:
-        self._settled = len(self.cluster.history)
+    def settle(self) -> bool:
+        quiet, self._settled = self.quiet, len(self.cluster.history)
+        return quiet
 
     def wait(self, seconds: float) -> bool:
         self.cluster.tick(min(seconds, 5.0))

@@ -87,12 +87,11 @@ class _Looks:
 
     def begin(self, run: str) -> Look | None:
         """The same for whoever looks now: what is told from here on comes after this look."""
-        look = self.standing(run)
-        changes, _ = self._looks.get(run, (None, None))
-        if changes is not None:
-            self._looks[run] = (changes, None)  # until this look has succeeded
-            changes.settle()
-        return look
+        changes, look = self._looks.get(run, (None, None))
+        if changes is None:
+            return None
+        self._looks[run] = (changes, None)  # until this look has succeeded
+        return look if changes.settle() else None
 
     def end(self, run: str, look: Look | None) -> None:
         changes, _ = self._looks.get(run, (None, None))

@@ -76,9 +76,10 @@ class Follower(Protocol):
 
 
 class Feed:
-    """``chance`` draws from [0, 1)."""
+    """``chance`` draws from [0, 1). ``expected``: a run has a row here from its start to its end."""
 
-    def __init__(self, chance: Callable[[], float]) -> None:
+    def __init__(self, chance: Callable[[], float], expected: bool = True) -> None:
+        self._expected = expected
         self.trouble: AllaboardError | None = None
         self._chance = chance
         self._followers: dict[str, tuple[Follower, ...]] = {}
@@ -156,6 +157,9 @@ class Feed:
             present.update(runs)
             if self._listed and (looks is None or before.get(key) != looks):
                 changed.update(runs)
+        if self._listed and self._expected:
+            # One without a row may have come and gone since the last: nothing else would tell.
+            changed.update(self._followers.keys() - present)
         for run in changed | (self._present - present):
             self._wake(run)
         self._present = present

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import os
 import random
 import threading
@@ -33,6 +34,10 @@ READY_SECONDS = 10.0
 """How long a new follower waits for the first list; without it he looks for himself for a while."""
 PATIENCE = Patience(budget=10.0)
 """A feed rests between its own tries."""
+
+
+_tellings = itertools.count(1)
+"""Every wake has its own number: one that comes while another is noted is not lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_moved")
+    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_told", "_settled")
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
@@ -71,11 +76,11 @@ class Changes:
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
         self._due = 0.0
-        self._moved = True
+        self._told, self._settled = 0, -1
 
     def wake(self) -> None:
-        # Called with the feed's lock held, but by several feeds.
-        self._moved = True
+        # Called with the feed's lock held, but by several feeds, and while somebody looks.
+        self._told = next(_tellings)
         with suppress(RuntimeError):
             self._gate.release()
 
@@ -105,11 +110,15 @@ class Changes:
     @property
     def quiet(self) -> bool:
         """Whether what was seen when `settle` was last called still stands: rows tell, and none has since."""
-        return not (self._moved or _blind(self._feeds))
+        return self._told == self._settled and not _blind(self._feeds)
 
-    def settle(self) -> None:
-        """Called before a look, so that what happens during it counts."""
-        self._moved = False
+    def settle(self) -> bool:
+        """`quiet`, asked before a look: what is told from this moment on is told after it."""
+        told, blind = self._told, _blind(self._feeds)
+        quiet = told == self._settled and not blind
+        # What happens after a look of the blind is told by no row.
+        self._settled = -1 if blind else told
+        return quiet
 
     @property
     def trouble(self) -> AllaboardError | None:
@@ -177,7 +186,7 @@ class _Thread:
     """A feed and the thread that serves it, which runs from the first `join` on."""
 
     def __init__(self, api: Api, watched: Watched) -> None:
-        self.feed = Feed(random.random)
+        self.feed = Feed(random.random, expected=watched.resource != PODS)
         self.ready = threading.Event()
         self._api, self._watched = api, watched
         self._lock = threading.Lock()
@@ -331,8 +340,10 @@ class AsyncChanges:
         """As `Changes.quiet`."""
         return not (self._moved or self._hub.blind(self._watched))
 
-    def settle(self) -> None:
-        self._moved = False
+    def settle(self) -> bool:
+        blind = self._hub.blind(self._watched)
+        quiet, self._moved = not (self._moved or blind), blind
+        return quiet
 
     @property
     def trouble(self) -> AllaboardError | None:
@@ -406,7 +417,7 @@ class _Task:
     """A feed and the task that serves it, which runs from the first `join` on."""
 
     def __init__(self, api: AsyncApi, watched: Watched) -> None:
-        self.feed = Feed(random.random)
+        self.feed = Feed(random.random, expected=watched.resource != PODS)
         self.ready = asyncio.Event()
         self._api, self._watched = api, watched
         self._task: asyncio.Task[None] | None = None
