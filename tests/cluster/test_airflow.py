@@ -215,6 +215,7 @@ def test_the_retraining_dag_of_the_examples_unchanged_but_for_its_connection(liv
     assert (champion is not None) == ("'promoted': True" in str(gate) or '"promoted": true' in str(gate))
 
 
+@pytest.mark.thorough
 def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnCluster) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -238,6 +239,7 @@ def test_marking_a_deferred_task_failed_ends_the_training_and_frees_its_nodes(li
     until("the job object is gone", lambda: run.jobs() == [])
 
 
+@pytest.mark.thorough
 def test_clearing_a_deferred_task_stops_the_training_and_a_new_attempt_resumes(live: OnCluster) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -251,6 +253,7 @@ def test_clearing_a_deferred_task_stops_the_training_and_a_new_attempt_resumes(l
     assert run.record().attempt == 2
 
 
+@pytest.mark.thorough
 def test_marking_a_task_that_no_triggerer_watches_yet_ends_the_training(live: OnCluster) -> None:
     with live.frozen_triggerer():
         run = live.start("held")
@@ -261,6 +264,7 @@ def test_marking_a_task_that_no_triggerer_watches_yet_ends_the_training(live: On
     run.wait_training("stopped")
 
 
+@pytest.mark.thorough
 def test_marking_a_synchronous_task_failed_ends_the_training(live: OnCluster) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -293,6 +297,7 @@ def lease_of(live: OnCluster, run: str) -> str:
     return str(marks.annotation_of(body, records.LEASE) or "")
 
 
+@pytest.mark.thorough
 def test_all_triggers_of_a_triggerer_follow_by_one_lease(live: OnCluster) -> None:
     runs = [live.start("held") for _ in range(3)]
     for run in runs:

@@ -804,7 +804,7 @@ def a_bad_day(proxy: FaultProxy, seed: int) -> None:
         proxy.on(Hold(), when=untruths.sometimes("silence", 0.3, ("watch",)))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(1, 8))])
 def test_a_bad_day(place: Place, proxy: FaultProxy, tally: Tally, seed: int) -> None:
     chance = random.Random(seed)
     hows = ["well", "badly", "stopped", "suspended"]

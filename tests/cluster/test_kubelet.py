@@ -223,6 +223,10 @@ class Pods:
         self.api.request("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
 
 
+# What stands on it shows in CI that it works.
+pytestmark = pytest.mark.thorough
+
+
 @pytest.fixture(scope="module")
 def nodes(_shared: Cluster) -> Iterator[Nodes]:
     """Two nodes of these tests' own."""
