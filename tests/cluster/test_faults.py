@@ -870,6 +870,7 @@ def interfere(members: Members, backend: KubernetesBackend, one: Followed, after
 # --- servers that go away -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_operator_and_api_server_restart_and_etcd_forgets(
     new_plane_in: Callable[..., Any], tmp_path: Path, tally: Tally
 ) -> None:
@@ -947,6 +948,7 @@ def a_submitter(place: Place) -> Path:
     return place.cluster.kubeconfig_for_account(place.namespace, "allaboard-submitter")
 
 
+@pytest.mark.thorough
 def test_who_is_away_for_too_long_is_unreachable_and_the_run_goes_on(
     place: Place, tally: Tally, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
