@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from allaboard import marks
 from allaboard.backends.kubernetes import reading, records, resources, talk
@@ -20,7 +20,8 @@ from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.engines import ENGINES
+from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
@@ -192,6 +193,29 @@ def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")
     return found
+
+
+def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[Try]:
+    """Every try of these pods whose log a node may still have. Pods of no member are left out; a member that
+    is not known comes last.
+    """
+    ranks = {member.name: member.rank for member in members}
+    seats = {}
+    for pod in pods:
+        member = engine.member_of(pod)
+        if member is not None:
+            seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
+    return tries(pods, seats)
+
+
+class Ranked(Protocol):
+    """A member, planned or seen."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rank(self) -> int: ...
 
 
 def is_meant(job: Json, stored: Stored) -> bool:

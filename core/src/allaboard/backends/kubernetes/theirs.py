@@ -10,10 +10,9 @@ from dataclasses import replace
 from allaboard.backends.kubernetes import reading, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
-from allaboard.backends.kubernetes.looking import ASKING, happened, last_word, resource_of
+from allaboard.backends.kubernetes.looking import ASKING, happened, last_word, resource_of, tries_of
 from allaboard.backends.kubernetes.resources import PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.backends.kubernetes.tries import Seat, tries
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Observation
@@ -83,13 +82,7 @@ def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
 
 def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Talk[dict[str, str]]:
     """The ends of what its members wrote, as far as nodes still have them."""
-    ranks = {member.name: member.rank for member in seen.members}
-    seats = {}
-    for pod in pods:
-        member = engine.member_of(pod)
-        if member is not None:
-            seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
-    witness, readable = Witness(progress_every=0), tries(pods, seats)
+    witness, readable = Witness(progress_every=0), tries_of(engine, seen.members, pods)
     if readable:
         yield talk.Reading(
             lambda api: attend(api, None, witness, readable, asked=True),

@@ -50,13 +50,14 @@ from allaboard.backends.kubernetes.looking import (
     readable,
     resource_of,
     seen,
+    tries_of,
 )
 from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.reading import Memory, Told, remembered
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
@@ -416,14 +417,14 @@ class Verbs:
             pods = yield from talk.list_all(PODS, labels=of_it)
             past = self._earlier(record, attempt)
             yield from _shared(stored, past)
-            return Readable(attempt, readable_tries(layout, pods), True, past.witness.kept)
+            return Readable(attempt, _tries(layout, pods), True, past.witness.kept)
         found = (yield from look(stored)) if last is None else last.found
         over = state_of(seen(found)).is_final and not found.living
         past = self._past_of(stored)
         # The next look makes something of it; what was written can be read already.
         for one, seat in [*self._rescued.get(record.uid, ())]:
             past.witness.saved(one, seat)
-        here = readable_tries(layout, found.pods)
+        here = _tries(layout, found.pods)
         if record.outcome is not None and not record.deleted:
             yield from _shared(stored, past)
             met = [*here, *(one.one for one in past.witness.kept.tries())]
@@ -492,16 +493,8 @@ class Verbs:
                 break  # whoever may not delete leaves it to others
 
 
-def readable_tries(layout: Layout, pods: Iterable[Json]) -> list[Try]:
-    """Every try of these pods whose log a node may still have."""
-    engine = ENGINES[layout.engine]
-    ranks = {member.name: member.rank for member in layout.members}
-    seats = {}
-    for pod in pods:
-        member = engine.member_of(pod)
-        if member is not None:
-            seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
-    return tries([*pods], seats)
+def _tries(layout: Layout, pods: Sequence[Json]) -> list[Try]:
+    return tries_of(ENGINES[layout.engine], layout.members, pods)
 
 
 def _shared(stored: Stored, past: Past) -> Talk[None]:
@@ -516,7 +509,7 @@ def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Tal
     """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
     if not found.pods:
         return
-    readable = readable_tries(Layout.from_dict(found.stored.layout), found.pods)
+    readable = _tries(Layout.from_dict(found.stored.layout), found.pods)
     yield talk.Reading(
         lambda api: attend(api, None, witness, readable, over=over, asked=asked),
         lambda api: aattend(api, None, witness, readable, over=over, asked=asked),
