@@ -132,21 +132,8 @@ def plane(
                 "stringData": s3.variables(plane, "host.internal"),
             }
         )
-        make_bucket(s3.variables(plane))
+        s3.client(plane).create_bucket(Bucket="lab")
         yield plane
-
-
-def make_bucket(environ: dict[str, str]) -> None:
-    import boto3
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=environ["AWS_ENDPOINT_URL"],
-        region_name=environ["AWS_REGION"],
-        aws_access_key_id=environ["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environ["AWS_SECRET_ACCESS_KEY"],
-    )
-    client.create_bucket(Bucket="lab")
 
 
 @pytest.fixture(scope="module")

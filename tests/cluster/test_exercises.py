@@ -127,7 +127,7 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
     ab: Terminal, plane: ControlPlane, namespace: str
 ) -> None:
     torch = pytest.importorskip("torch")
-    bucket(plane, namespace)
+    s3.client(plane).create_bucket(Bucket=namespace)
     plane.api.create(
         {
             "apiVersion": "v1",
@@ -175,20 +175,6 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
     assert body["checkpoints"]["latest"].startswith(f"s3://{namespace}/team/exercises/elastic/{run}/step-")
     assert 0 < body["progress"]["lost_steps"] < 20, "those since the newest checkpoint"
     assert body["metrics"]["final_loss"] == pytest.approx(undisturbed(torch), rel=1e-9)
-
-
-def bucket(plane: ControlPlane, name: str) -> None:
-    import boto3
-
-    said = s3.variables(plane)
-    client = boto3.client(
-        "s3",
-        endpoint_url=said["AWS_ENDPOINT_URL"],
-        region_name=said["AWS_REGION"],
-        aws_access_key_id=said["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=said["AWS_SECRET_ACCESS_KEY"],
-    )
-    client.create_bucket(Bucket=name)
 
 
 def undisturbed(torch: Any) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import boto3
 import pytest
 
 from tests.cluster.api import ApiError, Object, until
@@ -141,14 +140,7 @@ def test_pods_of_a_fake_node_pretend_to_run(plane: ControlPlane, namespace: str,
 
 @pytest.mark.needs("s3")
 def test_the_store_keeps_objects(plane: ControlPlane, namespace: str) -> None:
-    found = s3.variables(plane)
-    client = boto3.client(
-        "s3",
-        endpoint_url=found["AWS_ENDPOINT_URL"],
-        region_name=found["AWS_REGION"],
-        aws_access_key_id=found["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=found["AWS_SECRET_ACCESS_KEY"],
-    )
+    client = s3.client(plane)
     client.create_bucket(Bucket=namespace)
     client.put_object(Bucket=namespace, Key="a/b", Body=b"kept", Metadata={"k": "v"}, IfNoneMatch="*")
     with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):

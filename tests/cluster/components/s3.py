@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 from tests.cluster.build import Build
 from tests.cluster.cluster import write
@@ -52,6 +53,20 @@ def command(plane: ControlPlane) -> list[str]:
         f"--sidecar={plane.folder('s3') / 'attributes'}",
         str(plane.folder("s3") / "buckets"),
     ]
+
+
+def client(plane: ControlPlane) -> Any:
+    """boto3's, with the keys of the store's owner."""
+    import boto3
+
+    said = variables(plane)
+    return boto3.client(
+        "s3",
+        endpoint_url=said["AWS_ENDPOINT_URL"],
+        region_name=said["AWS_REGION"],
+        aws_access_key_id=said["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=said["AWS_SECRET_ACCESS_KEY"],
+    )
 
 
 COMPONENTS = (
