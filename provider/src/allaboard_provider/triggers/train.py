@@ -5,8 +5,9 @@ Triggerers may be killed, frozen, doubled: the same trigger may run twice, may b
 Nothing here is remembered between them but what the core's run record and the task log's teller keep.
 
 Runs on a cluster are watched through one client and one hub for all triggers of a triggerer that go to the
-same place: changes wake, and in between a run is looked at once a minute. A cluster that does not answer is
-waited for, however long: the run is not there, and nothing better could be done elsewhere.
+same place: changes wake; while nothing changes, only what rank 0 wrote is read, ever more seldom, up to once
+a minute. A cluster that does not answer is waited for, however long: the run is not there, and nothing better
+could be done elsewhere.
 """
 
 from __future__ import annotations
