@@ -30,7 +30,6 @@ from tests.cluster.components import s3
 from tests.cluster.kubelet.handle import ProcessKubelet
 from tests.cluster.kubelet.node import NodeSpec
 from tests.cluster.plane import ControlPlane
-from tests.cluster.test_airflow import make_bucket
 
 pytest.importorskip("boto3")
 
@@ -223,7 +222,7 @@ def plane(
                 "stringData": s3.variables(plane, "host.internal"),
             }
         )
-        make_bucket(s3.variables(plane))
+        s3.client(plane).create_bucket(Bucket="lab")
         yield plane
 
 
