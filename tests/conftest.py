@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,16 +88,23 @@ def _tells_what_a_green_line_would_hide(
 
 @pytest.fixture(autouse=True)
 def _leaves_this_process_as_it_was() -> Iterator[None]:
-    """Fails the test that moved all later ones to another folder, or made pytest the parent of every orphan:
-    such a pytest collects the dead of all later tests as zombies, and shows them as its children."""
-    before = (Path.cwd(), _adopts_orphans())
+    """Fails the test that moved all later ones to another folder, left them its handler of a signal, or made
+    pytest the parent of every orphan: such a pytest collects the dead of all later tests as zombies, and
+    shows them as its children."""
+    before = (Path.cwd(), _adopts_orphans(), _handlers())
     yield
-    after = (Path.cwd(), _adopts_orphans())
+    after = (Path.cwd(), _adopts_orphans(), _handlers())
     if after != before:
         os.chdir(before[0])
         if sys.platform == "linux":
             _libc.prctl(PR_SET_CHILD_SUBREAPER, int(before[1]), 0, 0, 0)
-        pytest.fail(f"(folder, adopts orphans) was {before} and is now {after}")
+        for number, handler in before[2].items():
+            signal.signal(number, handler)
+        pytest.fail(f"(folder, adopts orphans, handlers of signals) was {before} and is now {after}")
+
+
+def _handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 def _adopts_orphans() -> bool:

@@ -75,6 +75,14 @@ def test_a_failing_test_fails_it(runner: Path) -> None:
     assert output.splitlines()[-1].startswith("one: 1 failed, 1 passed in ")
 
 
+def test_a_pytest_that_ends_before_its_last_test_fails_it_and_says_so(runner: Path) -> None:
+    interrupted = "import os, signal\ndef test_a(): pass\ndef test_b(): os.kill(os.getpid(), signal.SIGINT)\n"
+    code, output = run(runner, interrupted)
+    assert code == 1
+    assert output.splitlines()[-1].startswith("one: 1 passed in ")
+    assert output.splitlines()[-1].endswith("pytest ended with 2, before its last test")
+
+
 def test_no_test_at_all_fails_it(runner: Path) -> None:
     code, output = run(runner, "")
     assert code == 1

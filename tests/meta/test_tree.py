@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,3 +50,10 @@ def test_files_of_tests_say_what_they_test() -> None:
         path for path in python if not path.name.startswith("test_") and "def test_" in path.read_text()
     ]
     assert strays == []
+
+
+def test_every_test_of_the_cluster_can_be_collected() -> None:
+    """They run by themselves, and later."""
+    command = [sys.executable, "-m", "pytest", "tests/cluster", "--e2e", "--collect-only", "-q"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-2000:]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import click
@@ -30,14 +32,23 @@ EVERY = 1.0
 """Seconds between two lines of ``--json`` when nothing but the progress changes."""
 
 
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """The terminal gets its cursor back, whoever ends the watching."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
 @place_options
 @json_option
+@sigterm_as_ctrl_c()
 def follow(run: str, at: Place, as_json: bool) -> int:
     """Watch a run to its end."""
-    # As Ctrl-C: the terminal gets its cursor back.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     backend = at.open()
     seen = backend.observe(run)
     policy = paced(backend)
