@@ -236,8 +236,46 @@ def test_idle_watches_that_a_load_balancer_cuts_are_watches_all_the_same() -> No
         while isinstance(step := feed.next(30.0 * n), Rest):
             pass
         assert step == Watch("100")
+        feed.opened(30.0 * n)
         feed.ended(BackendUnreachable("cut the connection"), 30.0 * (n + 1))
         assert feed.live
+
+
+def test_a_server_that_a_client_tried_long_to_reach_was_away() -> None:
+    """A client is patient by itself: it was seconds until it gave up, and no watch was open in them."""
+    feed, _ = a_feed("a-1", rows=[a_row("a-1")])
+    feed.next(0.0)
+    feed.opened(0.0)
+    now = 60.0
+    feed.ended(BackendUnreachable("cut the connection"), now)
+    assert feed.live, "it may be back in a moment"
+    for _ in range(2):
+        while isinstance(feed.next(now), Rest):
+            pass
+        now += 11.0
+        feed.ended(BackendUnreachable("3 tries in 10 s"), now)
+    assert not feed.live
+
+
+def test_it_hears_while_a_watch_is_open_and_where_lists_take_its_place() -> None:
+    feed, _ = a_feed("a-1", rows=[a_row("a-1")])
+    assert feed.hears
+    feed.next(0.0)
+    assert not feed.hears, "the watch is asked for"
+    feed.opened(1.0)
+    assert feed.hears
+    feed.ended(None, 300.0)
+    assert not feed.hears and feed.live
+    feed.next(300.0)
+    feed.opened(301.0)
+    feed.ended(Forbidden("cannot watch"), 302.0)
+    assert not feed.hears
+    while not isinstance(feed.next(303.0), List):
+        pass
+    feed.listed([a_row("a-1")], "101")
+    assert feed.hears
+    assert isinstance(feed.next(304.0), Rest)
+    assert feed.hears, "the next list tells"
 
 
 def test_a_watch_that_was_taken_is_trusted() -> None:
@@ -250,7 +288,7 @@ def test_a_watch_that_was_taken_is_trusted() -> None:
     assert not feed.live
     while isinstance(feed.next(0.0), Rest):
         pass
-    feed.opened()
+    feed.opened(0.5)
     assert feed.live
     assert feed.trouble is None
 
@@ -258,7 +296,7 @@ def test_a_watch_that_was_taken_is_trusted() -> None:
 def test_a_silent_watch_is_followed_by_a_list() -> None:
     feed, (one,) = a_feed("a-1", rows=[a_row("a-1")])
     feed.next(0.0)
-    feed.opened()
+    feed.opened(0.0)
     feed.ended(Silent("was silent"), 56.0)
     while isinstance(step := feed.next(56.0), Rest):
         pass

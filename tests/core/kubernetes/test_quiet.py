@@ -249,7 +249,7 @@ def test_quiet_is_who_has_looked_and_was_told_of_nothing(changes: Any, rows: Col
     follower, wait = changes
     assert not follower.quiet, "nobody has looked yet"
     follower.settle()
-    assert follower.quiet
+    until(lambda: follower.quiet)  # the watch is being opened
     assert not wait(0.1)
     assert follower.quiet
     rows.put("a-1", "Succeeded")

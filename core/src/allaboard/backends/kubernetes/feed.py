@@ -93,7 +93,8 @@ class Feed:
         self._rest = 0.0
         self._poll_until = 0.0
         self._progress = False
-        self._opened = 0.0
+        self._opened: float | None = None
+        self._hears = False
 
     # --- who follows
 
@@ -117,8 +118,13 @@ class Feed:
 
     @property
     def live(self) -> bool:
-        """Whether a change would be noticed now without looking."""
+        """Whether a change would be noticed soon without looking."""
         return self._listed and self._failures <= 1
+
+    @property
+    def hears(self) -> bool:
+        """Whether all that was not told has not happened: the watch is open, or lists take its place."""
+        return self._hears
 
     # --- what is next
 
@@ -134,7 +140,7 @@ class Feed:
         if now < self._poll_until:
             self._version = None
             return Rest(self.poll())
-        self._progress, self._opened = False, now
+        self._progress, self._opened, self._hears = False, None, False
         return Watch(self._version)
 
     def poll(self) -> float:
@@ -190,15 +196,17 @@ class Feed:
                         self._alarm(run, name)
                     self._wake(run)
 
-    def opened(self) -> None:
+    def opened(self, now: float) -> None:
         """The server took the watch."""
+        self._opened = now
         self._well()
 
     def ended(self, error: AllaboardError | None, now: float) -> None:
         """The watch or the list ended; None: the server ended the watch in time."""
         watching, progress = self._version is not None, self._progress
-        self._progress = False
-        lived = watching and now - self._opened >= SHORT
+        # Not since it was asked for: a client may have tried for long to get through.
+        lived = watching and self._opened is not None and now - self._opened >= SHORT
+        self._progress, self._opened, self._hears = False, None, False
         if error is None:
             self._fruitless = 0
             if not progress and not lived:
@@ -233,7 +241,7 @@ class Feed:
             follower.alarm(pod, self._version or "")
 
     def _well(self) -> None:
-        self._failures, self.trouble = 0, None
+        self._failures, self.trouble, self._hears = 0, None, True
 
     def _pause(self, times: int) -> float:
         longest: float = min(LONGEST_REST, FIRST_REST * 2 ** (times - 1))

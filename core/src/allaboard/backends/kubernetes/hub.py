@@ -110,12 +110,11 @@ class Changes:
     @property
     def quiet(self) -> bool:
         """Whether what was seen when `settle` was last called still stands: rows tell, and none has since."""
-        return self._told == self._settled and not _blind(self._feeds)
+        return self._told == self._settled and _hear(self._feeds)
 
     def settle(self) -> bool:
         """`quiet`, asked before a look: what is told from this moment on is told after it."""
-        told, blind = self._told, _blind(self._feeds)
-        quiet = told == self._settled and not blind
+        told, blind, quiet = self._told, _blind(self._feeds), self.quiet
         # What happens after a look of the blind is told by no row.
         self._settled = -1 if blind else told
         return quiet
@@ -262,7 +261,7 @@ class _Thread:
                 if self._closed.is_set():
                     return
                 self._stream = stream
-                self.feed.opened()
+                self.feed.opened(time.monotonic())
             for kind, thing in stream:
                 with self._lock:
                     self.feed.happened(kind, thing)
@@ -338,11 +337,10 @@ class AsyncChanges:
     @property
     def quiet(self) -> bool:
         """As `Changes.quiet`."""
-        return not (self._moved or self._hub.blind(self._watched))
+        return not self._moved and self._hub.hears(self._watched)
 
     def settle(self) -> bool:
-        blind = self._hub.blind(self._watched)
-        quiet, self._moved = not (self._moved or blind), blind
+        quiet, self._moved = self.quiet, self._hub.blind(self._watched)
         return quiet
 
     @property
@@ -380,8 +378,18 @@ class AsyncHub:
 
     def blind(self, watched: tuple[Watched, ...]) -> bool:
         """Whether a change might not be told by a row."""
+        feeds = self._feeds_of(watched)
+        return feeds is None or _blind(feeds)
+
+    def hears(self, watched: tuple[Watched, ...]) -> bool:
+        """Whether all that no row told has not happened."""
+        feeds = self._feeds_of(watched)
+        return feeds is not None and _hear(feeds)
+
+    def _feeds_of(self, watched: tuple[Watched, ...]) -> tuple[Feed, ...] | None:
+        """None when one of them is not there."""
         tasks = [self._feeds.get(one) for one in watched]
-        return not all(task is not None and task.feed.live for task in tasks)
+        return None if None in tasks else tuple(task.feed for task in tasks if task is not None)
 
     def trouble(self, watched: tuple[Watched, ...]) -> AllaboardError | None:
         """Why rows do not tell, when they do not."""
@@ -420,6 +428,7 @@ class _Task:
         self.feed = Feed(random.random, expected=watched.resource != PODS)
         self.ready = asyncio.Event()
         self._api, self._watched = api, watched
+        self._clock = asyncio.get_running_loop().time
         self._task: asyncio.Task[None] | None = None
         self._blind: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -447,9 +456,8 @@ class _Task:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self) -> None:
-        clock = asyncio.get_running_loop().time
         while True:
-            step = self.feed.next(clock())
+            step = self.feed.next(self._clock())
             error: AllaboardError | None = None
             try:
                 if isinstance(step, Rest):
@@ -463,7 +471,7 @@ class _Task:
                 error = trouble
             except Exception as bug:
                 error = _unforeseen(bug)
-            self.feed.ended(error, clock())
+            self.feed.ended(error, self._clock())
             if self.feed.trouble is not None:
                 self.ready.set()
             if not self.feed.live and (self._blind is None or self._blind.done()):
@@ -495,7 +503,7 @@ class _Task:
             fields=one.fields,
             resource_version=step.version,
             table=True,
-            on_open=self.feed.opened,
+            on_open=lambda: self.feed.opened(self._clock()),
         )
         async with aclosing(events):
             async for kind, thing in events:
@@ -534,6 +542,11 @@ def async_hub_of(api: AsyncApi) -> AsyncHub:
 def _blind(feeds: tuple[Feed, ...]) -> bool:
     """Whether a change might not be told by a row."""
     return not all(feed.live for feed in feeds)
+
+
+def _hear(feeds: tuple[Feed, ...]) -> bool:
+    """Whether all that no row told has not happened."""
+    return all(feed.hears for feed in feeds)
 
 
 def _poll(feeds: tuple[Feed, ...]) -> float:
