@@ -341,7 +341,7 @@ def test_a_run_is_woken_some_times_at_once_then_once_a_second() -> None:
     ("status", "ails"),
     [
         ("Running", False), ("Pending", False), ("ContainerCreating", False), ("Completed", False),
-        ("Terminating", False), ("Init:0/1", False), ("PodInitializing", False),
+        ("Init:0/1", False), ("PodInitializing", False),
         ("Error", True), ("OOMKilled", True), ("CrashLoopBackOff", True), ("Evicted", True),
         ("Init:Error", True), ("Init:CrashLoopBackOff", True), ("ExitCode:3", True), ("Signal:9", True),
     ],
@@ -356,3 +356,12 @@ def test_a_row_that_tells_of_a_failure_raises_the_alarm(status: str, ails: bool)
     feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
     feed.happened("DELETED", an_event({"Name": "a-1-worker-0", "Status": status}))
     assert len(one.alarms) == int(ails), "once"
+
+
+@pytest.mark.parametrize(("name", "alarms"), [("a-1-worker-0", 1), ("a-1-master-0", 1), ("a-1-worker-10", 0)])
+def test_a_pod_that_may_be_rank_0_and_is_deleted_raises_the_alarm(name: str, alarms: int) -> None:
+    feed, one = Feed(lambda: 0.5), Someone("a-1")
+    feed.join(one)
+    feed.listed([{"Name": name, "Status": "Running"}], "1")
+    feed.happened("MODIFIED", an_event({"Name": name, "Status": "Terminating"}))
+    assert len(one.alarms) == alarms and one.since == "", "it may be well: nothing is known to have failed"

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.base import Cursor, LogLine, Selection
+from allaboard.backends.base import Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
 from allaboard.backends.kubernetes.resources import PODS
-from allaboard.observation import Observation
+from allaboard.backends.kubernetes.talk import Call, Reading
+from allaboard.checking import checked
+from allaboard.observation import Observation, State
+from allaboard.reportline import encode
+from allaboard.status import state_of
+from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from tests.core.kubernetes.test_backend import ME, a_plan, running
 
@@ -251,3 +256,90 @@ def test_rescued_evidence_that_nobody_looks_at_is_bounded(
     for n in range(10):
         verbs._rescue(f"uid-{n}", (), {})
     assert [*verbs._rescued] == ["uid-7", "uid-8", "uid-9"]
+
+
+# --- an elastic gang, which the operator takes for done as soon as one worker is
+
+
+def succeeds(cluster: FakeCluster, name: str) -> None:
+    pod = cluster.one(PODS, name)
+    assert pod is not None
+    (status,) = pod["status"]["containerStatuses"]
+    begun = pod["metadata"]["creationTimestamp"]
+    end = {"exitCode": 0, "startedAt": begun, "finishedAt": begun, "containerID": status["containerID"]}
+    pod["status"] |= {"phase": "Succeeded", "containerStatuses": [status | {"state": {"terminated": end}}]}
+    cluster._put(PODS, pod, "MODIFIED")
+
+
+def an_elastic_run(cluster: FakeCluster, backend: KubernetesBackend) -> str:
+    plan = Plan(checked(a_job(image="lab/train:1", workers=None, elastic={"min": 1, "max": 2})), "k")
+    handle = backend.launch(plan, ME)
+    running(cluster, backend, handle.run)
+    cluster.say(f"{handle.run}-worker-0", encode("progress", step=200, total=200))
+    cluster.say(f"{handle.run}-worker-0", encode("result", metrics={"accuracy": 0.9}))
+    succeeds(cluster, f"{handle.run}-worker-1")
+    cluster.tick(2)
+    pod = cluster.one(PODS, f"{handle.run}-worker-0")
+    assert pod is not None and "deletionTimestamp" in pod["metadata"]
+    return handle.run
+
+
+def is_gone(cluster: FakeCluster, run: str) -> None:
+    cluster.delete(PODS, f"{run}-worker-0", "default", grace=0)
+    cluster.tick(1)
+    assert cluster.one(PODS, f"{run}-worker-0") is None
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeCluster, way: str) -> None:
+    backend = cluster.backend()
+    run = an_elastic_run(cluster, backend)
+    other = cluster.async_backend()
+
+    async def life() -> Observation:
+        async with other.changes(run) as changes:
+            ring(changes, f"{run}-worker-0")
+            await asyncio.wait(other._rescues[run])
+            is_gone(cluster, run)
+            return await other.observe(run)
+
+    if way == "async":
+        seen = asyncio.run(life())
+    else:
+        with backend.changes(run) as changes:
+            ring(changes, f"{run}-worker-0")
+            for rescue in backend._rescues[run]:
+                rescue.join(30)
+            is_gone(cluster, run)
+            seen = backend.observe(run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
+    later = cluster.backend()
+    assert later.observe(run).progress.result == {"accuracy": 0.9}
+    written = [text for member, text in lines([*later.logs(run, Selection())]) if member == "worker-0"]
+    assert len(written) == 2, "and so is what it wrote"
+
+
+def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = an_elastic_run(cluster, backend)
+    reading = backend.verbs.rescue(run, f"{run}-worker-0", "")
+    asked = next(reading)
+    assert isinstance(asked, Reading)
+    found = asked.blocking(backend.api)
+    is_gone(cluster, run)
+
+    def pause(_: float) -> None:
+        if not pauses:
+            with pytest.raises(StopIteration):
+                answer: Any = found
+                while True:
+                    ask = reading.send(answer)
+                    assert isinstance(ask, Call)
+                    answer = getattr(backend.api, ask.method)(*ask.args, **ask.options)
+        pauses.append(1)
+
+    pauses: list[int] = []
+    backend.pause = pause
+    assert backend.observe(run).progress.result == {"accuracy": 0.9}
+    assert len(pauses) == 1

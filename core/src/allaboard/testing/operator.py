@@ -215,7 +215,9 @@ class FakeOperator:
                 return
             if role == deciding:
                 running = counts["active"] > 0
-                if counts["succeeded"] == len(members):
+                # Of an elastic gang any one (pkg/controller.v1/pytorch/pytorchjob_controller.go).
+                enough = 1 if "elasticPolicy" in job["spec"] else len(members)
+                if counts["succeeded"] >= enough:
                     job["status"]["replicaStatuses"] = statuses
                     self._finish(job, "Succeeded", f"PyTorchJob {name} is successfully completed.")
                     return

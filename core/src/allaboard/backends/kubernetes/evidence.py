@@ -62,6 +62,12 @@ class Snatched(NamedTuple):
     thing: Json | None
     data: bytes | None
 
+    @property
+    def only_leaves(self) -> bool:
+        """Whether it is being deleted and had not failed."""
+        thing = self.thing
+        return thing is not None and "deletionTimestamp" in thing["metadata"] and not _has_failed(thing)
+
 
 class Witness:
     """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
@@ -163,12 +169,15 @@ class Witness:
         first = [one for one in found if one.rank == 0 and not one.init]
         unread = [one for one in first if not self.book.is_done(one)]
         ended = any(not one.running for one in unread)
-        if not unread or not (over or ended or now >= self._progress_at):
+        if not (over or (unread and (ended or now >= self._progress_at))):
             return None
         self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
-        self.book.look(first, Selection())
+        # What was saved of its pods that are gone counts too.
+        gone = self.book.look(first, Selection(ranks=(0,)))
+        if not unread and not gone:
+            return None
         self._reading = True
-        return Pass(self.book, unread)
+        return Pass(self.book, unread, gone)
 
     # What came of it.
 

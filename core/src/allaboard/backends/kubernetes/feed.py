@@ -65,7 +65,7 @@ Step = List | Watch | Rest
 class Follower(Protocol):
     """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
     what it wrote may be gone a moment later. ``version`` is that of this row: a watch from there on tells
-    what became of the pod, even when it is gone.
+    what became of the pod, even when it is gone. Empty: it may be well, and is being deleted.
     """
 
     run: str
@@ -189,11 +189,12 @@ class Feed:
             else:
                 self._known[key] = looks
             ails = kind != "DELETED" and _ails(row)
+            leaves = kind != "DELETED" and _leaves(row)
             for run in _runs(name):
                 if run in self._followers:
                     self._present.add(run)
-                    if ails:
-                        self._alarm(run, name)
+                    if ails or leaves:
+                        self._alarm(run, name, (self._version or "") if ails else "")
                     self._wake(run)
 
     def opened(self, now: float) -> None:
@@ -236,9 +237,9 @@ class Feed:
         for follower in self._followers.get(run, ()):
             follower.wake()
 
-    def _alarm(self, run: str, pod: str) -> None:
+    def _alarm(self, run: str, pod: str, version: str) -> None:
         for follower in self._followers.get(run, ()):
-            follower.alarm(pod, self._version or "")
+            follower.alarm(pod, version)
 
     def _well(self) -> None:
         self._failures, self.trouble, self._hears = 0, None, True
@@ -282,6 +283,13 @@ def _ails(row: Mapping[str, Any]) -> bool:
     """Whether a pod's row tells of a failure (the printed Status: pkg/printers/internalversion)."""
     status = str(row.get("Status", ""))
     return status in _AILING or status.startswith(_AILING_IN)
+
+
+def _leaves(row: Mapping[str, Any]) -> bool:
+    """Whether the pod that rank 0 may be in is being deleted. The operator does that to an elastic gang as
+    soon as any one worker has succeeded (``cleanPodPolicy: Running``): what was achieved stands in that log.
+    """
+    return row.get("Status") == "Terminating" and _name(row).endswith("-0")
 
 
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")

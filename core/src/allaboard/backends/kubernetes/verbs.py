@@ -5,7 +5,7 @@ out the same ones.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import (
     PEERS,
     PROGRESS_EVERY,
+    SECONDS,
     Snatched,
     Witness,
     aattend,
@@ -73,6 +74,8 @@ SOON, SELDOM = 5.0, 600.0
 """Seconds between two times at which it is asked why a run goes no further while no row of it changes: a
 tenth of its age, within these.
 """
+SAVED_EVERY = 0.05
+"""Seconds between two looks at whether what is being read of a pod that goes has been."""
 REMEMBERED, ENDED = 20_000, 100
 """Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are
 forgotten.
@@ -178,6 +181,7 @@ class Verbs:
         self._pasts: OrderedDict[str, Past] = OrderedDict()
         self._ended: OrderedDict[str, Past] = OrderedDict()
         self._rescued: dict[str, list[tuple[Snatched, Seat]]] = {}
+        self._saving: Counter[str] = Counter()
 
     # Launching.
 
@@ -237,6 +241,9 @@ class Verbs:
             if over and last is not None:
                 last = None
                 continue
+            if over and stored.record.outcome is None:
+                yield from self._saved(stored.record.run)
+                past = self._past(found)
             if stored.record.outcome is None or evidence:
                 yield from _attended(past.witness, found, over=over, asked=evidence)
             notes: tuple[str, ...] = ()
@@ -250,7 +257,7 @@ class Verbs:
             if over and (stored.record.outcome is None or evidence):
                 if stored.record.outcome is not None:
                     yield from _shared(stored, past)
-                if looked.restarts or state_of(looked) is not State.SUCCEEDED:
+                if looked.restarts or state_of(looked) is not State.SUCCEEDED or _lost_rank_0(found):
                     yield from survivors.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
             if over and stored.record.outcome is None:
                 now = yield from ending.recorded(found, state_of(looked), past.to_dict())
@@ -327,9 +334,26 @@ class Verbs:
                 yield one.thing
 
     def rescue(self, run: str, pod: str, version: str) -> Talk[None]:
-        """A pod of this run ails: what it wrote is read before anything else is asked, then what rank 0 and
-        two peers did. The next look makes something of it.
+        """A pod of this run ails, or is being deleted: what it wrote is read before anything else is asked,
+        and if it ails, then what rank 0 and two peers did. The next look makes something of it.
         """
+        with self._lock:
+            self._saving[run] += 1
+        try:
+            yield from self._rescues(run, pod, version)
+        finally:
+            with self._lock:
+                self._saving[run] -= 1
+                self._saving += Counter()  # without those that are through
+
+    def _saved(self, run: str) -> Talk[None]:
+        """Wait for what is just being read of pods that go."""
+        for _ in range(int(SECONDS / SAVED_EVERY)):
+            if not self._saving[run]:
+                return
+            yield from talk.sleep(SAVED_EVERY)
+
+    def _rescues(self, run: str, pod: str, version: str) -> Talk[None]:
         first: Snatched = yield talk.Reading(
             lambda api: snatch(api, None, pod, version=version),
             lambda api: asnatch(api, None, pod, version=version),
@@ -342,6 +366,8 @@ class Verbs:
             return
         is_first = stored.record.uid not in self._rescued
         self._rescue(stored.record.uid, (first,), seats)
+        if first.only_leaves and first.data is not None:
+            return
         wanted = [(pod, container)] if first.data is None else []
         if is_first:
             beside = sorted((n for n in seats if n != pod), key=lambda name: seats[name].rank)
@@ -507,13 +533,20 @@ def _shared(stored: Stored, past: Past) -> Talk[None]:
 
 def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Talk[None]:
     """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
-    if not found.pods:
+    if not found.pods and not over:
         return
     readable = _tries(Layout.from_dict(found.stored.layout), found.pods)
     yield talk.Reading(
         lambda api: attend(api, None, witness, readable, over=over, asked=asked),
         lambda api: aattend(api, None, witness, readable, over=over, asked=asked),
     )
+
+
+def _lost_rank_0(found: Found) -> bool:
+    """Whether the pod of rank 0 is gone, and its log with it."""
+    layout = Layout.from_dict(found.stored.layout)
+    first = next(member for member in layout.members if member.rank == 0)
+    return f"{layout.name}-{first.name}" not in {pod["metadata"]["name"] for pod in found.pods}
 
 
 def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:
