@@ -303,5 +303,7 @@ def test_the_verbs(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
     assert "nothing is in the way of digits" in said.stdout
     body = json.loads(ab("preflight", str(job), "--json").stdout)
-    assert set(body) == {"checks"} and not [c for c in body["checks"] if c["ok"] is False]
+    wrong = {(c["id"], c["severity"]) for c in body["checks"] if c["ok"] is False}
+    nodes = cluster.api.list("v1", "Node")
+    assert set(body) == {"checks"} and wrong == (set() if nodes else {("nodes", "warning")})
     assert "Training Operator v1" in ab("cluster").stdout

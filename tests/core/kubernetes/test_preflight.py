@@ -441,6 +441,12 @@ def test_a_device_that_no_node_offers() -> None:
     assert "nvidia.com/mig-1g.5gb" in check.evidence[0].text
 
 
+def test_a_cluster_that_has_no_nodes_yet_may_get_some() -> None:
+    check = Cluster(objects={"nodes": []}).says("nodes")
+    assert (check.ok, check.severity, check.summary) == (False, "warning", "the cluster has no nodes now")
+    assert "autoscaler" in check.fix
+
+
 def test_a_member_larger_than_every_node() -> None:
     check = Cluster().says("nodes", resources={"gpu": 8, "memory": "1Gi"})
     assert check.stops and "larger than every node: 8 nvidia.com/gpu (it has 4)" in check.summary

@@ -568,7 +568,11 @@ def nodes(facts: Facts) -> Iterator[Check]:
     if found is None:
         yield _unknown("nodes", "nodes may not be read; whether the members fit them cannot be told")
         return
-    severity = WARNING if any(_grows(node.labels) for node in found) or not found else ERROR
+    if not found:
+        fix = "an autoscaler may add some when members wait; where there is none, ask who runs the cluster"
+        yield Check("nodes", False, "the cluster has no nodes now", fix=fix, severity=WARNING)
+        return
+    severity = WARNING if any(_grows(node.labels) for node in found) else ERROR
     wrong = [*_nodes(facts, severity)]
     yield from wrong
     if not wrong:
