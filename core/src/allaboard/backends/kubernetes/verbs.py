@@ -229,51 +229,68 @@ class Verbs:
         seen; None once the run is over.
         """
         while True:
-            if last is None:
-                stored = yield from self.find(run)
-                found = yield from look(stored)
-            else:
-                stored = last.found.stored
-                found = replace(last.found, now=(yield from talk.server_time()))
+            found = yield from self._look(run, last)
             past = self._past(found)
             looked = seen(found, memory=past.memory)
-            over = state_of(looked).is_final
-            if over and last is not None:
-                last = None
-                continue
-            if over and stored.record.outcome is None:
-                yield from self._saved(stored.record.run)
-                past = self._past(found)
-            if stored.record.outcome is None or evidence:
-                yield from _attended(past.witness, found, over=over, asked=evidence)
-            notes: tuple[str, ...] = ()
-            asked = 0.0
-            if evidence or (state_of(looked) in ASKING and found.job is not None):
-                if last is not None and not evidence and last.explains(found.now):
-                    notes, asked = last.notes, last.asked
-                else:
-                    asked = found.now
-                    found, notes = yield from look_closer(found, everything=evidence)
-            if over and (stored.record.outcome is None or evidence):
-                if stored.record.outcome is not None:
-                    yield from _shared(stored, past)
-                if looked.restarts or state_of(looked) is not State.SUCCEEDED or _lost_rank_0(found):
-                    yield from survivors.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
-            if over and stored.record.outcome is None:
-                now = yield from ending.recorded(found, state_of(looked), past.to_dict())
-                if now is None or now.record.uid != stored.record.uid:
-                    continue  # it was started anew, or forgotten, in between
-                found = replace(found, stored=now)
-            looked = seen(
-                found,
-                memory=past.memory,
-                report=past.report,
-                tails=past.witness.tails() if evidence else None,
-                notes=notes,
-            )
+            if not state_of(looked).is_final:
+                return (yield from self._live(found, past, looked, evidence, last))
+            # An end is looked at, not remembered; and so is what was started anew or forgotten in between.
+            if last is None and (told := (yield from self._over(found, past, looked, evidence))) is not None:
+                return told, None
+            last = None
+
+    def _look(self, run: str, last: Look | None) -> Talk[Found]:
+        if last is not None:
+            return replace(last.found, now=(yield from talk.server_time()))
+        return (yield from look((yield from self.find(run))))
+
+    def _live(
+        self, found: Found, past: Past, looked: Observation, evidence: bool, last: Look | None
+    ) -> Talk[tuple[Observation, Look]]:
+        """What is told of a run that goes on."""
+        yield from _attended(past.witness, found, over=False, asked=evidence)
+        notes: tuple[str, ...] = ()
+        asked = 0.0
+        if evidence or (state_of(looked) in ASKING and found.job is not None):
+            if last is not None and not evidence and last.explains(found.now):
+                notes, asked = last.notes, last.asked
+            else:
+                asked = found.now
+                found, notes = yield from look_closer(found, everything=evidence)
+        told = yield from self._told(found, past, notes, evidence)
+        return told, Look(_slim(found), notes, asked)
+
+    def _over(
+        self, found: Found, past: Past, looked: Observation, evidence: bool
+    ) -> Talk[Observation | None]:
+        """What is told of a run that has ended. Whoever sees that first writes down how, and what was read of
+        its logs. None when it is not this attempt any more.
+        """
+        stored = found.stored
+        is_first = stored.record.outcome is None
+        notes: tuple[str, ...] = ()
+        if is_first:
+            yield from self._saved(stored.record.run)
+            past = self._past(found)
+        if is_first or evidence:
+            yield from _attended(past.witness, found, over=True, asked=evidence)
             if evidence:
-                looked = yield from self._with_checkpoints(stored, looked)
-            return looked, None if over else Look(_slim(found), notes, asked)
+                found, notes = yield from look_closer(found, everything=True)
+            if not is_first:
+                yield from _shared(stored, past)
+            if looked.restarts or state_of(looked) is not State.SUCCEEDED or _lost_rank_0(found):
+                yield from survivors.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
+        if is_first:
+            now = yield from ending.recorded(found, state_of(looked), past.to_dict())
+            if now is None or now.record.uid != stored.record.uid:
+                return None
+            found = replace(found, stored=now)
+        return (yield from self._told(found, past, notes, evidence))
+
+    def _told(self, found: Found, past: Past, notes: tuple[str, ...], evidence: bool) -> Talk[Observation]:
+        tails = past.witness.tails() if evidence else None
+        looked = seen(found, memory=past.memory, report=past.report, tails=tails, notes=notes)
+        return (yield from self._with_checkpoints(found.stored, looked)) if evidence else looked
 
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, uid: str | None = None
@@ -439,11 +456,7 @@ class Verbs:
         known = [MemberSeen(m.group, m.index, m.rank, "unknown") for m in layout.members]
         refuse_strangers(selection, known)
         if attempt < record.attempt:
-            of_it = marks.selector(record.run, attempt, record.generation)
-            pods = yield from talk.list_all(PODS, labels=of_it)
-            past = self._earlier(record, attempt)
-            yield from _shared(stored, past)
-            return Readable(attempt, _tries(layout, pods), True, past.witness.kept)
+            return (yield from self._readable_earlier(stored, attempt))
         found = (yield from look(stored)) if last is None else last.found
         over = state_of(seen(found)).is_final and not found.living
         past = self._past_of(stored)
@@ -457,6 +470,13 @@ class Verbs:
             container = ENGINES[layout.engine].CONTAINER
             past.witness.kept.restore(survivors.lost(past.memory, layout, met, container))
         return Readable(attempt, here, over, past.witness.kept)
+
+    def _readable_earlier(self, stored: Stored, attempt: int) -> Talk[Readable]:
+        record = stored.record
+        pods = yield from talk.list_all(PODS, labels=marks.selector(record.run, attempt, record.generation))
+        past = self._earlier(record, attempt)
+        yield from _shared(stored, past)
+        return Readable(attempt, _tries(Layout.from_dict(stored.layout), pods), True, past.witness.kept)
 
     # Owning and ending.
 
