@@ -22,6 +22,7 @@ from tests.cluster import components, leftovers
 from tests.cluster.__main__ import STATE
 from tests.cluster.api import ApiError
 from tests.cluster.cluster import Cluster
+from tests.cluster.kubelet.obstacles import obstacle as kubelet_obstacle
 from tests.cluster.plane import ControlPlane, PlaneError, obstacle
 
 # Read before anything clears the environment of the tests.
@@ -111,6 +112,16 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, _used: list[Cluster]) -> I
         plane.api.made.clear()
         _used.append(plane)
         yield plane
+
+
+@pytest.fixture(scope="session")
+def plane_of_nodes(_shared: Cluster) -> ControlPlane:
+    """A control plane of ours that tests may give nodes on which pods really run (``kubelet``)."""
+    if not isinstance(_shared, ControlPlane):
+        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
+    if reason := kubelet_obstacle():
+        pytest.skip(reason)
+    return _shared
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ import yaml
 from allaboard import marks
 from allaboard.backends.kubernetes.rbac import objects
 from tests.cluster.api import Object, until
-from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
-from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.plane import ControlPlane
 from tests.cluster.terminal import CODE, LONG, Terminal
 
@@ -46,14 +44,10 @@ class Shell(Terminal):
 
 
 @pytest.fixture(scope="module")
-def node(_shared: Cluster) -> Iterator[tuple[str, ProcessKubelet]]:
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
-    if reason := obstacle():
-        pytest.skip(reason)
+def node(plane_of_nodes: ControlPlane) -> Iterator[tuple[str, ProcessKubelet]]:
     mark = f"backend-{secrets.token_hex(3)}"
     spec = NodeSpec(mark, {"cpu": "16", "memory": "32Gi"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-    with nodes_on(_shared, [spec], code=CODE) as kubelet:
+    with nodes_on(plane_of_nodes, [spec], code=CODE) as kubelet:
         yield mark, kubelet
 
 

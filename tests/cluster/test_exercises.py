@@ -14,9 +14,7 @@ import pytest
 
 from allaboard import marks
 from tests.cluster.api import Object, until
-from tests.cluster.cluster import Cluster
 from tests.cluster.components import s3
-from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.own_nodes import OwnNodes, own_nodes
 from tests.cluster.plane import ControlPlane
 from tests.cluster.terminal import CODE, LONG, ROOT, Terminal
@@ -30,13 +28,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def nodes(_shared: Cluster) -> Iterator[OwnNodes]:
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
-    if reason := obstacle():
-        pytest.skip(reason)
+def nodes(plane_of_nodes: ControlPlane) -> Iterator[OwnNodes]:
     # A container that fails is started again after 10 s, as anywhere.
-    with own_nodes(_shared, {"cpu": "8"}, {"cpu": "8"}, code=CODE, real_times=True) as nodes:
+    with own_nodes(plane_of_nodes, {"cpu": "8"}, {"cpu": "8"}, code=CODE, real_times=True) as nodes:
         yield nodes
 
 

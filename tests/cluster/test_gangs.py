@@ -18,8 +18,6 @@ import yaml
 from allaboard import marks
 from allaboard.gangs.places import STUCK
 from tests.cluster.api import Object, until
-from tests.cluster.cluster import Cluster
-from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.own_nodes import OwnNodes, own_nodes
 from tests.cluster.plane import ControlPlane
 from tests.cluster.terminal import CODE, Terminal
@@ -35,12 +33,8 @@ NODES = r"0/\d+ nodes are available: .*2 Insufficient cpu.*"
 
 
 @pytest.fixture(scope="module")
-def nodes(_shared: Cluster) -> Iterator[OwnNodes]:
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
-    if reason := obstacle():
-        pytest.skip(reason)
-    with own_nodes(_shared, {"cpu": "2"}, {"cpu": "2"}, code=CODE) as nodes:
+def nodes(plane_of_nodes: ControlPlane) -> Iterator[OwnNodes]:
+    with own_nodes(plane_of_nodes, {"cpu": "2"}, {"cpu": "2"}, code=CODE) as nodes:
         yield nodes
 
 

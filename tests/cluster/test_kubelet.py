@@ -28,7 +28,7 @@ from tests.cluster.api import Api, ApiError, until
 from tests.cluster.kubelet.cgroups import PREFIX
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle, sweep
-from tests.cluster.plane import Cluster, ControlPlane
+from tests.cluster.plane import ControlPlane
 
 Object = dict[str, Any]
 
@@ -228,15 +228,11 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def nodes(_shared: Cluster) -> Iterator[Nodes]:
+def nodes(plane_of_nodes: ControlPlane) -> Iterator[Nodes]:
     """Two nodes of these tests' own."""
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs a control plane of ours; this is a cluster that KUBECONFIG names")
-    if reason := obstacle():
-        pytest.skip(reason)
-    made = Nodes(_shared, f"kubelet-{secrets.token_hex(3)}")
+    made = Nodes(plane_of_nodes, f"kubelet-{secrets.token_hex(3)}")
     specs = [made.spec(0, **{"nvidia.com/gpu": "2"}), made.spec(1)]
-    with nodes_on(_shared, specs, code={"core": ROOT / "core" / "src"}) as kubelet:
+    with nodes_on(plane_of_nodes, specs, code={"core": ROOT / "core" / "src"}) as kubelet:
         made.kubelet = kubelet
         yield made
 

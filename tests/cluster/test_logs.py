@@ -109,14 +109,10 @@ class Gang:
 
 
 @pytest.fixture(scope="module")
-def node(_shared: Cluster) -> Iterator[tuple[str, ProcessKubelet]]:
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
-    if reason := obstacle():
-        pytest.skip(reason)
+def node(plane_of_nodes: ControlPlane) -> Iterator[tuple[str, ProcessKubelet]]:
     mark = f"logs-{secrets.token_hex(3)}"
     spec = NodeSpec(mark, {}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-    with nodes_on(_shared, [spec]) as kubelet:
+    with nodes_on(plane_of_nodes, [spec]) as kubelet:
         yield mark, kubelet
 
 

@@ -27,9 +27,7 @@ from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import from_rfc3339
 from tests.cluster.api import Object, until
-from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
-from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.plane import ControlPlane
 
 OWN = "allaboard.test/reading"
@@ -46,14 +44,10 @@ def mark() -> str:
 
 
 @pytest.fixture(scope="module")
-def kubelet(_shared: Cluster, mark: str) -> Iterator[ProcessKubelet]:
+def kubelet(plane_of_nodes: ControlPlane, mark: str) -> Iterator[ProcessKubelet]:
     """A node of these tests alone, on which pods really run."""
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
-    if (reason := obstacle()) is not None:
-        pytest.skip(reason)
     node = NodeSpec(mark, {"cpu": "8"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-    with nodes_on(_shared, [node]) as started:
+    with nodes_on(plane_of_nodes, [node]) as started:
         yield started
 
 

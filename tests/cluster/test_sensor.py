@@ -18,7 +18,6 @@ from allaboard.backends.kubernetes.resources import EVENTS
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
-from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.plane import ControlPlane
 
 pytest.importorskip("airflow")
@@ -34,13 +33,9 @@ BADLY = "sleep 2; [ $RANK = 0 ] && sleep 100; echo 'ValueError: odd' >&2; exit 3
 
 
 @pytest.fixture(scope="module")
-def node(_shared: Cluster) -> Iterator[str]:
-    if not isinstance(_shared, ControlPlane):
-        pytest.skip("needs nodes of ours; this is a cluster that KUBECONFIG names")
-    if reason := obstacle():
-        pytest.skip(reason)
+def node(plane_of_nodes: ControlPlane) -> Iterator[str]:
     mark = f"sensor-{secrets.token_hex(3)}"
-    with nodes_on(_shared, [NodeSpec(mark, {}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))]):
+    with nodes_on(plane_of_nodes, [NodeSpec(mark, {}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))]):
         yield mark
 
 
