@@ -8,8 +8,8 @@ import pytest
 
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import half_started, places, reasons, unfamiliar
-from allaboard.testing.objects import BEGUN, a_pod
+from allaboard.gangs.places import half_started, only_echoes, places, reasons, unfamiliar
+from allaboard.testing.objects import BEGUN, a_pod, an_event
 
 SHORT = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu"
 NO_GPU = (
@@ -226,3 +226,23 @@ def test_gangs_that_started_in_part_name_those_they_wait_for() -> None:
     assert of(x=half, y=whole) == f"{told}x is {forever}"
     assert of(x=half, y=half) == f"{told}x, y are {forever}"
     assert of(**{name: half for name in "vwxyz"}) == f"{told}v, w and 3 more are {forever}"
+
+
+def test_why_is_found_in_what_was_said_before_when_pods_only_say_that_they_were_turned_away() -> None:
+    """coscheduling tries the pod that did not fit again, and turns it away with the next that does not."""
+
+    def failed(name: str, message: str) -> dict[str, Any]:
+        said = an_event("FailedScheduling", message, about=name, kind="Pod")
+        return {**said, "involvedObject": {"kind": "Pod", "name": name, "uid": f"uid-of-{name}"}}
+
+    pods = [waits(name, REJECTED) for name in ALL]
+    assert only_echoes(pods) and not only_echoes([*pods, waits("worker-3", NO_GPU)]) and not only_echoes([])
+    events = [
+        failed("worker-1", "0/4 nodes are available: 4 Insufficient cpu. preemption: none"),
+        failed("worker-1", NO_GPU),
+        failed("worker-1", REJECTED),
+        failed("of-another-run", "0/4 nodes are available: 4 Insufficient memory."),
+    ]
+    read = GANGS["coscheduling"].read
+    assert read(look(*pods, events=events)) == f"coscheduling finds no 3 places together: {SHORT}"
+    assert read(look(*pods)) == f"coscheduling finds no 3 places together: {REJECTED.rstrip('.')}"

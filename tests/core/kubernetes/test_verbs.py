@@ -422,6 +422,27 @@ def test_whoever_may_only_look_sees_it_all_the_same(cluster: FakeCluster) -> Non
     assert [s.run for s in viewer.list()] == [handle.run]
 
 
+def test_why_a_gang_waits_is_looked_for_in_the_events_of_its_pods(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), ME)
+    cluster.tick(1)
+    turned_away = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
+    for pod in cluster.all(PODS):
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": turned_away,
+        }
+        pod["status"] = {"phase": "Pending", "conditions": [condition]}
+        cluster._put(PODS, pod, "MODIFIED")
+    whole = {**pod, "apiVersion": "v1", "kind": "Pod"}
+    told = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available."
+    cluster.client().create(EVENTS, event(whole, "FailedScheduling", told, cluster.now))
+    seen = backend.observe(handle.run)
+    assert seen.waiting is not None and "0/3 nodes are available: 3 Insufficient cpu" in seen.waiting
+
+
 # The async twin.
 
 

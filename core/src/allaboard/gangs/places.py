@@ -13,7 +13,7 @@ with it: what it says is told, not what they say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,16 +96,37 @@ def said(look: Look) -> str | None:
     """What the scheduler said that tells the most: of the pod that did not fit, not of those turned away with
     it. Shortened to the part that names the reasons.
     """
-    told = [_short(message) for message in _messages(look)]
+    told = [_short(message) for message in _messages(look.pods.values())]
     told.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
+    if told and _ECHO.search(told[0]):
+        return next(_said_before(look), told[0])
     return next(iter(told), None)
 
 
-def _messages(look: Look) -> Iterator[str]:
-    for pod in look.pods.values():
+def only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all that the conditions of these pods say is that they were turned away with each other: a pod
+    that did not fit was tried again, and turned away with the next. Why is in the events of the pods, then.
+    """
+    told = [*_messages(pods)]
+    return bool(told) and all(_ECHO.search(text) for text in told)
+
+
+def _messages(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for pod in pods:
         found = condition(pod, "PodScheduled")
         if found is not None and found.get("status") == "False" and found.get("message"):
             yield str(found["message"])
+
+
+def _said_before(look: Look) -> Iterator[str]:
+    """What it said of the pods that are there now, the latest first, but for echoes."""
+    uids = {pod["metadata"].get("uid") for pod in look.pods.values()}
+    for event in reversed(look.events):
+        about = event.get("involvedObject") or {}
+        message = str(event.get("message") or "")
+        is_ours = event.get("reason") == "FailedScheduling" and about.get("uid") in uids
+        if is_ours and message and not _ECHO.search(message):
+            yield _short(message)
 
 
 def _short(message: str) -> str:

@@ -23,6 +23,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
+from allaboard.gangs.places import only_echoes
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
@@ -135,12 +136,13 @@ _ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
-    that object; ``everything``: of its pods too, and of what is gone. With it, sentences about
-    what may not be read here.
+    that object; of its pods too, where these say nothing else; ``everything``: and of what is gone. With it,
+    sentences about what may not be read here.
     """
     notes: list[str] = []
     groups = yield from _gang(found, notes)
-    about = [t for t in (found.job, *groups, *(found.pods if everything else ())) if t is not None]
+    pods = found.pods if everything or only_echoes(found.pods) else ()
+    about = [t for t in (found.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
     events = yield from happened([*uids, *(_gone(found, uids) if everything else ())], notes)
     rivals = yield from _rivals(found)
