@@ -293,9 +293,9 @@ def test_an_operator_with_the_gang_flag_is_seen(
 def test_the_verbs(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"name": "digits", "command": ["true"], **JOB, "workers": 1}))
-    where = ["--kubeconfig", str(cluster.kubeconfig), "-n", namespace]
 
-    def ab(*words: str) -> subprocess.CompletedProcess[str]:
+    def ab(*words: str, at: str = namespace) -> subprocess.CompletedProcess[str]:
+        where = ["--kubeconfig", str(cluster.kubeconfig), "-n", at]
         command = [sys.executable, "-m", "allaboard", *words, *where]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
@@ -307,3 +307,5 @@ def test_the_verbs(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     nodes = cluster.api.list("v1", "Node")
     assert set(body) == {"checks"} and wrong == (set() if nodes else {("nodes", "warning")})
     assert "Training Operator v1" in ab("cluster").stdout
+    nowhere = ab("cluster", at=f"{namespace}x")
+    assert nowhere.returncode == 2 and f"does not exist; did you mean {namespace!r}?" in nowhere.stderr

@@ -51,12 +51,14 @@ def cluster(
             )
         return 0
     from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.looking import check_namespace
     from allaboard.backends.kubernetes.survey import survey
     from allaboard.backends.kubernetes.talk import drive
     from allaboard.backends.kubernetes.wire import Patience
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
+        drive(check_namespace(api.namespace), api)
         found = drive(survey(api.server, api.namespace), api)
     if as_json:
         show(found.to_dict())
