@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -216,22 +215,6 @@ def test_two_writers_of_one_step_do_not_mix(disk: Store) -> None:
 
 
 # --- the world says no
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    place = tmp_path / "tiny"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_full_disk_is_one_clear_error_and_nothing_half_written(tiny: Path) -> None:

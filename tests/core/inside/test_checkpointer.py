@@ -939,22 +939,6 @@ def test_a_folder_without_write_permission_ends_the_script_before_it_trains(tmp_
     assert "Permission denied" in script.err and "use another folder" in script.err
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    place = tmp_path / "tiny"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def test_a_full_disk_ends_the_script_with_one_clear_error_and_nothing_torn(tiny: Path) -> None:
     run = open_store(tiny / "run-1")
     a_checkpoint(run, 6, parts={"model.bin": bytes(300_000)})

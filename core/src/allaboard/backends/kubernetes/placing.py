@@ -10,38 +10,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from allaboard import marks
 from allaboard.backends.base import Plan
 from allaboard.errors import BadInput, Problem
 from allaboard.facts import ClusterFacts
-from allaboard.gangs.base import GangPlan
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.pairing import engine_for
-from allaboard.rendering import CODE_LIMIT, render
+from allaboard.rendering import CODE_LIMIT, Rendered, render
 from allaboard.site import Site, place_on_cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """An attempt that can be made. ``manifests``: in the order of creation, the job last; ``notes``: for
-    people.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Rendered):
+    """An attempt that can be made."""
 
     layout: Layout
-    manifests: tuple[dict[str, Any], ...]
-    gang: GangPlan
-    notes: tuple[str, ...] = ()
-
-    @property
-    def job(self) -> dict[str, Any]:
-        return self.manifests[-1]
-
-    @property
-    def extras(self) -> tuple[dict[str, Any], ...]:
-        return self.manifests[:-1]
 
     @property
     def objects(self) -> tuple[Mapping[str, str], ...]:
@@ -76,7 +61,7 @@ def ready(
         spec_hash=plan.spec_hash,
         code=code_of(plan.job),
     )
-    return Ready(layout, made.manifests, made.gang, (*notes, *made.notes))
+    return Ready(layout=layout, manifests=made.manifests, gang=made.gang, notes=(*notes, *made.notes))
 
 
 def _with_champion(
