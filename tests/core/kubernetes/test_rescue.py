@@ -175,15 +175,15 @@ def test_what_the_witness_read_is_read_as_logs_once_the_pods_are_gone(cluster: F
 def test_what_is_known_of_earlier_attempts_is_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.verbs.ENDED", 3)
+    monkeypatch.setattr("allaboard.backends.kubernetes.past.ENDED", 3)
     backend = cluster.backend()
     run = a_run(cluster, backend)
-    verbs: Any = backend.verbs
-    record = next(iter(verbs._pasts.values())).which
+    pasts: Any = backend.verbs.pasts
+    record = next(iter(pasts._live.values())).which
     for attempt in range(10):
-        kept = verbs._earlier(_Record(*record[:2]), attempt + 5).witness.kept
-        assert verbs._earlier(_Record(*record[:2]), attempt + 5).witness.kept is kept
-    assert len(verbs._ended) == 3 and backend.observe(run).run == run
+        kept = pasts.earlier(_Record(*record[:2]), attempt + 5).witness.kept
+        assert pasts.earlier(_Record(*record[:2]), attempt + 5).witness.kept is kept
+    assert len(pasts._ended) == 3 and backend.observe(run).run == run
 
 
 class _Record:
@@ -251,11 +251,11 @@ def test_a_pod_that_is_none_of_the_run_is_no_evidence(cluster: FakeCluster) -> N
 def test_rescued_evidence_that_nobody_looks_at_is_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.verbs.ENDED", 3)
-    verbs: Any = cluster.backend().verbs
+    monkeypatch.setattr("allaboard.backends.kubernetes.past.ENDED", 3)
+    pasts: Any = cluster.backend().verbs.pasts
     for n in range(10):
-        verbs._rescue(f"uid-{n}", (), {})
-    assert [*verbs._rescued] == ["uid-7", "uid-8", "uid-9"]
+        pasts.rescue(f"uid-{n}", (), {})
+    assert [*pasts._rescued] == ["uid-7", "uid-8", "uid-9"]
 
 
 # --- an elastic gang, which the operator takes for done as soon as one worker is

@@ -5,11 +5,10 @@ out the same ones.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
@@ -53,8 +52,9 @@ from allaboard.backends.kubernetes.looking import (
     seen,
     tries_of,
 )
+from allaboard.backends.kubernetes.past import Past, Pasts
 from allaboard.backends.kubernetes.placing import Ready, ready
-from allaboard.backends.kubernetes.reading import Memory, Told, remembered
+from allaboard.backends.kubernetes.reading import Memory
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
@@ -64,7 +64,7 @@ from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.facts import ClusterFacts
 from allaboard.layout import Layout
-from allaboard.ledger import RunRecord, keep_seconds
+from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State
 from allaboard.site import Site
@@ -76,47 +76,6 @@ tenth of its age, within these.
 """
 SAVED_EVERY = 0.05
 """Seconds between two looks at whether what is being read of a pod that goes has been."""
-REMEMBERED, ENDED = 20_000, 100
-"""Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are
-forgotten.
-"""
-
-
-@dataclass(slots=True)
-class Past:
-    """What was seen of one attempt so far: its members, and what they wrote. ``told``: what its record knows
-    of what rank 0 reported, once it has ended. ``which``: run, generation and attempt. ``shared``: whether
-    what others have read is known here.
-    """
-
-    memory: Memory
-    witness: Witness
-    told: Told | None = None
-    which: tuple[str, int, int] = ("", 1, 1)
-    shared: bool = False
-
-    @classmethod
-    def of(cls, stored: Stored, progress_every: float) -> Past:
-        """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
-        memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
-        known = reports.from_dict(stored.report)
-        which = (stored.record.run, stored.record.generation, stored.record.attempt)
-        if stored.record.outcome is not None:
-            return cls(memory, Witness(progress_every=0), known, which)
-        witness = Witness(progress_every=progress_every)
-        if witness.report is not None:
-            witness.report = known
-        return cls(memory, witness, which=which)
-
-    @property
-    def report(self) -> Told | None:
-        """What rank 0 said so far; None when nobody listens."""
-        return self.witness.report if self.told is None else self.told
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """For the record."""
-        told = self.report
-        return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +134,9 @@ class Verbs:
     ) -> None:
         self.namespace, self.site, self.facts, self.environ = namespace, site, facts, environ
         self.known = known
-        self.progress_every = progress_every
         self._pruned = False
+        self.pasts = Pasts(progress_every)
         self._lock = threading.Lock()
-        self._pasts: OrderedDict[str, Past] = OrderedDict()
-        self._ended: OrderedDict[str, Past] = OrderedDict()
-        self._rescued: dict[str, list[tuple[Snatched, Seat]]] = {}
         self._saving: Counter[str] = Counter()
 
     # Launching.
@@ -230,7 +186,7 @@ class Verbs:
         """
         while True:
             found = yield from self._look(run, last)
-            past = self._past(found)
+            past = self.pasts.with_look(found)
             looked = seen(found, memory=past.memory)
             if not state_of(looked).is_final:
                 return (yield from self._live(found, past, looked, evidence, last))
@@ -271,7 +227,7 @@ class Verbs:
         notes: tuple[str, ...] = ()
         if is_first:
             yield from self._saved(stored.record.run)
-            past = self._past(found)
+            past = self.pasts.with_look(found)
         if is_first or evidence:
             yield from _attended(past.witness, found, over=True, asked=evidence)
             if evidence:
@@ -302,53 +258,6 @@ class Verbs:
         except UnknownRun:
             yield from check_namespace(self.namespace)
             raise
-
-    def _past(self, found: Found) -> Past:
-        """What was seen of this attempt so far, by this process or by its record, with this look."""
-        uid, past = found.record.uid, self._past_of(found.stored)
-        if gone := [*self._snatched(uid, past, {p["metadata"]["uid"] for p in found.pods})]:
-            # As it was before others came in their place.
-            names = {pod["metadata"]["name"] for pod in gone}
-            others = [pod for pod in found.pods if pod["metadata"]["name"] not in names]
-            past.memory = remembered(past.memory, found.job, [*gone, *others])
-        past.memory = remembered(past.memory, found.job, found.pods)
-        return past
-
-    def _past_of(self, stored: Stored) -> Past:
-        """The same without a look. Somebody may print its logs meanwhile, in another thread."""
-        uid = stored.record.uid
-        with self._lock:
-            past = self._pasts.pop(uid, None) or self._ended.pop(uid, None)
-            past = past or Past.of(stored, self.progress_every)
-            # The look that finds the end is followed by the one that asks for evidence.
-            self._put(past, uid, ended=stored.record.outcome is not None)
-        return past
-
-    def _put(self, past: Past, uid: str, *, ended: bool) -> None:
-        where, most = (self._ended, ENDED) if ended else (self._pasts, REMEMBERED)
-        where[uid] = past
-        if len(where) > most:
-            where.popitem(last=False)
-
-    def _earlier(self, record: RunRecord, attempt: int) -> Past:
-        """What this process knows of an earlier attempt, whose uid no record has any more."""
-        which = (record.run, record.generation, attempt)
-        with self._lock:
-            every = (*self._pasts.values(), *self._ended.values())
-            past = next((past for past in every if past.which == which), None)
-            if past is None:
-                past = Past(Memory(), Witness(progress_every=0), which=which)
-                self._put(past, " ".join(map(str, which)), ended=True)
-        return past
-
-    def _snatched(self, uid: str, past: Past, here: set[str]) -> Iterator[Json]:
-        """What was snatched of pods since the last look goes to their past; those that are gone now are
-        given.
-        """
-        for one, seat in self._rescued.pop(uid, ()):
-            past.witness.saved(one, seat)
-            if one.thing is not None and one.thing["metadata"]["uid"] not in here:
-                yield one.thing
 
     def rescue(self, run: str, pod: str, version: str) -> Talk[None]:
         """A pod of this run ails, or is being deleted: what it wrote is read before anything else is asked,
@@ -381,8 +290,8 @@ class Verbs:
         seats = {f"{layout.name}-{m.name}": Seat(m.name, m.rank, container) for m in layout.members}
         if pod not in seats:
             return
-        is_first = stored.record.uid not in self._rescued
-        self._rescue(stored.record.uid, (first,), seats)
+        is_first = not self.pasts.has_rescued(stored.record.uid)
+        self.pasts.rescue(stored.record.uid, (first,), seats)
         if first.only_leaves and first.data is not None:
             return
         wanted = [(pod, container)] if first.data is None else []
@@ -392,12 +301,7 @@ class Verbs:
         more: list[Snatched] = yield talk.Reading(
             lambda api: snatch_all(api, None, wanted), lambda api: asnatch_all(api, None, wanted)
         )
-        self._rescue(stored.record.uid, more, seats)
-
-    def _rescue(self, uid: str, found: Iterable[Snatched], seats: dict[str, Seat]) -> None:
-        self._rescued.setdefault(uid, []).extend((one, seats[one.pod]) for one in found)
-        if len(self._rescued) > ENDED:  # of runs that nobody looked at again
-            self._rescued.pop(next(iter(self._rescued)), None)
+        self.pasts.rescue(stored.record.uid, more, seats)
 
     def _with_checkpoints(self, stored: Stored, looked: Observation) -> Talk[Observation]:
         """The checkpoints that are really there, if they are in a bucket: members' folders are not ours."""
@@ -459,10 +363,7 @@ class Verbs:
             return (yield from self._readable_earlier(stored, attempt))
         found = (yield from look(stored)) if last is None else last.found
         over = state_of(seen(found)).is_final and not found.living
-        past = self._past_of(stored)
-        # The next look makes something of it; what was written can be read already.
-        for one, seat in [*self._rescued.get(record.uid, ())]:
-            past.witness.saved(one, seat)
+        past = self.pasts.with_words(stored)
         here = _tries(layout, found.pods)
         if record.outcome is not None and not record.deleted:
             yield from _shared(stored, past)
@@ -474,7 +375,7 @@ class Verbs:
     def _readable_earlier(self, stored: Stored, attempt: int) -> Talk[Readable]:
         record = stored.record
         pods = yield from talk.list_all(PODS, labels=marks.selector(record.run, attempt, record.generation))
-        past = self._earlier(record, attempt)
+        past = self.pasts.earlier(record, attempt)
         yield from _shared(stored, past)
         return Readable(attempt, _tries(Layout.from_dict(stored.layout), pods), True, past.witness.kept)
 
@@ -507,7 +408,7 @@ class Verbs:
         if stored is None or stored.record.owner.id != owner.id:
             return
         found = yield from look(stored)
-        yield from ending.enforce(found, seen(found, memory=self._past(found).memory))
+        yield from ending.enforce(found, seen(found, memory=self.pasts.with_look(found).memory))
 
     def watch_over(self, run: str, lease: str) -> Talk[None]:
         """From now on this process follows the run for its owner."""

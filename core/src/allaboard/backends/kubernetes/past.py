@@ -1,0 +1,139 @@
+"""What a process has seen of the runs it looks at, from one look to the next: their members, and what these
+wrote before their pods went.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.backends.kubernetes import reports
+from allaboard.backends.kubernetes.evidence import Snatched, Witness
+from allaboard.backends.kubernetes.looking import Found
+from allaboard.backends.kubernetes.reading import Memory, Told, remembered
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.talk import Json
+from allaboard.backends.kubernetes.tries import Seat
+from allaboard.ledger import RunRecord
+
+REMEMBERED, ENDED = 20_000, 100
+"""Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are
+forgotten.
+"""
+
+
+@dataclass(slots=True)
+class Past:
+    """What was seen of one attempt so far: its members, and what they wrote. ``told``: what its record knows
+    of what rank 0 reported, once it has ended. ``which``: run, generation and attempt. ``shared``: whether
+    what others have read is known here.
+    """
+
+    memory: Memory
+    witness: Witness
+    told: Told | None = None
+    which: tuple[str, int, int] = ("", 1, 1)
+    shared: bool = False
+
+    @classmethod
+    def of(cls, stored: Stored, progress_every: float) -> Past:
+        """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
+        memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
+        known = reports.from_dict(stored.report)
+        which = (stored.record.run, stored.record.generation, stored.record.attempt)
+        if stored.record.outcome is not None:
+            return cls(memory, Witness(progress_every=0), known, which)
+        witness = Witness(progress_every=progress_every)
+        if witness.report is not None:
+            witness.report = known
+        return cls(memory, witness, which=which)
+
+    @property
+    def report(self) -> Told | None:
+        """What rank 0 said so far; None when nobody listens."""
+        return self.witness.report if self.told is None else self.told
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """For the record."""
+        told = self.report
+        return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
+
+
+class Pasts:
+    """Of all runs that this process looks at. Several threads may use it. ``progress_every``: as of
+    `Witness`.
+    """
+
+    def __init__(self, progress_every: float) -> None:
+        self.progress_every = progress_every
+        self._lock = threading.Lock()
+        self._live: OrderedDict[str, Past] = OrderedDict()
+        self._ended: OrderedDict[str, Past] = OrderedDict()
+        self._rescued: dict[str, list[tuple[Snatched, Seat]]] = {}
+
+    def with_look(self, found: Found) -> Past:
+        """What was seen of this attempt so far, by this process or by its record, with this look."""
+        past = self.of(found.stored)
+        if gone := [*self._taken(found.record.uid, past, {p["metadata"]["uid"] for p in found.pods})]:
+            # As it was before others came in their place.
+            names = {pod["metadata"]["name"] for pod in gone}
+            others = [pod for pod in found.pods if pod["metadata"]["name"] not in names]
+            past.memory = remembered(past.memory, found.job, [*gone, *others])
+        past.memory = remembered(past.memory, found.job, found.pods)
+        return past
+
+    def of(self, stored: Stored) -> Past:
+        """The same without a look."""
+        uid = stored.record.uid
+        with self._lock:
+            past = self._live.pop(uid, None) or self._ended.pop(uid, None)
+            past = past or Past.of(stored, self.progress_every)
+            # The look that finds the end is followed by the one that asks for evidence.
+            self._put(past, uid, ended=stored.record.outcome is not None)
+        return past
+
+    def with_words(self, stored: Stored) -> Past:
+        """The same with what was rescued since the last look, of which the next one makes more."""
+        past = self.of(stored)
+        for one, seat in [*self._rescued.get(stored.record.uid, ())]:
+            past.witness.saved(one, seat)
+        return past
+
+    def earlier(self, record: RunRecord, attempt: int) -> Past:
+        """What this process knows of an earlier attempt, whose uid no record has any more."""
+        which = (record.run, record.generation, attempt)
+        with self._lock:
+            every = (*self._live.values(), *self._ended.values())
+            past = next((past for past in every if past.which == which), None)
+            if past is None:
+                past = Past(Memory(), Witness(progress_every=0), which=which)
+                self._put(past, " ".join(map(str, which)), ended=True)
+        return past
+
+    def _put(self, past: Past, uid: str, *, ended: bool) -> None:
+        where, most = (self._ended, ENDED) if ended else (self._live, REMEMBERED)
+        where[uid] = past
+        if len(where) > most:
+            where.popitem(last=False)
+
+    def rescue(self, uid: str, found: Iterable[Snatched], seats: Mapping[str, Seat]) -> None:
+        """What was snatched of pods of this attempt, for the next look. ``seats``: by the name of the pod."""
+        self._rescued.setdefault(uid, []).extend((one, seats[one.pod]) for one in found)
+        if len(self._rescued) > ENDED:  # of runs that nobody looked at again
+            self._rescued.pop(next(iter(self._rescued)), None)
+
+    def has_rescued(self, uid: str) -> bool:
+        """Whether something was since the last look."""
+        return uid in self._rescued
+
+    def _taken(self, uid: str, past: Past, here: set[str]) -> Iterator[Json]:
+        """What was snatched of pods since the last look goes to their past; those that are gone now are
+        given.
+        """
+        for one, seat in self._rescued.pop(uid, ()):
+            past.witness.saved(one, seat)
+            if one.thing is not None and one.thing["metadata"]["uid"] not in here:
+                yield one.thing
