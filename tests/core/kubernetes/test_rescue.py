@@ -51,7 +51,7 @@ def fails(cluster: FakeCluster, name: str, words: str) -> str:
     return str(pod["metadata"]["resourceVersion"])
 
 
-def ring(changes: Any, pod: str, version: str = "") -> None:
+def ring(changes: Any, pod: str, version: str | None = "") -> None:
     """What a hub does; the one in memory has no rows."""
     changes.on_alarm(pod, version)
 
@@ -298,7 +298,7 @@ def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeC
 
     async def life() -> Observation:
         async with other.changes(run) as changes:
-            ring(changes, f"{run}-worker-0")
+            ring(changes, f"{run}-worker-0", None)
             await asyncio.wait(other._rescues[run])
             is_gone(cluster, run)
             return await other.observe(run)
@@ -307,7 +307,7 @@ def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeC
         seen = asyncio.run(life())
     else:
         with backend.changes(run) as changes:
-            ring(changes, f"{run}-worker-0")
+            ring(changes, f"{run}-worker-0", None)
             for rescue in backend._rescues[run]:
                 rescue.join(30)
             is_gone(cluster, run)
@@ -323,7 +323,7 @@ def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeC
 def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = an_elastic_run(cluster, backend)
-    reading = backend.verbs.rescue(run, f"{run}-worker-0", "")
+    reading = backend.verbs.rescue(run, f"{run}-worker-0", None)
     asked = next(reading)
     assert isinstance(asked, Reading)
     found = asked.blocking(backend.api)
@@ -343,3 +343,11 @@ def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None
     backend.pause = pause
     assert backend.observe(run).progress.result == {"accuracy": 0.9}
     assert len(pauses) == 1
+
+
+def test_of_a_gang_that_rank_0_decides_a_pod_that_is_only_deleted_is_no_matter(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0", None)
+        assert backend._rescues == {}

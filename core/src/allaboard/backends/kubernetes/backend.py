@@ -37,6 +37,7 @@ from allaboard.backends.kubernetes.hub import (
 from allaboard.backends.kubernetes.janitor import Orphan, Tidied
 from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
 from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.theirs import resource_for
 from allaboard.backends.kubernetes.verbs import Look, Verbs
@@ -61,6 +62,13 @@ RESCUES, ALL_RESCUES = 8, 64
 """Pods of one run, and of all of them, from which evidence is being saved at one time. What others wrote is
 read with the next look, if it is still there.
 """
+
+
+def _decides_at_once(stored: Stored) -> bool:
+    """Whether the operator ends the job with any one worker that succeeds, and then deletes the others though
+    rank 0 may be among them, whose log tells what was achieved: so of elastic gangs.
+    """
+    return bool(stored.layout.get("elastic"))
 
 
 class _Looks:
@@ -179,7 +187,7 @@ class KubernetesBackend:
         for rescue in [*self._rescues.get(run, ())]:
             rescue.join(SECONDS)
 
-    def _alarmed(self, run: str, pod: str, version: str) -> None:
+    def _alarmed(self, run: str, pod: str, version: str | None) -> None:
         """Called by the thread that watches, which has no time."""
         rescues = self._rescues[run] = [one for one in self._rescues.get(run, ()) if one.is_alive()]
         if len(rescues) < RESCUES and self._room.acquire(blocking=False):
@@ -193,7 +201,11 @@ class KubernetesBackend:
             else:
                 rescues.append(rescue)
 
-    def _rescue(self, run: str, pod: str, version: str) -> None:
+    def _ailed(self, run: str, pod: str, version: str | None) -> None:
+        if version is not None:
+            self._alarmed(run, pod, version)
+
+    def _rescue(self, run: str, pod: str, version: str | None) -> None:
         try:
             with suppress(AllaboardError):
                 self._do(self.verbs.rescue(run, pod, version))
@@ -211,7 +223,7 @@ class KubernetesBackend:
         stored = self._do(self.verbs.find(run))
         name = stored.record.run
         with self.hub.changes(name, resource_of(stored.job)) as changes:
-            changes.on_alarm = partial(self._alarmed, name)
+            changes.on_alarm = partial(self._alarmed if _decides_at_once(stored) else self._ailed, name)
             try:
                 with self._looks.following(name, changes):
                     yield changes
@@ -339,14 +351,18 @@ class AsyncKubernetesBackend:
         if rescues := [*self._rescues.get(run, ())]:
             await asyncio.wait(rescues, timeout=SECONDS)
 
-    def _alarmed(self, run: str, pod: str, version: str) -> None:
+    def _alarmed(self, run: str, pod: str, version: str | None) -> None:
         rescues = self._rescues[run] = [one for one in self._rescues.get(run, ()) if not one.done()]
         if len(rescues) < RESCUES and self._room.acquire(blocking=False):
             rescue = asyncio.ensure_future(self._rescue(run, pod, version))
             rescue.add_done_callback(lambda _: self._room.release())
             rescues.append(rescue)
 
-    async def _rescue(self, run: str, pod: str, version: str) -> None:
+    def _ailed(self, run: str, pod: str, version: str | None) -> None:
+        if version is not None:
+            self._alarmed(run, pod, version)
+
+    async def _rescue(self, run: str, pod: str, version: str | None) -> None:
         with suppress(AllaboardError, TimeoutError):
             await self._do(self.verbs.rescue(run, pod, version))
 
@@ -362,7 +378,7 @@ class AsyncKubernetesBackend:
         hub = self.hub or async_hub_of(self.api)
         name = stored.record.run
         async with hub.changes(name, resource_of(stored.job)) as changes:
-            changes.on_alarm = partial(self._alarmed, name)
+            changes.on_alarm = partial(self._alarmed if _decides_at_once(stored) else self._ailed, name)
             try:
                 with self._looks.following(name, changes):
                     yield changes

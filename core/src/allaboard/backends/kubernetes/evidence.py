@@ -62,12 +62,6 @@ class Snatched(NamedTuple):
     thing: Json | None
     data: bytes | None
 
-    @property
-    def only_leaves(self) -> bool:
-        """Whether it is being deleted and had not failed."""
-        thing = self.thing
-        return thing is not None and "deletionTimestamp" in thing["metadata"] and not _has_failed(thing)
-
 
 class Witness:
     """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared

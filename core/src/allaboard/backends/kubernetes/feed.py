@@ -65,14 +65,14 @@ Step = List | Watch | Rest
 class Follower(Protocol):
     """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
     what it wrote may be gone a moment later. ``version`` is that of this row: a watch from there on tells
-    what became of the pod, even when it is gone. Empty: it may be well, and is being deleted.
+    what became of the pod, even when it is gone. None: it may be well, is being deleted, and may be rank 0.
     """
 
     run: str
 
     def wake(self) -> None: ...
 
-    def alarm(self, pod: str, version: str) -> None: ...
+    def alarm(self, pod: str, version: str | None) -> None: ...
 
 
 class Feed:
@@ -194,7 +194,7 @@ class Feed:
                 if run in self._followers:
                     self._present.add(run)
                     if ails or leaves:
-                        self._alarm(run, name, (self._version or "") if ails else "")
+                        self._alarm(run, name, (self._version or "") if ails else None)
                     self._wake(run)
 
     def opened(self, now: float) -> None:
@@ -237,7 +237,7 @@ class Feed:
         for follower in self._followers.get(run, ()):
             follower.wake()
 
-    def _alarm(self, run: str, pod: str, version: str) -> None:
+    def _alarm(self, run: str, pod: str, version: str | None) -> None:
         for follower in self._followers.get(run, ()):
             follower.alarm(pod, version)
 
@@ -286,9 +286,7 @@ def _ails(row: Mapping[str, Any]) -> bool:
 
 
 def _leaves(row: Mapping[str, Any]) -> bool:
-    """Whether the pod that rank 0 may be in is being deleted. The operator does that to an elastic gang as
-    soon as any one worker has succeeded (``cleanPodPolicy: Running``): what was achieved stands in that log.
-    """
+    """Whether the pod is being deleted that rank 0 may be in."""
     return row.get("Status") == "Terminating" and _name(row).endswith("-0")
 
 

@@ -71,7 +71,7 @@ class Changes:
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
-        self.on_alarm: Callable[[str, str], None] | None = None
+        self.on_alarm: Callable[[str, str | None], None] | None = None
         self._feeds = feeds
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
@@ -84,7 +84,7 @@ class Changes:
         with suppress(RuntimeError):
             self._gate.release()
 
-    def alarm(self, pod: str, version: str) -> None:
+    def alarm(self, pod: str, version: str | None) -> None:
         if self.on_alarm is not None:
             self.on_alarm(pod, version)
 
@@ -290,7 +290,7 @@ class AsyncChanges:
 
     def __init__(self, hub: AsyncHub, run: str, watched: tuple[Watched, ...]) -> None:
         self.run = run
-        self.on_alarm: Callable[[str, str], None] | None = None
+        self.on_alarm: Callable[[str, str | None], None] | None = None
         self._hub, self._watched = hub, watched
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
@@ -309,7 +309,7 @@ class AsyncChanges:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def alarm(self, pod: str, version: str) -> None:
+    def alarm(self, pod: str, version: str | None) -> None:
         if self.on_alarm is not None:
             self.on_alarm(pod, version)
 

@@ -259,9 +259,10 @@ class Verbs:
             yield from check_namespace(self.namespace)
             raise
 
-    def rescue(self, run: str, pod: str, version: str) -> Talk[None]:
-        """A pod of this run ails, or is being deleted: what it wrote is read before anything else is asked,
-        and if it ails, then what rank 0 and two peers did. The next look makes something of it.
+    def rescue(self, run: str, pod: str, version: str | None) -> Talk[None]:
+        """A pod of this run ails: what it wrote is read before anything else is asked, then what rank 0 and
+        two peers did. The next look makes something of it. ``version`` None: it is only being deleted, and
+        no peer is read.
         """
         with self._lock:
             self._saving[run] += 1
@@ -279,10 +280,10 @@ class Verbs:
                 return
             yield from talk.sleep(SAVED_EVERY)
 
-    def _rescues(self, run: str, pod: str, version: str) -> Talk[None]:
+    def _rescues(self, run: str, pod: str, version: str | None) -> Talk[None]:
         first: Snatched = yield talk.Reading(
-            lambda api: snatch(api, None, pod, version=version),
-            lambda api: asnatch(api, None, pod, version=version),
+            lambda api: snatch(api, None, pod, version=version or ""),
+            lambda api: asnatch(api, None, pod, version=version or ""),
         )
         stored = yield from self.find(run)
         layout = Layout.from_dict(stored.layout)
@@ -292,7 +293,7 @@ class Verbs:
             return
         is_first = not self.pasts.has_rescued(stored.record.uid)
         self.pasts.rescue(stored.record.uid, (first,), seats)
-        if first.only_leaves and first.data is not None:
+        if version is None:
             return
         wanted = [(pod, container)] if first.data is None else []
         if is_first:
