@@ -131,9 +131,9 @@ class Pipeline:
 
     def until_the_training_works(self, pod: str) -> RunRecord:
         def works() -> bool:
-            return self.phase(pod) == "Running" and "[rank0] rank 0 works" in self.log(pod)
+            return self.phase(pod) == "Running" and "[rank0] rank 0 works at step 6" in self.log(pod)
 
-        until("rank 0 works", works)
+        until("rank 0 works, and has saved at step 5", works)
         return self.record()
 
     def record(self) -> RunRecord:
