@@ -21,6 +21,7 @@ from allaboard.backends.kubernetes.evidence import (
 )
 from allaboard.backends.kubernetes.tries import Try, tries
 from allaboard.reportline import encode
+from allaboard.units import rfc3339
 from tests.core.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 
@@ -219,6 +220,18 @@ def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(node: Node, witness
     later = b"".join(line for line in data.splitlines(keepends=True) if b"later" in line)
     witness.saved(Snatched("worker-0", failed, later), node.seats()["worker-0"])
     assert witness.tails() == {"worker-0": "RuntimeError: odd"}
+
+
+def test_the_log_of_a_pod_whose_place_was_taken_is_not_of_its_successor(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    data = snatch(node.api(), None, "worker-0", "pytorch").data
+    successor = gang[1].object()
+    successor["metadata"]["uid"] = "another"
+    for status in successor["status"]["containerStatuses"]:
+        status["state"]["running"]["startedAt"] = rfc3339(NOON / SECOND + 30)
+    witness.saved(Snatched("worker-0", successor, data), node.seats()["worker-0"])
+    [kept] = witness.kept.tries()
+    assert [line.text for line in kept.lines] == ["worker-0 begins"] and kept.one.uid == ""
 
 
 def test_a_pod_that_is_gone_is_no_trouble(node: Node, witness: Witness) -> None:

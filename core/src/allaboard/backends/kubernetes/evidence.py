@@ -194,11 +194,13 @@ class Witness:
         lines = [*tape.feed(found.data or b""), *tape.close()]
         stamped = [line for line in lines if not isinstance(line, Lost)]
         own = [one for one in here if not one.init] or here
-        if own:
-            one = own[-1]
-            for ended in own:
-                if ended.failed:
-                    self.kept.tell(ended)
+        for ended in own:
+            if ended.failed:
+                self.kept.tell(ended)
+        # Whole seconds are known of its beginning. What is older was written before it, by a pod that went.
+        wrote = [t for t in own if not stamped or (t.begun or 0.0) * SECOND <= stamped[0].at]
+        if wrote:
+            one = wrote[-1]
             if one.finished is not None and stamped and stamped[0].at >= (one.finished + 1) * SECOND:
                 return  # of a pod of the same name that came after it
         elif not stamped:
