@@ -236,9 +236,9 @@ order of a Go map; the next pass returns to Running.
 """
 TAKEN = ("worker-0 log, as it is left",)
 """Of an elastic gang worker 0 is read as soon as its pod is deleted; its node may have been faster."""
-STARTED_AFTER_ALL = ("master-0 processes", "worker-0 processes")
+STARTED_AFTER_ALL = ("master-0 processes", "worker-0 processes", "worker-0 log, as it is left")
 """At a limit the operator deletes the pods before it has read its own word that the job has failed: a pass in
-between may make them anew, to be deleted too.
+between may make them anew, to be deleted too. Which of the tries of these moments can be read is chance.
 """
 
 

@@ -278,7 +278,8 @@ class Performance:
                 f"{name} processes started": tries.get(name, 0),
                 f"{name} lives": name in living,
                 f"{name} log, as it was followed": _in_order(self.told.get(name, [])),
-                f"{name} log, as it is left": tuple(left.get(name, ())),
+                # A pod that was made anew counts its restarts from none.
+                f"{name} log, as it is left": tuple(sorted(left.get(name, ()))),
             }
         for role, (active, succeeded, failed) in self.stage.counts(self.run, seen).items():
             tale |= {f"{role}s active": active, f"{role}s succeeded": succeeded, f"{role}s failed": failed}
