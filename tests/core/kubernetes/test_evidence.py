@@ -12,6 +12,7 @@ import pytest
 from allaboard.backends.kubernetes import evidence
 from allaboard.backends.kubernetes.evidence import (
     CALLS,
+    TIMES,
     Snatched,
     Witness,
     aattend,
@@ -184,6 +185,30 @@ def test_where_no_log_can_be_read_the_status_tells(node: Node, witness: Witness)
     node.dead.clear()
     attends(node, witness, asked=True)
     assert witness.tails()["worker-0"] == "worker-0 begins", "the log itself is better"
+
+
+def test_an_end_that_could_not_be_read_is_asked_for_again_but_not_for_ever(
+    node: Node, witness: Witness
+) -> None:
+    gang = a_gang(node, 2)
+    gang[1].ends(1)
+    node.dead.add("worker-0")
+    assert "worker-0" in attends(node, witness)
+    node.dead.clear()
+    attends(node, witness)
+    assert witness.tails()["worker-0"] == "worker-0 begins"
+    assert "worker-0" not in attends(node, witness), "it was read"
+    gang[0].ends(1)
+    node.dead.add("master-0")
+    assert ["master-0" in attends(node, witness) for _ in range(5)] == [True] * TIMES + [False] * (5 - TIMES)
+
+
+def test_a_log_that_could_not_be_snatched_can_still_be_read(node: Node, witness: Witness) -> None:
+    gang = a_gang(node, 2)
+    gang[1].ends(1)
+    witness.saved(Snatched("worker-0", gang[1].object(), None), node.seats()["worker-0"])
+    attends(node, witness)
+    assert witness.tails()["worker-0"] == "worker-0 begins"
 
 
 def test_a_pod_and_its_log_are_snatched_together(node: Node, witness: Witness) -> None:

@@ -19,7 +19,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +52,9 @@ AT_A_TIME = 8
 """Requests for one look at rank 0's log; what is left is read at the next."""
 
 
-_NOTHING: frozenset[str] = frozenset()
+TIMES = 3
+"""How often the end of a try is asked for before it is given up: its node may be busy."""
+_NOTHING: Mapping[str, int] = {}
 
 
 class Snatched(NamedTuple):
@@ -70,7 +72,7 @@ class Witness:
     """
 
     __slots__ = (
-        "_book", "_kept", "_peers_at", "_progress_at", "_read", "_reading",
+        "_asked", "_book", "_kept", "_peers_at", "_progress_at", "_reading",
         "chance", "progress_every", "report",
     )  # fmt: skip
 
@@ -84,7 +86,7 @@ class Witness:
         self.report: Told | None = Told() if progress_every > 0 else None
         # Made when something is read: of most runs of a busy process nothing ever is.
         self._kept, self._book = kept, None if kept is None else Book(kept=kept)
-        self._read = _NOTHING
+        self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
         self._peers_at: float | None = None
         self._progress_at = 0.0
         self._reading = False
@@ -126,7 +128,11 @@ class Witness:
         """
         if self._kept is not None:
             self._kept.meet(found)
-        fresh = [one for one in found if (one.failed or one.leaving) and one.id not in self._read]
+        fresh = [
+            one
+            for one in found
+            if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._has(one)
+        ]
         if not fresh and not asked:
             return []
         fresh.sort(key=lambda one: (one.finished is None, one.finished or 0.0, one.rank))
@@ -138,7 +144,9 @@ class Witness:
             if one.words and one.failed:
                 self.kept.tell(one)
         chosen = list({one.id: one for one in wanted if not self._has(one)}.values())[:CALLS]
-        self._read |= {one.id for one in chosen if one.final or one.previous or one.leaving}
+        last = [one.id for one in chosen if one.final or one.previous or one.leaving]
+        if last:
+            self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
         return [Fetch(one, tail=TAILS[0]) for one in chosen]
 
     def _has(self, one: Try) -> bool:
@@ -197,6 +205,8 @@ class Witness:
         for ended in own:
             if ended.failed:
                 self.kept.tell(ended)
+        if own and found.data is None:
+            return  # it can still be asked for
         # Whole seconds are known of its beginning. What is older was written before it, by a pod that went.
         wrote = [t for t in own if not stamped or (t.begun or 0.0) * SECOND <= stamped[0].at]
         if wrote:
