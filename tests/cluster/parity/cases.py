@@ -237,8 +237,8 @@ order of a Go map; the next pass returns to Running.
 TAKEN = ("worker-0 log, as it is left",)
 """Of an elastic gang worker 0 is read as soon as its pod is deleted; its node may have been faster."""
 IN_HASTE = ("worker-0 log, as it is left",)
-"""These nodes start a container again at once: by the time that the log of its first try is read it may be that
-of the second.
+"""These nodes start a container again at once: by the time that the log of its first try is read it may be
+that of the second.
 """
 STARTED_AFTER_ALL = ("master-0 processes", "worker-0 processes", "worker-0 log, as it is left")
 """At a limit the operator deletes the pods before it has read its own word that the job has failed: a pass in
