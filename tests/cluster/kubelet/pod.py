@@ -355,7 +355,9 @@ class Pod:
                 return
             if run is not None and time.time() - run.started_at > self.kubelet.settings.forgiven:
                 failures = 0
-            if failures:  # the first restart is at once
+            if not failures:  # the first restart is at once
+                await asyncio.sleep(self.kubelet.settings.again)
+            else:
                 wait = self.kubelet.settings.crash.wait(failures)
                 self.event(
                     "Warning",

@@ -25,6 +25,8 @@ class Settings:
 
     crash: Backoff = field(default=Backoff(0.2, 2.0))
     """Between two runs of a container that ends again and again (10 to 300)."""
+    again: float = 0.0
+    """Before the first restart, which waits for nothing but its container to be made (1)."""
     pull: Backoff = field(default=Backoff(0.2, 2.0))
     """Between two tries to pull an image (10 to 300)."""
     mount: Backoff = field(default=Backoff(0.2, 2.0))
@@ -43,6 +45,7 @@ class Settings:
 
 REAL = Settings(
     crash=Backoff(10, 300),
+    again=1,
     pull=Backoff(10, 300),
     mount=Backoff(0.5, 122),
     config=10,
