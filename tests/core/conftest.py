@@ -10,9 +10,9 @@ import pytest
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""
-    place = tmp_path / "tiny"
+    place = tmp_path / "small-disk"
     place.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, check=False

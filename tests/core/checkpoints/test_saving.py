@@ -217,8 +217,8 @@ def test_two_writers_of_one_step_do_not_mix(disk: Store) -> None:
 # --- the world says no
 
 
-def test_a_full_disk_is_one_clear_error_and_nothing_half_written(tiny: Path) -> None:
-    store = open_store(tiny / "run-1")
+def test_a_full_disk_is_one_clear_error_and_nothing_half_written(small_disk: Path) -> None:
+    store = open_store(small_disk / "run-1")
     a_checkpoint(store, 1, parts={"model.bin": b"x" * 300_000})
     with pytest.raises(StorageFull, match=r"step-000000000002: No space left.*free") as told:
         a_checkpoint(store, 2, parts={"model.bin": b"x" * 900_000})
@@ -230,9 +230,9 @@ def test_a_full_disk_is_one_clear_error_and_nothing_half_written(tiny: Path) -> 
     assert steps(store) == [1, 2]
 
 
-def test_a_full_disk_under_torch_is_the_same_error(tiny: Path) -> None:
+def test_a_full_disk_under_torch_is_the_same_error(small_disk: Path) -> None:
     torch = pytest.importorskip("torch")
-    store = open_store(tiny / "run-1")
+    store = open_store(small_disk / "run-1")
     state = {"weight": torch.zeros(1_000_000)}
     with pytest.raises(StorageFull, match=r"(?i)no space left"):
         save(store, Manifest(step=2), {"state.pt": lambda path: torch.save(state, path)})

@@ -3,11 +3,7 @@ torn."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.core.cli.terminal import Terminal
 
@@ -81,22 +77,6 @@ def test_a_script_that_never_meets_its_peers_is_flagged(ab: Terminal) -> None:
 def test_one_member_needs_no_rendezvous(ab: Terminal) -> None:
     assert ab("run", ab.job("print('alone')")).code == 0
     assert flags(ab) == []
-
-
-@pytest.fixture
-def small_disk(ab: Terminal) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    folder = ab.folder / "small"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_while_saving(ab: Terminal, small_disk: Path) -> None:

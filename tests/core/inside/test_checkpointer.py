@@ -939,8 +939,8 @@ def test_a_folder_without_write_permission_ends_the_script_before_it_trains(tmp_
     assert "Permission denied" in script.err and "use another folder" in script.err
 
 
-def test_a_full_disk_ends_the_script_with_one_clear_error_and_nothing_torn(tiny: Path) -> None:
-    run = open_store(tiny / "run-1")
+def test_a_full_disk_ends_the_script_with_one_clear_error_and_nothing_torn(small_disk: Path) -> None:
+    run = open_store(small_disk / "run-1")
     a_checkpoint(run, 6, parts={"model.bin": bytes(300_000)})
     script = ended(ONE_SAVE, run)
     assert script.process.returncode == 1
@@ -952,8 +952,8 @@ def test_a_full_disk_ends_the_script_with_one_clear_error_and_nothing_torn(tiny:
     assert keys(run) == ["step-000000000006/manifest.json", "step-000000000006/model.bin"]
 
 
-def test_what_retention_let_go_of_makes_room_before_a_disk_is_called_full(tiny: Path) -> None:
-    run = open_store(tiny / "run-1")
+def test_what_retention_let_go_of_makes_room_before_a_disk_is_called_full(small_disk: Path) -> None:
+    run = open_store(small_disk / "run-1")
     ckpt = Checkpointer(run.uri, keep=1)
     for step in range(1, 7):
         ckpt.save(step, {"model.bin": bytes([step]) * 345_000})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,20 +36,6 @@ def run(backend: LocalBackend, folder: Path, script: str = SAVES, **fields: obje
     plan = a_plan(folder, script, **{"workers": 1, "policy": {"restart": "never"}, **fields})
     handle = backend.launch(plan, ME)
     return Follower(backend, handle.run).to_the_end(FollowPolicy(poll=0.2))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("this user may not mount a small file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_fills_while_saving(backend: LocalBackend, folder: Path, small_disk: Path) -> None:
