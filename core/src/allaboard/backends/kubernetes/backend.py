@@ -64,11 +64,20 @@ read with the next look, if it is still there.
 """
 
 
-def _decides_at_once(stored: Stored) -> bool:
-    """Whether the operator ends the job with any one worker that succeeds, and then deletes the others though
-    rank 0 may be among them, whose log tells what was achieved: so of elastic gangs.
+def _alarm_of(
+    stored: Stored, alarmed: Callable[[str, str, str | None], None]
+) -> Callable[[str, str | None], None]:
+    """What hears of pods of this run. Of one that is only being deleted it hears where the operator ends the
+    job with any one worker that succeeds, as of elastic gangs: it deletes the others then, though rank 0 may
+    be among them, whose log tells what was achieved.
     """
-    return bool(stored.layout.get("elastic"))
+    alarm = partial(alarmed, stored.record.run)
+    return alarm if stored.layout.get("elastic") else partial(_of_what_ails, alarm)
+
+
+def _of_what_ails(alarm: Callable[[str, str | None], None], pod: str, version: str | None) -> None:
+    if version is not None:
+        alarm(pod, version)
 
 
 class _Looks:
@@ -201,10 +210,6 @@ class KubernetesBackend:
             else:
                 rescues.append(rescue)
 
-    def _ailed(self, run: str, pod: str, version: str | None) -> None:
-        if version is not None:
-            self._alarmed(run, pod, version)
-
     def _rescue(self, run: str, pod: str, version: str | None) -> None:
         try:
             with suppress(AllaboardError):
@@ -223,7 +228,7 @@ class KubernetesBackend:
         stored = self._do(self.verbs.find(run))
         name = stored.record.run
         with self.hub.changes(name, resource_of(stored.job)) as changes:
-            changes.on_alarm = partial(self._alarmed if _decides_at_once(stored) else self._ailed, name)
+            changes.on_alarm = _alarm_of(stored, self._alarmed)
             try:
                 with self._looks.following(name, changes):
                     yield changes
@@ -358,10 +363,6 @@ class AsyncKubernetesBackend:
             rescue.add_done_callback(lambda _: self._room.release())
             rescues.append(rescue)
 
-    def _ailed(self, run: str, pod: str, version: str | None) -> None:
-        if version is not None:
-            self._alarmed(run, pod, version)
-
     async def _rescue(self, run: str, pod: str, version: str | None) -> None:
         with suppress(AllaboardError, TimeoutError):
             await self._do(self.verbs.rescue(run, pod, version))
@@ -378,7 +379,7 @@ class AsyncKubernetesBackend:
         hub = self.hub or async_hub_of(self.api)
         name = stored.record.run
         async with hub.changes(name, resource_of(stored.job)) as changes:
-            changes.on_alarm = partial(self._alarmed if _decides_at_once(stored) else self._ailed, name)
+            changes.on_alarm = _alarm_of(stored, self._alarmed)
             try:
                 with self._looks.following(name, changes):
                     yield changes
