@@ -285,7 +285,7 @@ def test_a_step_that_is_terminated_takes_its_training_with_it(pipeline: Pipeline
     until("the step is gone", lambda: pipeline.phase(pod) in ("gone", "Failed"))
     until("no member lives", lambda: pipeline.members() == [])
     record = pipeline.record()
-    assert state_of(pipeline.backend.observe(record.run)).value == "stopped"
+    until("it is stopped", lambda: state_of(pipeline.backend.observe(record.run)).value == "stopped")
     assert record.stop is not None and record.stop.reason == "SIGTERM"
 
 

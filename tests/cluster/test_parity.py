@@ -131,7 +131,7 @@ def test_every_row_of_the_differences_is_of_a_case_and_alone() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_both_tell_the_same(theatre: Theatre, case: Case) -> None:
     local, cluster = theatre.tale("local", case), theatre.tale("cluster", case)
-    found = differences(local, cluster, case.chance)
+    found = differences(local, cluster, case)
     expected = {d.path: (d.here, d.there) for d in DIFFERENCES if d.case == case.name}
     words = [f"{path}: {a!r} here, {b!r} there" for path, (a, b) in found.items() - expected.items()]
     words += [f"{path}: no difference any more" for path in expected.keys() - found.keys()]
@@ -139,8 +139,10 @@ def test_both_tell_the_same(theatre: Theatre, case: Case) -> None:
     assert local["state"] in (case.ends.value, "refused")
 
 
-def differences(local: Tale, cluster: Tale, chance: tuple[str, ...]) -> dict[str, tuple[object, object]]:
+def differences(local: Tale, cluster: Tale, case: Case) -> dict[str, tuple[object, object]]:
     """Path -> what each tells, where they differ. Of what was refused, or is gone, nothing more is told."""
+    chance = case.chance
+    unsure = {f"{m} log, as it is left": {f"try {n}" for n in tries} for m, tries in case.unsure.items()}
     paths = [path for path in {**local, **cluster} if not path.removeprefix("condition ").startswith(chance)]
     if any(tale["state"] == "refused" or tale["job"] == "gone" for tale in (local, cluster)):
         paths = [path for path in paths if path in local and path in cluster]
@@ -148,6 +150,8 @@ def differences(local: Tale, cluster: Tale, chance: tuple[str, ...]) -> dict[str
     def told(tale: Tale, path: str) -> object:
         if path.endswith("march") and path in tale:
             return tuple(word for word in tale[path] if word.partition("=")[0] not in chance)
+        if path in unsure and path in tale:
+            return tuple(line for line in tale[path] if line not in unsure[path])
         return tale.get(path)
 
     both = ((path, told(local, path), told(cluster, path)) for path in paths)

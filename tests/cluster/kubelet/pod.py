@@ -183,6 +183,7 @@ class Pod:
             if not self._gone:
                 await self.node.reachable()
                 await self._send_status()
+                await asyncio.sleep(self.kubelet.settings.unmount)
                 await self.kubelet.api.insist(
                     lambda: self.kubelet.api.delete(self._path(), uid=self.uid, grace=0)
                 )

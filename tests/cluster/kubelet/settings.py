@@ -25,8 +25,10 @@ class Settings:
 
     crash: Backoff = field(default=Backoff(0.2, 2.0))
     """Between two runs of a container that ends again and again (10 to 300)."""
-    again: float = 0.0
+    again: float = 0.3
     """Before the first restart, which waits for nothing but its container to be made (1)."""
+    unmount: float = 0.3
+    """Between the last status of a pod that is deleted and the end of its object (0.3 to 1.5)."""
     pull: Backoff = field(default=Backoff(0.2, 2.0))
     """Between two tries to pull an image (10 to 300)."""
     mount: Backoff = field(default=Backoff(0.2, 2.0))
@@ -46,6 +48,7 @@ class Settings:
 REAL = Settings(
     crash=Backoff(10, 300),
     again=1,
+    unmount=1,
     pull=Backoff(10, 300),
     mount=Backoff(0.5, 122),
     config=10,

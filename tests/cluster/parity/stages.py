@@ -278,8 +278,7 @@ class Performance:
                 f"{name} processes started": tries.get(name, 0),
                 f"{name} lives": name in living,
                 f"{name} log, as it was followed": _in_order(self.told.get(name, [])),
-                # A pod that was made anew counts its restarts from none.
-                f"{name} log, as it is left": tuple(sorted(left.get(name, ()))),
+                f"{name} log, as it is left": tuple(left.get(name, ())),
             }
         for role, (active, succeeded, failed) in self.stage.counts(self.run, seen).items():
             tale |= {f"{role}s active": active, f"{role}s succeeded": succeeded, f"{role}s failed": failed}
@@ -363,11 +362,10 @@ def _in_order(told: list[str]) -> str:
 
 
 def _by_member(items: Iterable[LogLine | Cursor]) -> dict[str, list[str]]:
-    lines = [each for each in items if isinstance(each, LogLine)]
     found: dict[str, list[str]] = {}
-    for line in sorted(lines, key=lambda line: (line.rank, line.restart)):
-        if not line.container and line.gap is None:
-            found.setdefault(line.member, []).append(line.text)
+    for each in items:
+        if isinstance(each, LogLine) and not each.container and each.gap is None:
+            found.setdefault(each.member, []).append(each.text)
     return found
 
 

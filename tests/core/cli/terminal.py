@@ -18,7 +18,8 @@ from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.procs import find_marked, sweep
 from allaboard.backends.local.records import read
 from allaboard.cli.place import handle_of
-from allaboard.observation import Observation
+from allaboard.observation import Observation, State
+from allaboard.status import state_of
 
 T = TypeVar("T")
 LONG = 120.0
@@ -134,15 +135,18 @@ class Terminal:
         return self.backend.observe(run)
 
     def until_said(self, text: str, run: str = "digits", member: str | None = None) -> None:
-        """Wait until a member's log holds this text."""
+        """Wait until a member's log holds this text, and until it is written down that it runs: a busy disk
+        may be slower than the member.
+        """
 
         def there() -> bool:
             try:
-                members = self.seen(run).members
+                seen = self.seen(run)
             except Exception:  # there is no such run yet
                 return False
-            logs = [Path(m.log) for m in members if m.log and member in (None, m.name)]
-            return any(text in log.read_text() for log in logs if log.exists())
+            logs = [Path(m.log) for m in seen.members if m.log and member in (None, m.name)]
+            is_said = any(text in log.read_text() for log in logs if log.exists())
+            return is_said and state_of(seen) is not State.STARTING
 
         wait_for(there)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.kubernetes.evidence import Witness
+from tests.core.kubernetes.kubelet import Node
 from tests.core.kubernetes.scripted import Scripted, scripted
 
 pytest.importorskip("urllib3", reason="the Kubernetes backend needs urllib3")
@@ -65,6 +67,16 @@ class Blocking:
 def server() -> Iterator[Scripted]:
     with scripted() as found:
         yield found
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def witness() -> Witness:
+    return Witness(progress_every=0)
 
 
 @pytest.fixture

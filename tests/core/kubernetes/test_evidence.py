@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes import evidence
-from allaboard.backends.kubernetes.evidence import (
-    CALLS,
-    TIMES,
-    Snatched,
-    Witness,
-    aattend,
-    asnatch,
-    attend,
-    snatch,
-)
+from allaboard.backends.kubernetes.evidence import CALLS, TIMES, Witness, _read_on, aattend, attend
 from allaboard.backends.kubernetes.tries import Try, tries
 from allaboard.reportline import encode
-from allaboard.units import rfc3339
 from tests.core.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 
@@ -42,16 +32,6 @@ def a_gang(node: Node, members: int = 6) -> list[Any]:
     for pod in pods:
         pod.writes(f"{pod.name} begins")
     return pods
-
-
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
-@pytest.fixture
-def witness() -> Witness:
-    return Witness(progress_every=0)
 
 
 def test_while_all_is_well_nothing_is_read(node: Node, witness: Witness) -> None:
@@ -203,79 +183,6 @@ def test_an_end_that_could_not_be_read_is_asked_for_again_but_not_for_ever(
     assert ["master-0" in attends(node, witness) for _ in range(5)] == [True] * TIMES + [False] * (5 - TIMES)
 
 
-def test_a_log_that_could_not_be_snatched_can_still_be_read(node: Node, witness: Witness) -> None:
-    gang = a_gang(node, 2)
-    gang[1].ends(1)
-    witness.saved(Snatched("worker-0", gang[1].object(), None), node.seats()["worker-0"])
-    attends(node, witness)
-    assert witness.tails()["worker-0"] == "worker-0 begins"
-
-
-def test_a_pod_and_its_log_are_snatched_together(node: Node, witness: Witness) -> None:
-    gang = a_gang(node, 2)
-    gang[1].writes("RuntimeError: odd")
-    gang[1].ends(1)
-    found = snatch(node.api(), None, "worker-0", "pytorch")
-    gang[1].goes()
-    witness.saved(found, node.seats()["worker-0"])
-    assert witness.tails() == {"worker-0": "worker-0 begins\nRuntimeError: odd"}
-    assert found.thing is not None and found.thing["status"]["phase"] == "Failed"
-    [kept] = witness.kept.tries()
-    assert kept.one.code == 1 and kept.whole
-
-
-def test_a_log_whose_pod_is_gone_already_is_evidence_too(node: Node, witness: Witness) -> None:
-    gang = a_gang(node, 2)
-    gang[1].ends(1)
-    data = snatch(node.api(), None, "worker-0", "pytorch").data
-    witness.saved(Snatched("worker-0", None, data), node.seats()["worker-0"])
-    assert witness.tails() == {"worker-0": "worker-0 begins"}
-    witness.saved(Snatched("worker-0", None, None), node.seats()["worker-0"])
-
-
-def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(node: Node, witness: Witness) -> None:
-    gang = a_gang(node, 2)
-    gang[1].now.words = "RuntimeError: odd"
-    gang[1].ends(1)
-    failed = gang[1].object()
-    node.passes(3)
-    gang[0].writes("much later")
-    data = snatch(node.api(), None, "master-0", "pytorch").data
-    assert data is not None
-    later = b"".join(line for line in data.splitlines(keepends=True) if b"later" in line)
-    witness.saved(Snatched("worker-0", failed, later), node.seats()["worker-0"])
-    assert witness.tails() == {"worker-0": "RuntimeError: odd"}
-
-
-def test_the_log_of_a_pod_whose_place_was_taken_is_not_of_its_successor(node: Node, witness: Witness) -> None:
-    gang = a_gang(node, 2)
-    data = snatch(node.api(), None, "worker-0", "pytorch").data
-    successor = gang[1].object()
-    successor["metadata"]["uid"] = "another"
-    for status in successor["status"]["containerStatuses"]:
-        status["state"]["running"]["startedAt"] = rfc3339(NOON / SECOND + 30)
-    witness.saved(Snatched("worker-0", successor, data), node.seats()["worker-0"])
-    [kept] = witness.kept.tries()
-    assert [line.text for line in kept.lines] == ["worker-0 begins"] and kept.one.uid == ""
-
-
-def test_a_pod_that_is_gone_is_no_trouble(node: Node, witness: Witness) -> None:
-    a_gang(node, 1)[0].goes()
-    found = snatch(node.api(), None, "master-0", "pytorch")
-    assert found == Snatched("master-0", None, None)
-    assert asyncio.run(asnatch(node.async_api(), None, "master-0", "pytorch")) == found
-
-
-def test_what_was_snatched_is_not_kept_twice(node: Node, witness: Witness) -> None:
-    gang = a_gang(node, 2)
-    gang[1].ends(1)
-    attends(node, witness)
-    witness.saved(
-        asyncio.run(asnatch(node.async_api(), None, "worker-0", "pytorch")), node.seats()["worker-0"]
-    )
-    assert witness.tails()["worker-0"] == "worker-0 begins"
-
-
 def test_the_same_without_blocking(node: Node, witness: Witness) -> None:
     gang = a_gang(node)
     gang[3].writes("RuntimeError: odd")
@@ -313,8 +220,9 @@ def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
     due = []
     for chance in (0.0, 1.0):
         witness = Witness(progress_every=60, chance=lambda chance=chance: chance)
-        assert witness.progress(found(node), 100.0) is not None
-        witness.silent()
+        one = witness.progress(found(node), 100.0)
+        assert one is not None
+        witness.silent(one)
         due.append(next(t for t in range(100, 300) if witness.progress(found(node), float(t)) is not None))
     assert due == [148, 172]
 
@@ -355,11 +263,39 @@ def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
     reports(node, gang[0], *range(1, 301))
     steps = []
     while (asked := attends(node, witness)) and len(steps) < 50:
-        assert len(asked) <= evidence.AT_A_TIME
+        assert len(asked) <= evidence.READS
         assert witness.report is not None
         steps.append(witness.report.progress.step)
     assert steps == sorted(steps) and len(steps) > 3 and steps[-1] == 300
     assert all(asked["limit_bytes"] == 2000 for asked in node.asked)
+
+
+@pytest.mark.parametrize("how", [{"over": True}, {"asked": True}])
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
+    node: Node, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool], way: str
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.LARGEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.SMALLEST", 2000)
+    witness = Witness(progress_every=60)
+    reports(node, a_gang(node, 1)[0], *range(1, 301))
+    if way == "blocking":
+        attend(node.api(), None, witness, found(node), **how)
+    else:
+        asyncio.run(aattend(node.async_api(), None, witness, found(node), **how))
+    assert witness.report is not None and witness.report.progress.step == 300 and not witness.behind
+
+
+def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.LARGEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.SMALLEST", 2000)
+    monkeypatch.setattr(evidence, "SECONDS", 0.0)
+    witness = Witness(progress_every=60)
+    reports(node, a_gang(node, 1)[0], *range(1, 301))
+    one = witness.progress(found(node), 0.0, over=True)
+    assert one is not None and witness.behind, "it is being read"
+    _read_on(node.api(), None, witness, one, 1000)
+    assert len(node.asked) < 20 and witness.behind
 
 
 def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
@@ -368,9 +304,10 @@ def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
     reports(node, gang[0], 1)
     node.dead.add("master-0")
     attends(node, witness)
+    assert witness.behind
     node.dead.clear()
     attends(node, witness, over=True)
-    assert witness.report is not None and witness.report.progress.step == 1
+    assert witness.report is not None and witness.report.progress.step == 1 and not witness.behind
 
 
 def test_progress_without_blocking(node: Node) -> None:

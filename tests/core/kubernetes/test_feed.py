@@ -349,20 +349,21 @@ def test_a_run_is_woken_some_times_at_once_then_once_a_second() -> None:
 def test_a_row_that_tells_of_a_failure_raises_the_alarm(status: str, ails: bool) -> None:
     feed, one = Feed(lambda: 0.5), Someone("a-1")
     feed.join(one)
-    feed.listed([{"Name": "a-1-worker-0", "Status": "Init"}], "1")
-    feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
-    assert one.alarms == (["a-1-worker-0"] if ails else []) and one.woken == 1
+    feed.listed([{"Name": "a-1-worker-1", "Status": "Init"}], "1")
+    feed.happened("MODIFIED", an_event({"Name": "a-1-worker-1", "Status": status}))
+    assert one.alarms == (["a-1-worker-1"] if ails else []) and one.woken == 1
     assert one.since == ("101" if ails else "")
-    feed.happened("MODIFIED", an_event({"Name": "a-1-worker-0", "Status": status}))
-    feed.happened("DELETED", an_event({"Name": "a-1-worker-0", "Status": status}))
+    feed.happened("MODIFIED", an_event({"Name": "a-1-worker-1", "Status": status}))
+    feed.happened("DELETED", an_event({"Name": "a-1-worker-1", "Status": status}))
     assert len(one.alarms) == int(ails), "once"
 
 
+@pytest.mark.parametrize("status", ["Terminating", "Completed"])
 @pytest.mark.parametrize(("name", "alarms"), [("a-1-worker-0", 1), ("a-1-master-0", 1), ("a-1-worker-10", 0)])
-def test_a_pod_that_may_be_rank_0_and_is_deleted_raises_the_alarm(name: str, alarms: int) -> None:
+def test_a_pod_that_may_be_rank_0_and_goes_raises_the_alarm(name: str, alarms: int, status: str) -> None:
     feed, one = Feed(lambda: 0.5), Someone("a-1")
     feed.join(one)
     feed.listed([{"Name": name, "Status": "Running"}], "1")
-    feed.happened("MODIFIED", an_event({"Name": name, "Status": "Terminating"}))
+    feed.happened("MODIFIED", an_event({"Name": name, "Status": status}))
     assert len(one.alarms) == alarms
     assert one.since == (None if alarms else ""), "it may be well: nothing is known to have failed"

@@ -85,3 +85,16 @@ def test_a_try_without_a_line_weighs_the_same_when_it_grows() -> None:
     kept.add(a_try("a"), lines(0, 1))
     kept.add(a_try("a"), lines(1, 1), whole=True)
     assert shelf.weight == kept.tries()[0].weight
+
+
+def test_what_was_kept_since_another_began_is_of_that_one() -> None:
+    kept = Kept()
+    kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(5 * SECOND, "another's")], whole=True)
+    kept.pass_on(a_try("a"), replace(a_try("b"), begun=5.0))
+    told = {found.one.id: ([one.text for one in found.lines], found.whole) for found in kept.tries()}
+    assert told == {"a": (["its own"], False), "b": (["another's"], False)}
+    kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(2 * SECOND, "its last")], whole=True)
+    assert [one.text for one in kept.tries()[0].lines] == ["its own", "its last"]
+    kept.pass_on(a_try("a"), replace(a_try("c"), begun=9.0))
+    kept.pass_on(a_try("z"), replace(a_try("c"), begun=0.0))
+    assert len(kept.tries()) == 2

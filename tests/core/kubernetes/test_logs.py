@@ -51,11 +51,6 @@ def gaps(lines: list[LogLine]) -> list[LogLine]:
     return [line for line in lines if line.gap is not None]
 
 
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
 # --- one pass
 
 

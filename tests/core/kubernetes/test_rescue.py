@@ -12,11 +12,13 @@ from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
 from allaboard.backends.kubernetes.resources import PODS
 from allaboard.backends.kubernetes.talk import Call, Reading
 from allaboard.checking import checked
+from allaboard.errors import BackendUnreachable
 from allaboard.observation import Observation, State
 from allaboard.reportline import encode
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
+from allaboard.units import rfc3339
 from tests.core.kubernetes.test_backend import ME, a_plan, running
 
 
@@ -265,8 +267,8 @@ def succeeds(cluster: FakeCluster, name: str) -> None:
     pod = cluster.one(PODS, name)
     assert pod is not None
     (status,) = pod["status"]["containerStatuses"]
-    begun = pod["metadata"]["creationTimestamp"]
-    end = {"exitCode": 0, "startedAt": begun, "finishedAt": begun, "containerID": status["containerID"]}
+    begun, now = pod["metadata"]["creationTimestamp"], rfc3339(cluster.now)
+    end = {"exitCode": 0, "startedAt": begun, "finishedAt": now, "containerID": status["containerID"]}
     pod["status"] |= {"phase": "Succeeded", "containerStatuses": [status | {"state": {"terminated": end}}]}
     cluster._put(PODS, pod, "MODIFIED")
 
@@ -343,6 +345,63 @@ def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None
     backend.pause = pause
     assert backend.observe(run).progress.result == {"accuracy": 0.9}
     assert len(pauses) == 1
+
+
+def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
+    """Though it is there at the last look, its log is not for long."""
+    backend = cluster.backend()
+    run = an_elastic_run(cluster, backend)
+    with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-0", None)
+        for rescue in backend._rescues[run]:
+            rescue.join(30)
+        assert state_of(backend.observe(run)) is State.SUCCEEDED
+        assert cluster.one(PODS, f"{run}-worker-0") is not None
+    is_gone(cluster, run)
+    later = cluster.backend()
+    assert len(lines([*later.logs(run, Selection())])) == 2
+
+
+def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    job = a_job(image="lab/train:1", workers=2, policy={"clean_pods": "all"})
+    run = backend.launch(Plan(checked(job), "k"), ME).run
+    running(cluster, backend, run)
+    cluster.say(f"{run}-master-0", encode("result", metrics={"accuracy": 0.9}))
+    with backend.changes(run) as changes:
+        succeeds(cluster, f"{run}-master-0")
+        ring(changes, f"{run}-master-0", None)
+        for rescue in backend._rescues[run]:
+            rescue.join(30)
+        cluster.tick(2)
+        goes(cluster, run)
+        seen = backend.observe(run)
+    assert state_of(seen) is State.SUCCEEDED and seen.progress.result == {"accuracy": 0.9}
+    assert len(lines([*cluster.backend().logs(run, Selection())])) == 1
+
+
+@pytest.mark.parametrize(("refusals", "result"), [(2, {"accuracy": 0.9}), (99, None)])
+def test_a_node_that_is_busy_at_the_end_is_asked_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, refusals: int, result: dict[str, float] | None
+) -> None:
+    """A few times: an end is not held back for ever."""
+    backend = cluster.backend()
+    run = a_run(cluster, backend)
+    for name in ("master-0", "worker-0", "worker-1"):
+        succeeds(cluster, f"{run}-{name}")
+    cluster.say(f"{run}-master-0", encode("result", metrics={"accuracy": 0.9}))
+    cluster.tick(3)
+    left, given = [refusals], backend.api.log
+
+    def busy(*args: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise BackendUnreachable("answers 500: Get https://10.0.0.1:10250/containerLogs/ns/pod")
+        return given(*args, **options)
+
+    monkeypatch.setattr(backend.api, "log", busy)
+    seen = backend.observe(run)
+    assert state_of(seen) is State.SUCCEEDED and seen.progress.result == result
 
 
 def test_of_a_gang_that_rank_0_decides_a_pod_that_is_only_deleted_is_no_matter(cluster: FakeCluster) -> None:

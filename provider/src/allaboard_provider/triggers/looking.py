@@ -11,10 +11,10 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 VERSION = 1
-SETTLE = 5.0
+SETTLE = 10.0
 """Seconds between the start of a trigger and its word, at least. A task that is back before the scheduler has
 heard that it was deferred is failed as "killed externally" (apache/airflow#66374, #67287, #72716; seen with
-3.3.2 and two to three seconds).
+3.3.2 and two to seven seconds).
 """
 
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes import janitor, logs
-from allaboard.backends.kubernetes.evidence import SECONDS
 from allaboard.backends.kubernetes.hub import (
     AsyncChanges,
     AsyncHub,
@@ -36,8 +35,9 @@ from allaboard.backends.kubernetes.hub import (
 )
 from allaboard.backends.kubernetes.janitor import Orphan, Tidied
 from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
-from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.looking import resource_of, takes_rank_0
 from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.snatching import SECONDS
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.theirs import resource_for
 from allaboard.backends.kubernetes.verbs import Look, Verbs
@@ -67,12 +67,9 @@ read with the next look, if it is still there.
 def _alarm_of(
     stored: Stored, alarmed: Callable[[str, str, str | None], None]
 ) -> Callable[[str, str | None], None]:
-    """What hears of pods of this run. Of one that is only being deleted it hears where the operator ends the
-    job with any one worker that succeeds, as of elastic gangs: it deletes the others then, though rank 0 may
-    be among them, whose log tells what was achieved.
-    """
+    """What hears of pods of this run: of one that goes without having failed where it may be rank 0."""
     alarm = partial(alarmed, stored.record.run)
-    return alarm if stored.layout.get("elastic") else partial(_of_what_ails, alarm)
+    return alarm if takes_rank_0(stored) else partial(_of_what_ails, alarm)
 
 
 def _of_what_ails(alarm: Callable[[str, str | None], None], pod: str, version: str | None) -> None:

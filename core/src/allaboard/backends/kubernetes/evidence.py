@@ -4,8 +4,9 @@ taken away, and the report lines of rank 0 (contract, section 7).
 - When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
   two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may
   take the logs a second later.
-- A row of the watch that tells of a failed pod sets off `snatch` at once, before anybody looks at anything:
-  the pod and the end of its log, side by side.
+- A row of the watch that tells of a failed pod sets off `snatch` at once, before anybody looks at anything.
+- By the time that a try is asked for, the answer may be that of the next one. It is kept where its first line
+  was written before the try ended, or where the pod, looked at again, still has the try in that place.
 - The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
   lines say. Runs that start together do not ask together.
 
@@ -17,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, closing, suppress
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.kept import Kept
@@ -30,7 +31,18 @@ from allaboard.backends.kubernetes.lines import SECOND, Lost, Tape
 from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, aanswer, answer, settle
 from allaboard.backends.kubernetes.reading import Told, told
 from allaboard.backends.kubernetes.resources import PODS
-from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.backends.kubernetes.snatching import (
+    AT_A_TIME,
+    LARGEST_TAIL,
+    SECONDS,
+    TAIL,
+    Snatched,
+    end_of,
+    is_before,
+    whose,
+    within,
+)
+from allaboard.backends.kubernetes.tries import Seat, Try, stands
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -39,30 +51,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 PROGRESS_EVERY = 60.0
 CALLS = 32
-SECONDS = 10.0
 PEERS = 2
 AGAIN = 10.0
 """Seconds after which the members that have not failed are read again when more of them fail."""
-TAILS = (200, 20, 1)
+TAILS = (TAIL, 20, 1)
 """Lines that are asked for; fewer where so many are more than `LARGEST_TAIL` bytes."""
-LARGEST_TAIL = 1 << 20
-REPLAY = 2.0
-"""Seconds in which the past of one pod must come."""
-AT_A_TIME = 8
-"""Requests for one look at rank 0's log; what is left is read at the next."""
-
-
+READS = 8
+"""Requests for one look at rank 0's log; what is left is read at the next. Where there may be none, as many
+as go into `SECONDS`.
+"""
+ENOUGH = 0.8
+"""The part of `SECONDS` after which no further request is made."""
 TIMES = 3
 """How often the end of a try is asked for before it is given up: its node may be busy."""
 _NOTHING: Mapping[str, int] = {}
-
-
-class Snatched(NamedTuple):
-    """What could be had of a pod before it went. ``thing``: its object; ``data``: the end of its log."""
-
-    pod: str
-    thing: Json | None
-    data: bytes | None
 
 
 class Witness:
@@ -72,7 +74,7 @@ class Witness:
     """
 
     __slots__ = (
-        "_asked", "_book", "_kept", "_peers_at", "_progress_at", "_reading",
+        "_asked", "_behind", "_book", "_kept", "_peers_at", "_progress_at", "_reading",
         "chance", "progress_every", "report",
     )  # fmt: skip
 
@@ -90,6 +92,12 @@ class Witness:
         self._peers_at: float | None = None
         self._progress_at = 0.0
         self._reading = False
+        self._behind = False
+
+    @property
+    def behind(self) -> bool:
+        """Whether rank 0 has written what could not be read yet, and may be later."""
+        return self._behind or self._reading
 
     @property
     def kept(self) -> Kept:
@@ -143,11 +151,11 @@ class Witness:
         for one in wanted:
             if one.words and one.failed:
                 self.kept.tell(one)
-        chosen = list({one.id: one for one in wanted if not self._has(one)}.values())[:CALLS]
+        chosen = _affordable({one.id: one for one in wanted if not self._has(one)}.values())
         last = [one.id for one in chosen if one.final or one.previous or one.leaving]
         if last:
             self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
-        return [Fetch(one, tail=TAILS[0]) for one in chosen]
+        return [Fetch(one, tail=TAILS[0], proves=not one.final) for one in chosen]
 
     def _has(self, one: Try) -> bool:
         return self._kept is not None and any(
@@ -184,10 +192,12 @@ class Witness:
     # What came of it.
 
     def heard(self, fetch: Fetch, data: bytes) -> bool:
-        """The end of a try; False when it is too large and fewer lines must be asked for."""
+        """The end of a try, which surely is its own; False when it is too large and fewer lines must be asked
+        for.
+        """
         if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
             return False
-        over = fetch.one.final or fetch.one.previous
+        over = not fetch.one.running
         tape = Tape(whole=False)
         lines = tape.feed(data) + (tape.close() if over else [])
         stamped = [line for line in lines if not isinstance(line, Lost)]
@@ -197,30 +207,22 @@ class Witness:
 
     def saved(self, found: Snatched, seat: Seat) -> None:
         """What was snatched of a member's pod."""
-        here = [] if found.thing is None else tries([found.thing], {found.pod: seat})
-        tape = Tape(whole=False)
-        lines = [*tape.feed(found.data or b""), *tape.close()]
-        stamped = [line for line in lines if not isinstance(line, Lost)]
-        own = [one for one in here if not one.init] or here
+        own = found.tries(seat)
         for ended in own:
             if ended.failed:
                 self.kept.tell(ended)
-        if own and found.data is None:
+        lines = None if found.data is None else end_of(found.data)
+        if lines is None:
             return  # it can still be asked for
-        # Whole seconds are known of its beginning. What is older was written before it, by a pod that went.
-        wrote = [t for t in own if not stamped or (t.begun or 0.0) * SECOND <= stamped[0].at]
-        if wrote:
-            one = wrote[-1]
-            if one.finished is not None and stamped and stamped[0].at >= (one.finished + 1) * SECOND:
-                return  # of a pod of the same name that came after it
-        elif not stamped:
-            return
-        else:  # gone before it could be looked at; that it failed is what its row said
-            begun = stamped[0].at / SECOND
-            id = f"{found.pod}@{stamped[0].at}"
+        one = whose(lines, own, settled=found.settled)
+        if one is None and found.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
+            # Gone before it could be looked at; that it failed is what its row said.
+            id, begun = f"{found.pod}@{lines[0].at}", lines[0].at / SECOND
             who = (seat.container, False, seat.member, seat.rank)
             one = Try(id, found.pod, "", *who, 0, False, False, True, begun, code=1)
-        self.kept.add(one, stamped, cut=len(stamped) >= TAILS[0], whole=one.code is not None)
+        if one is not None:
+            whole = found.over and one.code is not None
+            self.kept.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
 
     def listen(self, entries: Iterable[Entry], more: bool, now: float) -> None:
         """Lines of rank 0. ``more``: there are others, to be read soon."""
@@ -231,9 +233,9 @@ class Witness:
         if more:
             self._progress_at = now
 
-    def silent(self) -> None:
-        """The pass over rank 0's log is over for now."""
-        self._reading = False
+    def silent(self, one: Pass) -> None:
+        """This pass over rank 0's log is over for now."""
+        self._reading, self._behind = False, one.stuck or bool(one.wants())
 
 
 def _beside_it(victim: Try, found: Iterable[Try]) -> list[Try]:
@@ -244,6 +246,26 @@ def _beside_it(victim: Try, found: Iterable[Try]) -> list[Try]:
         if (one.uid, one.container) == (victim.uid, victim.container)
         and abs(one.restart - victim.restart) == 1
     ]
+
+
+def _affordable(wanted: Iterable[Try]) -> list[Try]:
+    """So many of these that reading and proving takes `CALLS` requests at most."""
+    chosen: list[Try] = []
+    left = CALLS
+    for one in wanted:
+        left -= 1 if one.final else 2
+        if left < 0:
+            break
+        chosen.append(one)
+    return chosen
+
+
+def _must_prove(fetch: Fetch, data: bytes) -> bool:
+    """Whether its pod must be looked at again."""
+    if not fetch.must_prove(data):
+        return False
+    first = end_of(data.partition(b"\n")[0])
+    return not (first and is_before(first[0].at, fetch.one.finished))
 
 
 def _smaller(fetch: Fetch) -> Fetch:
@@ -269,49 +291,50 @@ def attend(
     now = time.monotonic()
     fetches = witness.evidence(found, now, asked=asked)
     if fetches:
-        _within(SECONDS, [partial(_read_end, api, namespace, witness, fetch) for fetch in fetches])
+        within(SECONDS, [partial(_read_end, api, namespace, witness, fetch) for fetch in fetches])
     due = witness.progress(found, now, over=over)
     if due is not None:
-        _within(SECONDS, [partial(_read_on, api, namespace, witness, due)])
-
-
-def _within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
-    """Do these side by side; what has not come by then is waited for no longer, by nobody."""
-    turn = threading.Semaphore(AT_A_TIME)
-
-    def work(job: Callable[[], None]) -> None:
-        with turn:
-            job()
-
-    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
+        most = sys.maxsize if over or asked else READS
+        within(SECONDS, [partial(_read_on, api, namespace, witness, due, most)])
 
 
 def _read_end(api: Api, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
     while True:
         try:
             with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
-                data, size = bytearray(), 0
-                for piece in stream:
-                    data += piece
-                    size += len(piece)
-                    if size >= LARGEST_TAIL:
-                        break
+                data = _taken(stream)
+            if _must_prove(fetch, data) and not stands(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+                return
         except AllaboardError:
             return
-        if witness.heard(fetch, bytes(data)):
+        if witness.heard(fetch, data):
             return
         fetch = _smaller(fetch)
 
 
-def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass) -> None:
+def _taken(stream: Iterable[bytes]) -> bytes:
+    data = bytearray()
+    for piece in stream:
+        data += piece
+        if len(data) >= LARGEST_TAIL:
+            break
+    return bytes(data)
+
+
+def _rounds(one: Pass, most: int, until: float) -> Iterator[list[Fetch]]:
+    """What a pass wants, time after time; at first maybe nothing, for what is known already is said then."""
+    for n in range(most):
+        fetches = one.wants()
+        if n and (not fetches or time.monotonic() > until):
+            return
+        yield fetches
+
+
+def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass, most: int) -> None:
+    until = time.monotonic() + ENOUGH * SECONDS
     try:
-        for _ in range(AT_A_TIME):
-            for fetch in one.wants():
+        for fetches in _rounds(one, most, until):
+            for fetch in fetches:
                 found: bytes | AllaboardError | None
                 try:
                     found = answer(api, namespace, fetch)
@@ -321,90 +344,7 @@ def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass) -> No
             entries = [*one.ready()]
             witness.listen(entries, bool(one.wants()), time.monotonic())
     finally:
-        witness.silent()
-
-
-def snatch(
-    api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str = ""
-) -> Snatched:
-    """A pod and the end of its log, as fast as can be: it may be gone the moment after. Without
-    ``container``: of its only one. ``version``: one at which the pod had failed. The pod is found however
-    late this comes, in what has happened since.
-    """
-    found: list[Json] = []
-
-    def look() -> None:
-        with suppress(AllaboardError):
-            found.append(api.get(PODS, pod, namespace))
-        if version and not (found and _has_failed(found[0])):
-            since = _since(pod, version)
-            with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
-                found[:] = next(([thing] for kind, thing in events if kind == "DELETED"), found)
-
-    beside = threading.Thread(target=look, daemon=True)
-    beside.start()
-    data = None
-    with suppress(AllaboardError), api.log(pod, namespace, container=container, tail=TAILS[0]) as stream:
-        data = b"".join(stream)[-LARGEST_TAIL:]
-    beside.join(SECONDS)
-    return Snatched(pod, found[0] if found else None, data)
-
-
-def _has_failed(pod: Json) -> bool:
-    """Or has another of this name taken its place?"""
-    status = pod.get("status") or {}
-    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    ended = [end for c in containers for end in (c.get("state"), c.get("lastState")) if end]
-    return status.get("phase") == "Failed" or any("terminated" in end for end in ended)
-
-
-def _since(pod: str, version: str) -> dict[str, Any]:
-    return {"fields": f"metadata.name={pod}", "resource_version": version, "timeout": REPLAY}
-
-
-def snatch_all(api: Api, namespace: str | None, pods: Sequence[tuple[str, str]]) -> list[Snatched]:
-    """The same of several (name, container), side by side."""
-    found: list[Snatched] = []
-    _within(SECONDS, [partial(_snatch_into, found, api, namespace, pod, c) for pod, c in pods])
-    return [*found]
-
-
-def _snatch_into(found: list[Snatched], api: Api, namespace: str | None, pod: str, container: str) -> None:
-    found.append(snatch(api, namespace, pod, container))
-
-
-async def asnatch(
-    api: AsyncApi, namespace: str | None, pod: str, container: str | None = None, *, version: str = ""
-) -> Snatched:
-    """`snatch` in a loop."""
-
-    async def look() -> Json | None:
-        found = None
-        with suppress(AllaboardError):
-            found = await api.get(PODS, pod, namespace)
-        if version and not (found is not None and _has_failed(found)):
-            with suppress(AllaboardError):
-                async with aclosing(api.watch(PODS, namespace, **_since(pod, version))) as events:
-                    async for kind, thing in events:
-                        if kind == "DELETED":
-                            return thing
-        return found
-
-    async def listen() -> bytes | None:
-        with suppress(AllaboardError):
-            pieces = api.log(pod, namespace, container=container, tail=TAILS[0])
-            return b"".join([piece async for piece in pieces])[-LARGEST_TAIL:]
-        return None
-
-    async with asyncio.timeout(SECONDS):
-        thing, data = await asyncio.gather(look(), listen())
-    return Snatched(pod, thing, data)
-
-
-async def asnatch_all(
-    api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str]]
-) -> list[Snatched]:
-    return [*await asyncio.gather(*(asnatch(api, namespace, pod, container) for pod, container in pods))]
+        witness.silent(one)
 
 
 async def aattend(
@@ -427,7 +367,8 @@ async def aattend(
     jobs = [read_end(fetch) for fetch in witness.evidence(found, now, asked=asked)]
     due = witness.progress(found, now, over=over)
     if due is not None:
-        jobs.append(_aread_on(api, namespace, witness, due))
+        most = sys.maxsize if over or asked else READS
+        jobs.append(_aread_on(api, namespace, witness, due, most))
     if jobs:
         tasks = [asyncio.ensure_future(job) for job in jobs]
         _, late = await asyncio.wait(tasks, timeout=SECONDS)
@@ -438,26 +379,34 @@ async def aattend(
 
 async def _aread_end(api: AsyncApi, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
     while True:
-        data = bytearray()
-        stream = api.log(fetch.one.pod, namespace, **fetch.options)
         try:
-            async for piece in stream:
-                data += piece
-                if len(data) >= LARGEST_TAIL:
-                    break
+            async with aclosing(api.log(fetch.one.pod, namespace, **fetch.options)) as stream:
+                data = await _ataken(stream)
+            if _must_prove(fetch, data):
+                pod = await api.get(PODS, fetch.one.pod, namespace)
+                if not stands(pod, fetch.one):
+                    return
         except AllaboardError:
             return
-        finally:
-            await stream.aclose()
-        if witness.heard(fetch, bytes(data)):
+        if witness.heard(fetch, data):
             return
         fetch = _smaller(fetch)
 
 
-async def _aread_on(api: AsyncApi, namespace: str | None, witness: Witness, one: Pass) -> None:
+async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
+    data = bytearray()
+    async for piece in stream:
+        data += piece
+        if len(data) >= LARGEST_TAIL:
+            break
+    return bytes(data)
+
+
+async def _aread_on(api: AsyncApi, namespace: str | None, witness: Witness, one: Pass, most: int) -> None:
+    until = time.monotonic() + ENOUGH * SECONDS
     try:
-        for _ in range(AT_A_TIME):
-            for fetch in one.wants():
+        for fetches in _rounds(one, most, until):
+            for fetch in fetches:
                 found: bytes | AllaboardError | None
                 try:
                     found = await aanswer(api, namespace, fetch)
@@ -467,4 +416,4 @@ async def _aread_on(api: AsyncApi, namespace: str | None, witness: Witness, one:
             entries = [*one.ready()]
             witness.listen(entries, bool(one.wants()), time.monotonic())
     finally:
-        witness.silent()
+        witness.silent(one)

@@ -65,7 +65,7 @@ Step = List | Watch | Rest
 class Follower(Protocol):
     """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
     what it wrote may be gone a moment later. ``version`` is that of this row: a watch from there on tells
-    what became of the pod, even when it is gone. None: it may be well, is being deleted, and may be rank 0.
+    what became of the pod, even when it is gone. None: it may be rank 0, and is being deleted or is done.
     """
 
     run: str
@@ -286,8 +286,8 @@ def _ails(row: Mapping[str, Any]) -> bool:
 
 
 def _leaves(row: Mapping[str, Any]) -> bool:
-    """Whether the pod is being deleted that rank 0 may be in."""
-    return row.get("Status") == "Terminating" and _name(row).endswith("-0")
+    """Whether the pod that rank 0 may be in is being deleted, or may be from now on."""
+    return row.get("Status") in ("Terminating", "Completed") and _name(row).endswith("-0")
 
 
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")

@@ -125,6 +125,20 @@ class Kept:
             found.size -= len(lines.popleft().text) + 1
             found.cut = True
 
+    def pass_on(self, one: Try, other: Try) -> None:
+        """What was kept of one try since another began was written by that one."""
+        with self._shelf.lock:
+            found = self._tries.get(one.id)
+            begun = int(other.begun or 0.0) * SECOND
+            if found is None or found.told or not found.lines or found.lines[-1].at < begun:
+                return
+            before, theirs = found.weight, [line for line in found.lines if line.at >= begun]
+            found.lines = deque(line for line in found.lines if line.at < begun)
+            found.size = sum(len(line.text) + 1 for line in found.lines)
+            found.whole = False
+            self._shelf.changed(id(self), self._tries, one.id, before)
+            self.add(other, theirs, cut=found.cut and not found.lines)
+
     def meet(self, found: Iterable[Try]) -> None:
         """These tries as they are now: some that were being read have ended since."""
         with self._shelf.lock:

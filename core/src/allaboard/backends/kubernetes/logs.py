@@ -247,6 +247,8 @@ class Book:
         known = self.known(one)
         self._known[other.id] = _Known(other, known.read, known.given)
         self._known[one.id] = _Known(one)
+        if self.kept is not None:
+            self.kept.pass_on(one, other)
 
     def give(self, entry: Entry) -> LogLine | None:
         """The entry leaves."""
@@ -304,6 +306,7 @@ class Pass:
     shown one that is not earlier.
 
     ``tail``: of each try the last so many lines alone. ``doubtful``: what the next look must decide.
+    ``stuck``: a node did not answer, and may do so later.
     """
 
     def __init__(
@@ -325,6 +328,7 @@ class Pass:
         self._chains = [_Chain(deque(), deque(entries)) for entries in leaving]
         self._chains += [_Chain(tries, limit=limit) for tries in pods.values()]
         self.doubtful: list[Try] = []
+        self.stuck = False
         self._heap: list[tuple[int, int]] = []
         self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
         for n, chain in enumerate(self._chains):
@@ -431,6 +435,7 @@ class Pass:
             self._put(chain, _mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
             self._over(chain, one, done=True)
         else:
+            self.stuck = True
             if not known.told:
                 known.told = True
                 words = f"what it wrote{_after(known)} cannot be read now: {why}"

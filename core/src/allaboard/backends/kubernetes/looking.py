@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.gangs.places import only_echoes
@@ -77,9 +77,7 @@ class Found:
     @property
     def living(self) -> tuple[Json, ...]:
         """Pods whose containers run, or may yet run."""
-        return tuple(
-            p for p in self.pods if (p.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-        )
+        return tuple(p for p in self.pods if not is_over(p))
 
     @property
     def overdue(self) -> tuple[Json, ...]:
@@ -218,6 +216,15 @@ class Ranked(Protocol):
 
     @property
     def rank(self) -> int: ...
+
+
+def takes_rank_0(stored: Stored) -> bool:
+    """Whether the operator deletes the pod of rank 0, whose log tells what was achieved, once the run has
+    succeeded: under ``clean_pods: all``, and of elastic gangs, which end with any one worker that succeeds
+    (training-operator 1.9.4, pkg/controller.v1/pytorch).
+    """
+    layout = stored.layout
+    return bool(layout.get("elastic")) or layout.get("policy", {}).get("clean_pods") == "all"
 
 
 def is_meant(job: Json, stored: Stored) -> bool:

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard import marks
+from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.gangs import GANGS
@@ -291,7 +292,7 @@ def _without_job(
     """The job is not there. It was stopped, it ended and was cleared away, somebody deleted it, or it was
     never made.
     """
-    living = any((pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for pod in pods)
+    living = not all(map(is_over, pods))
     if record.outcome is not None:
         ended = record.outcome
         return replace(seen, recorded=ended.state, finished=ended.at, deleted=record.deleted)

@@ -126,9 +126,14 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
         yield one(current, restarts, running or terminated, previous=False, running=goes)
 
 
+def is_over(pod: Json) -> bool:
+    """Whether all of its containers have ended for good. It holds no place on a node any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def _may_start_again(pod: Json, code: int | None, *, init: bool) -> bool:
     """Whether a container of this pod that has just ended may be started again."""
-    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if is_over(pod):
         return False
     policy = pod["spec"].get("restartPolicy") or "Always"
     return code != 0 if policy == "OnFailure" or (init and policy == "Always") else bool(policy == "Always")

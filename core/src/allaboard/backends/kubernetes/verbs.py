@@ -28,15 +28,9 @@ from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import (
     PEERS,
     PROGRESS_EVERY,
-    SECONDS,
-    Snatched,
     Witness,
     aattend,
-    asnatch,
-    asnatch_all,
     attend,
-    snatch,
-    snatch_all,
 )
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.looking import (
@@ -50,6 +44,7 @@ from allaboard.backends.kubernetes.looking import (
     readable,
     resource_of,
     seen,
+    takes_rank_0,
     tries_of,
 )
 from allaboard.backends.kubernetes.past import Past, Pasts
@@ -57,6 +52,14 @@ from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.reading import Memory
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
+from allaboard.backends.kubernetes.snatching import (
+    SECONDS,
+    Snatched,
+    asnatch,
+    asnatch_all,
+    snatch,
+    snatch_all,
+)
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
@@ -76,6 +79,8 @@ tenth of its age, within these.
 """
 SAVED_EVERY = 0.05
 """Seconds between two looks at whether what is being read of a pod that goes has been."""
+LAST_TRIES, LAST_REST = 2, 2.0
+"""How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +229,20 @@ class Verbs:
         """
         stored = found.stored
         is_first = stored.record.outcome is None
+        goes = takes_rank_0(stored)
         notes: tuple[str, ...] = ()
         if is_first:
             yield from self._saved(stored.record.run)
             past = self.pasts.with_look(found)
         if is_first or evidence:
-            yield from _attended(past.witness, found, over=True, asked=evidence)
+            yield from _attended(past.witness, found, over=True, asked=evidence or goes)
+            if is_first and state_of(looked) is State.SUCCEEDED:
+                yield from _heard_out(past.witness, found)
             if evidence:
                 found, notes = yield from look_closer(found, everything=True)
             if not is_first:
                 yield from _shared(stored, past)
-            if looked.restarts or state_of(looked) is not State.SUCCEEDED or _lost_rank_0(found):
+            if looked.restarts or state_of(looked) is not State.SUCCEEDED or goes:
                 yield from survivors.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
         if is_first:
             now = yield from ending.recorded(found, state_of(looked), past.to_dict())
@@ -282,8 +290,8 @@ class Verbs:
 
     def _rescues(self, run: str, pod: str, version: str | None) -> Talk[None]:
         first: Snatched = yield talk.Reading(
-            lambda api: snatch(api, None, pod, version=version or ""),
-            lambda api: asnatch(api, None, pod, version=version or ""),
+            lambda api: snatch(api, None, pod, version=version),
+            lambda api: asnatch(api, None, pod, version=version),
         )
         stored = yield from self.find(run)
         layout = Layout.from_dict(stored.layout)
@@ -295,10 +303,11 @@ class Verbs:
         self.pasts.rescue(stored.record.uid, (first,), seats)
         if version is None:
             return
-        wanted = [(pod, container)] if first.data is None else []
+        wanted: list[tuple[str, str, str | None]]
+        wanted = [(pod, container, version)] if first.data is None else []
         if is_first:
             beside = sorted((n for n in seats if n != pod), key=lambda name: seats[name].rank)
-            wanted += [(name, container) for name in beside[: PEERS + 1]]
+            wanted += [(name, container, None) for name in beside[: PEERS + 1]]
         more: list[Snatched] = yield talk.Reading(
             lambda api: snatch_all(api, None, wanted), lambda api: asnatch_all(api, None, wanted)
         )
@@ -464,11 +473,13 @@ def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Tal
     )
 
 
-def _lost_rank_0(found: Found) -> bool:
-    """Whether the pod of rank 0 is gone, and its log with it."""
-    layout = Layout.from_dict(found.stored.layout)
-    first = next(member for member in layout.members if member.rank == 0)
-    return f"{layout.name}-{first.name}" not in {pod["metadata"]["name"] for pod in found.pods}
+def _heard_out(witness: Witness, found: Found) -> Talk[None]:
+    """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
+    for _ in range(LAST_TRIES):
+        if not witness.behind:
+            return
+        yield from talk.sleep(LAST_REST)
+        yield from _attended(witness, found, over=True, asked=False)
 
 
 def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:

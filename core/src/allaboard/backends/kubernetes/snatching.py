@@ -1,0 +1,229 @@
+"""The end of the log of a pod that may be gone the moment after, and whose it is.
+
+A node gives the log of the container that is there when it is asked. By then the one that failed may have
+been started again, or another pod may have its name. So a pod is looked at again after its log was read, and
+an answer that more than one try can have written is nobody's: what is not gone can still be asked for by
+somebody who knows its try (`evidence`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, closing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from allaboard.backends.kubernetes.lines import SECOND, Lost, Stamped, Tape
+from allaboard.backends.kubernetes.resources import PODS
+from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
+from allaboard.errors import AllaboardError
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+
+Json = dict[str, Any]
+SECONDS = 10.0
+AT_A_TIME = 8
+"""Requests that are made at the same time."""
+TAIL = 200
+"""Lines of a log that are asked for."""
+LARGEST_TAIL = 1 << 20
+REPLAY = 2.0
+"""Seconds in which the past of one pod must come."""
+
+
+class Snatched(NamedTuple):
+    """What could be had of a pod before it went. ``things``: its object at each look, in order of time, and
+    behind them that of another pod which had its name by then; ``data``: the end of its log. ``settled``: no
+    try has written that which is not in ``things``; ``over``: it had ended before its log was asked for.
+    """
+
+    pod: str
+    things: tuple[Json, ...] = ()
+    data: bytes | None = None
+    settled: bool = False
+    over: bool = False
+
+    @property
+    def thing(self) -> Json | None:
+        """Its object as it was last."""
+        uids = [thing["metadata"].get("uid") for thing in self.things]
+        own = [thing for thing, uid in zip(self.things, uids, strict=True) if uid == uids[0]]
+        return own[-1] if own else None
+
+    def tries(self, seat: Seat) -> list[Try]:
+        """Those that can have written its log, each as it was seen last. The containers that prepare are of
+        no interest once the one that trains was there.
+        """
+        here = {one.id: one for thing in self.things for one in tries([thing], {self.pod: seat})}
+        return [one for one in here.values() if not one.init] or [*here.values()]
+
+
+def end_of(data: bytes) -> list[Stamped] | None:
+    """The lines of the end of a log; None when the node had none to give."""
+    tape = Tape(whole=False)
+    lines = [*tape.feed(data), *tape.close()]
+    return None if tape.refused is not None else [line for line in lines if not isinstance(line, Lost)]
+
+
+def whose(lines: Sequence[Stamped], known: Sequence[Try], *, settled: bool) -> Try | None:
+    """The one try that can have written these lines; None where there are several. ``settled``: as of
+    `Snatched`. Of the beginning and the end of a try whole seconds are known, and its last line may bear the
+    second after.
+    """
+    if not lines:
+        return known[0] if settled and len(known) == 1 else None
+    first = lines[0].at
+    can = [one for one in known if not is_before(first, one.begun) and not _is_after(first, one.finished)]
+    # One that nobody has seen began when these had ended, or later.
+    if settled or any(is_before(first, one.finished) for one in can):
+        return can[0] if len(can) == 1 else None
+    return None
+
+
+def is_before(at: int, moment: float | None) -> bool:
+    """Whether a line was surely written before the second of this moment. ``at``: in nanoseconds."""
+    return moment is not None and at < int(moment) * SECOND
+
+
+def _is_after(at: int, moment: float | None) -> bool:
+    return moment is not None and at >= (int(moment) + 2) * SECOND
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def snatch(
+    api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str | None = None
+) -> Snatched:
+    """A pod and the end of its log. Without ``container``: of its only one.
+
+    ``version``: one at which the pod had failed, "" where that is not known; then there is no time to lose,
+    and the pod is found however late this comes, in what has happened since. None: it may be well.
+    """
+    things: list[Json] = []
+    beside = threading.Thread(target=lambda: things.extend(_looks(api, namespace, pod, version)), daemon=True)
+    beside.start()
+    if version is None:
+        beside.join(SECONDS)
+    over = version is not None or any(map(is_over, things))
+    data = None
+    with suppress(AllaboardError), api.log(pod, namespace, container=container, tail=TAIL) as stream:
+        data = b"".join(stream)[-LARGEST_TAIL:]
+    beside.join(SECONDS)
+    seen = (*things,)
+    if data is None or any(map(_is_settled, seen)):
+        return Snatched(pod, seen, data, data is not None, over)
+    since = _looks(api, namespace, pod, version)
+    return Snatched(pod, (*seen, *since), data, bool(since), over)
+
+
+def _looks(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+    """The pod; before it, where it has not failed, one of its name that is gone."""
+    found: list[Json] = []
+    with suppress(AllaboardError):
+        found.append(api.get(PODS, pod, namespace))
+    if version and not any(map(_has_failed, found)):
+        since = _since(pod, version)
+        with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
+            found[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
+    return found
+
+
+def _has_failed(pod: Json) -> bool:
+    """Or has another of this name taken its place?"""
+    status = pod.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    ended = [end for c in containers for end in (c.get("state"), c.get("lastState")) if end]
+    return status.get("phase") == "Failed" or any("terminated" in end for end in ended)
+
+
+def _is_settled(pod: Json) -> bool:
+    """Whether no container of it is started any more: a node starts none of a pod that is being deleted."""
+    return is_over(pod) or ("deletionTimestamp" in pod["metadata"] and not _has_failed(pod))
+
+
+def _since(pod: str, version: str) -> dict[str, Any]:
+    return {"fields": f"metadata.name={pod}", "resource_version": version, "timeout": REPLAY}
+
+
+def snatch_all(
+    api: Api, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
+) -> list[Snatched]:
+    """The same of several (name, container, version), side by side."""
+    found: list[Snatched] = []
+
+    def one(pod: str, container: str, version: str | None) -> None:
+        found.append(snatch(api, namespace, pod, container, version=version))
+
+    within(SECONDS, [partial(one, *asked) for asked in pods])
+    return [*found]
+
+
+def within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
+    """Do these side by side; what has not come by then is waited for no longer, by nobody."""
+    turn = threading.Semaphore(AT_A_TIME)
+
+    def work(job: Callable[[], None]) -> None:
+        with turn:
+            job()
+
+    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+async def asnatch(
+    api: AsyncApi,
+    namespace: str | None,
+    pod: str,
+    container: str | None = None,
+    *,
+    version: str | None = None,
+) -> Snatched:
+    """`snatch` in a loop."""
+
+    async def listen() -> bytes | None:
+        with suppress(AllaboardError):
+            pieces = api.log(pod, namespace, container=container, tail=TAIL)
+            return b"".join([piece async for piece in pieces])[-LARGEST_TAIL:]
+        return None
+
+    async with asyncio.timeout(SECONDS):
+        if version is None:
+            things = await _alooks(api, namespace, pod, version)
+            over = any(map(is_over, things))
+            data = await listen()
+        else:
+            over = True
+            things, data = await asyncio.gather(_alooks(api, namespace, pod, version), listen())
+        if data is None or any(map(_is_settled, things)):
+            return Snatched(pod, (*things,), data, data is not None, over)
+        since = await _alooks(api, namespace, pod, version)
+    return Snatched(pod, (*things, *since), data, bool(since), over)
+
+
+async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+    found: list[Json] = []
+    with suppress(AllaboardError):
+        found.append(await api.get(PODS, pod, namespace))
+    if version and not any(map(_has_failed, found)):
+        with suppress(AllaboardError):
+            async with aclosing(api.watch(PODS, namespace, **_since(pod, version))) as events:
+                async for kind, thing in events:
+                    if kind == "DELETED":
+                        found.insert(0, thing)
+                        break
+    return found
+
+
+async def asnatch_all(
+    api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
+) -> list[Snatched]:
+    return [*await asyncio.gather(*(asnatch(api, namespace, pod, c, version=v) for pod, c, v in pods))]
