@@ -82,6 +82,27 @@ def test_a_client_that_was_killed_is_replaced_by_the_same_command(ab: Shell) -> 
     assert "workers: 2 -> 3" in said.err
 
 
+def living(plane: ControlPlane, namespace: str) -> list[str]:
+    """Pods that hold a place on a node. Their objects live a moment longer."""
+    every = plane.api.list("v1", "Pod", namespace)
+    over = ("Succeeded", "Failed")
+    return [pod["metadata"]["name"] for pod in every if pod["status"]["phase"] not in over]
+
+
+def test_suspend_waits_for_members_that_never_began(
+    ab: Shell, plane: ControlPlane, namespace: str, node: tuple[str, ProcessKubelet]
+) -> None:
+    node[1].slow_pull("harness/slow", 1000)
+    ab("run", ab.job(command=SLEEPS, image="harness/slow"), "--key", "k", "--detach")
+    run = ab.run_of()
+    until("both to be there", lambda: len(living(plane, namespace)) == 2)
+    said = ab("suspend", run, "--json")
+    assert said.json["state"] == "suspended" and living(plane, namespace) == []
+    node[1].mend_pulls()
+    assert {m["phase"] for m in said.json["members"]} == {"deleted"}
+    assert "stopped" in ab("stop", run).out
+
+
 def test_stop_suspend_resume_delete_and_what_they_leave(
     ab: Shell, plane: ControlPlane, namespace: str
 ) -> None:
@@ -90,18 +111,15 @@ def test_stop_suspend_resume_delete_and_what_they_leave(
     run = ab.run_of()
     ab.until_it_runs(run)
 
-    def pods() -> list[Object]:
-        """Those that hold a place on a node. Their objects live a moment longer."""
-        every = plane.api.list("v1", "Pod", namespace)
-        return [pod for pod in every if pod["status"]["phase"] not in ("Succeeded", "Failed")]
-
-    assert f"{run} is suspended" in ab("suspend", run).out and pods() == []
+    assert f"{run} is suspended" in ab("suspend", run).out and living(plane, namespace) == []
     assert ab.state(run) == "suspended"
     assert f"{run} is on its way again" in ab("resume", run).out
     ab.until_it_runs(run)
     assert "up" in ab("logs", run, "master-0").out
     said = ab("stop", run, "--reason", "the GPUs are needed")
-    assert "the GPUs are needed" in said.out and pods() == [], "it waits until they are free"
+    assert "the GPUs are needed" in said.out and living(plane, namespace) == [], (
+        "it waits until they are free"
+    )
     body = ab.seen(run)
     assert body["state"] == "stopped" and plane.api.list("kubeflow.org/v1", "PyTorchJob", namespace) == []
     told = [e["message"] for e in plane.api.list("v1", "Event", namespace) if e["reason"] == "Stopped"]
@@ -109,7 +127,7 @@ def test_stop_suspend_resume_delete_and_what_they_leave(
     ab("run", ab.job(command=SLEEPS), "--key", "k", "--detach")
     ab.until_it_runs(run)
     assert ab.seen(run)["attempt"] == 2
-    assert "stopped and deleted" in ab("delete", run).out and pods() == []
+    assert "stopped and deleted" in ab("delete", run).out and living(plane, namespace) == []
     names = [c["metadata"]["name"] for c in plane.api.list("v1", "ConfigMap", namespace)]
     assert [n for n in names if n.startswith(("allaboard-", "digits"))] == [marks.record_name(run)]
 

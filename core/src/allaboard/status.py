@@ -63,6 +63,14 @@ def _by_time(seen: Observation) -> bool:
     )
 
 
+def has_given_back(seen: Observation) -> bool:
+    """Whether a suspended run holds no slots any more: its operator says that it is suspended, and its
+    members are gone. Those of a run that was never begun are to come, and hold none.
+    """
+    holding = {"running"} if seen.started is None else {"running", "pending"}
+    return seen.holds("Suspended") and not any(m.phase in holding for m in seen.members)
+
+
 EXIT_CODES: Mapping[State, int] = {
     State.SUCCEEDED: 0,
     State.FAILED: 1,

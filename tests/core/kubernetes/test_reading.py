@@ -13,7 +13,7 @@ from allaboard.diagnose import diagnose
 from allaboard.ledger import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.reportline import encode
-from allaboard.status import state_of
+from allaboard.status import has_given_back, state_of
 from allaboard.testing import a_job, a_layout
 from allaboard.testing.objects import (
     BEGUN,
@@ -317,6 +317,24 @@ def test_members_of_a_job_that_was_created_suspended_are_still_to_come() -> None
     assert {m.phase for m in seen(held).members} == {"pending"}
     begun = a_pytorchjob("Created", "Suspended", suspend=True, startTime=at(1))
     assert {m.phase for m in seen(begun).members} == {"deleted"}
+
+
+def test_a_suspended_run_has_given_its_slots_back_once_its_pods_are_gone() -> None:
+    asked = a_pytorchjob("Created", "Running", suspend=True, startTime=at(1))
+    held = a_pytorchjob("Created", off("Running"), "Suspended", suspend=True, startTime=at(1))
+    ends = a_pod("master-0", deleted=50), a_pod("worker-0", "Pending", deleted=50)
+    never = a_pytorchjob("Created", "Suspended", suspend=True)
+    resumed = a_pytorchjob("Created", off("Suspended"), startTime=at(1))
+    wanted = [
+        (asked, ()),
+        (held, ends),
+        (held, ends[:1]),
+        (held, ends[1:]),
+        (resumed, ()),
+    ]
+    assert not any(has_given_back(seen(job, *pods)) for job, pods in wanted)
+    done = a_pod("worker-0", "Succeeded", ended=9)
+    assert all(has_given_back(seen(job, *pods)) for job, pods in [(held, ()), (held, (done,)), (never, ())])
 
 
 # Clocks.

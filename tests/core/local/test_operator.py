@@ -307,6 +307,13 @@ def test_suspend_takes_every_member_and_gives_the_slots_back() -> None:
     ]
 
 
+def test_a_suspended_elastic_gang_has_no_members_left_to_wait_for() -> None:
+    m = elastic().admit("worker-0", "worker-1")
+    m.does(m.operator.ask_suspend(m.now))
+    m.exits("worker-0", -15).exits("worker-1", -15)
+    assert m.released == 1 and set(m.phases.values()) == {"deleted"}
+
+
 def test_created_suspended_starts_nothing_until_resumed() -> None:
     m = Machine(workers=2, policy={"suspend": True})
     assert m.state == "suspended" and not m.asked and m.true() == ["Created", "Suspended"]

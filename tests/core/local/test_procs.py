@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -100,7 +100,7 @@ def test_a_process_whose_first_thread_ended_is_not_dead() -> None:
             until(lambda: b") Z " in Path(f"/proc/{child.pid}/stat").read_bytes(), "the first thread ended")
             assert child.poll() is None
             assert procs.identity(child.pid)
-            assert procs.kill_tree([child.pid], within=30) == ()
+            assert kill_tree(child.pid) == ()
             assert child.wait() == -signal.SIGKILL
         finally:
             child.kill()
@@ -131,7 +131,7 @@ def test_descendants_are_found_at_every_depth(
         assert {born["child"], born["grandchild"]} <= set(found)
         assert born["main"] not in found
         assert {main.pid} <= set(procs.children(os.getpid()))
-        procs.kill_tree([main.pid])
+        kill_tree(main.pid)
 
 
 @linux
@@ -151,7 +151,7 @@ def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch) -> None:
         assert child.pid in [who.pid for who in procs.descendants(os.getpid())]
         assert procs.user_of(child.pid) == os.getuid()
         assert procs.find_marked("anything") == []
-        assert procs.kill_tree([child.pid]) == ()
+        assert kill_tree(child.pid) == ()
         assert child.wait() == -signal.SIGKILL
     finally:
         child.kill()
@@ -187,13 +187,25 @@ def test_holders_of_a_file_are_found(tmp_path: Path) -> None:
 # --- killing ----------------------------------------------------------------------------------------------
 
 
+def kill_tree(root: int, keep: Iterable[int] = ()) -> tuple[Identity, ...]:
+    """Kill a process and all below it but these; who survives."""
+    top = procs.identity(root)
+
+    def find() -> Iterator[Identity]:
+        if top and procs.alive(top):
+            yield top
+            yield from procs.below([root], keep)
+
+    return procs.kill_all(find, within=30)
+
+
 def test_a_tree_is_killed_whole_and_what_is_kept_lives(family: Family) -> None:
     with subprocess.Popen(family.command("child", "grandchild")) as main, sleeper() as other:
         try:
             born = family.born("child", "grandchild")
-            assert procs.kill_tree([main.pid], keep=[born["grandchild"].pid], within=30) == ()
+            assert kill_tree(main.pid, [born["grandchild"].pid]) == ()
             assert [name for name, who in born.items() if procs.alive(who)] == ["grandchild"]
-            assert procs.kill_tree([born["grandchild"].pid], within=30) == ()
+            assert kill_tree(born["grandchild"].pid) == ()
             assert not procs.alive(born["grandchild"])
             assert other.poll() is None
         finally:
@@ -207,7 +219,7 @@ def test_a_long_line_of_descent_is_killed_to_its_end(family: Family) -> None:
         line = procs.descendants(main.pid)
         try:
             assert born["chain"] in line and len(line) >= 30
-            assert procs.kill_tree([main.pid], within=30) == ()
+            assert kill_tree(main.pid) == ()
             assert [who for who in line if procs.alive(who)] == []
         finally:
             for who in line:
@@ -221,7 +233,7 @@ procs.set_subreaper()
 folder, relative, *command = sys.argv[1:]
 main = subprocess.Popen(command)
 while not os.path.exists(os.path.join(folder, relative)): time.sleep(0.001)
-print(procs.kill_tree([main.pid], within=10), procs.descendants(os.getpid()))
+print(procs.kill_all(procs.below_here, within=10), procs.descendants(os.getpid()))
 """
 
 
@@ -233,6 +245,34 @@ def test_a_subreaper_kills_those_who_fork_meanwhile(relative: str, family: Famil
 
 
 @linux
+def test_a_child_that_is_dead_when_it_is_looked_at_may_have_left_another() -> None:
+    """A rabbit is between two of its lives: whoever looks then finds nobody alive, and must look again."""
+    printed = run_here("""
+import os
+from allaboard.backends.local import procs
+if (pid := os.fork()) == 0:
+    os._exit(0)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+print(list(procs.below_here()) == [(pid, procs.GONE)], list(procs.below_here()))
+""")
+    assert printed == "True []\n"
+
+
+@linux
+def test_children_that_are_kept_are_neither_found_nor_reaped() -> None:
+    printed = run_here("""
+import os, time
+from allaboard.backends.local import procs
+kept = os.fork()
+if kept == 0:
+    os._exit(7)
+os.waitid(os.P_PID, kept, os.WEXITED | os.WNOWAIT)
+print(list(procs.below_here([kept])), os.waitstatus_to_exitcode(os.waitpid(kept, 0)[1]))
+""")
+    assert printed == "[] 7\n"
+
+
+@linux
 @root
 def test_a_process_of_another_user_survives_and_is_reported() -> None:
     child = sleeper()
@@ -240,7 +280,8 @@ def test_a_process_of_another_user_survives_and_is_reported() -> None:
 import os, sys
 from allaboard.backends.local import procs
 os.setuid(65534)
-print(procs.kill_tree([int(sys.argv[1])], within=0.1))
+who = procs.identity(int(sys.argv[1]))
+print(procs.kill_all(lambda: [who], within=0.1))
 """
     try:
         who = procs.identity(child.pid)

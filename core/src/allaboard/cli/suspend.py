@@ -13,7 +13,7 @@ from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
-from allaboard.status import state_of, summary
+from allaboard.status import has_given_back, state_of, summary
 
 _PATIENCE = 60.0
 """Seconds beyond the members' grace."""
@@ -35,9 +35,7 @@ def suspend(run: str, at: Place, as_json: bool) -> None:
     backend = at.open()
     name = backend.observe(run).run
     backend.suspend(name)
-    seen = _until(
-        backend, name, lambda s: s.suspended and not any(m.phase == "running" for m in s.members), "suspended"
-    )
+    seen = _until(backend, name, has_given_back, "suspended")
     _answer(seen, as_json, f"{name} is suspended; go on with: {command(f'resume {name}')}")
 
 

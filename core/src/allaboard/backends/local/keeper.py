@@ -297,11 +297,7 @@ class Keeper:
         spare = {os.getpid(), *keep}
 
         def left() -> Iterator[Identity]:
-            # Reaping as we go: a process that forks and exits without end would bury us in zombies.
-            for pid in procs.children(os.getpid()):
-                if pid not in spare and (who := procs.reap_orphan(pid)):
-                    yield who
-            yield from procs.below([os.getpid()], spare)
+            yield from procs.below_here(keep)
             if not procs.has_prctl():  # orphans went to init: what we were told and the mark must do
                 here = {who for who in (*self._seen, *procs.find_marked(self.mark)) if procs.alive(who)}
                 here = {who for who in here if who.pid not in spare}
@@ -545,13 +541,19 @@ class _Keeping:
     def belongings(self, member: _Member) -> Iterator[Identity]:
         """What lives of a member: its main process, orphans that were its own, and all below these."""
         mains = {each.pid for each in self.members.values() if each.ended is None}
+        others = {each.pid for each in self.members.values() if each is not member}
         roots: list[int] = []
         if member.ended is None and (who := procs.identity(member.pid)):
             roots.append(who.pid)
             yield who
         for pid in self.orphans():
             process = None if pid in mains else procs.look(pid)
-            if process and not process.dead and self.owner_of(process) in (member.name, _ANYBODY):
+            if process is None:
+                continue
+            if process.dead:
+                if process.session not in others:  # it may have left a child since the orphans were listed
+                    yield Identity(pid, procs.GONE)
+            elif self.owner_of(process) in (member.name, _ANYBODY):
                 roots.append(pid)
                 yield process.identity
         yield from procs.below(roots, mains)
@@ -585,8 +587,7 @@ class _Keeping:
             pass
 
     def everything(self) -> Iterator[Identity]:
-        procs.reap()
-        yield from procs.below([os.getpid()], ())
+        yield from procs.below_here()
         if not procs.has_prctl():
             lost = [who for pid in self.orphans() if (who := procs.identity(pid))]
             yield from lost

@@ -466,7 +466,7 @@ class Operator:
         self._condition("Suspended", now)
         for one in self.members.values():
             one.due, one.again = None, False
-            one.phase = "deleted" if one.tries and not one.alive else one.phase
+            one.phase = "deleted" if self.started is not None and not one.alive else one.phase
         return self._end_all(now)
 
     def ask_resume(self, now: float) -> list[Action]:

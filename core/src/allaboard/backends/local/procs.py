@@ -45,6 +45,10 @@ class Identity(NamedTuple):
     start: int
 
 
+GONE = -1
+"""The start of a process that has ended already: nobody lives who has it."""
+
+
 class Process(NamedTuple):
     """One line of the process table. ``start``: clock ticks since boot (Linux), epoch seconds elsewhere."""
 
@@ -360,29 +364,18 @@ def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tup
     return ()
 
 
-def kill_tree(roots: Iterable[int], keep: Iterable[int] = (), within: float = 2.0) -> tuple[Identity, ...]:
-    """Kill ``roots`` and all that descends from them, except ``keep`` and below. Returns survivors.
+def below_here(keep: Iterable[int] = ()) -> Iterator[Identity]:
+    """In a subreaper: all that lives below this process, except its children ``keep`` and what is below
+    these. Dead children are reaped.
 
-    In a subreaper also what loses its parent meanwhile; so it must not start children of its own during the
-    call.
+    It yields nothing only when no other child is left: one that has died since the children were listed may
+    have left a child of its own meanwhile, and is yielded too, as one whom nobody can be (`GONE`).
     """
     spare = {os.getpid(), *keep}
-    known = {who for root in roots if root not in spare and (who := identity(root))}
-    adopts = _is_subreaper()
-    mine = {*children(os.getpid()), *spare} if adopts else set()
-
-    def find() -> Iterator[Identity]:
-        for pid in children(os.getpid()) if adopts else ():
-            if pid not in mine and (who := reap_orphan(pid)):
-                known.add(who)
-                yield who
-        known.intersection_update([who for who in known if alive(who)])
-        yield from tuple(known)
-        for who in below([who.pid for who in known], spare):
-            known.add(who)
-            yield who
-
-    return kill_all(find, within)
+    for pid in children(os.getpid()):
+        if pid not in spare:
+            yield reap_orphan(pid) or Identity(pid, GONE)
+    yield from below([os.getpid()], spare)
 
 
 def sweep(
