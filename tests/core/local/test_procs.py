@@ -189,12 +189,14 @@ def test_holders_of_a_file_are_found(tmp_path: Path) -> None:
 
 def kill_tree(root: int, keep: Iterable[int] = ()) -> tuple[Identity, ...]:
     """Kill a process and all below it but these; who survives."""
-    top = procs.identity(root)
+    known = {who for who in [procs.identity(root)] if who}
 
     def find() -> Iterator[Identity]:
-        if top and procs.alive(top):
-            yield top
-            yield from procs.below([root], keep)
+        known.intersection_update([who for who in known if procs.alive(who)])
+        yield from tuple(known)
+        for who in procs.below([who.pid for who in known], keep):
+            known.add(who)
+            yield who
 
     return procs.kill_all(find, within=30)
 
