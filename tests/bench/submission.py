@@ -151,7 +151,7 @@ def processes(plane: ControlPlane, folder: Path, rounds: int) -> None:
     table("B2 (a) CPU of the same processes", used, OURS)
     for peer, floor, moonshot in (("kubeflow SDK: train", 2, 5), ("kubeflow-training: create_job", None, 2)):
         wall, cpu = figures[peer].median / figures[OURS].median, used[peer].median / used[OURS].median
-        wanted = f"floor {floor or '-'}x, moonshot {moonshot}x"
+        wanted = (f"floor {floor}x, " if floor else "") + f"moonshot {moonshot}x"
         print(f"  accepted {wall:.1f}x sooner, with {cpu:.1f}x less CPU, than {peer} ({wanted})")
 
 
