@@ -81,6 +81,7 @@ def test_suspend_and_resume(ab: Terminal) -> None:
     run = live(ab)
     said = ab("suspend", "digits")
     assert said.code == 0 and f"allaboard resume {run}" in said.out
+    assert said.out.startswith(f"{run}: suspending; its members may save and end\n")
     assert ab.processes(run) == [] and state_of(ab.seen(run)) is State.SUSPENDED
     assert "allaboard resume" in ab("status", run).out
     said = ab("resume", "digits", "--json")

@@ -154,6 +154,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
     ("parts", "options", "words"),
     [
         ({}, {"context": "heer"}, r"context 'heer' is not in kubeconfig .*did you mean 'here'\? It has here"),
+        ({}, {"context": "x"}, r"context 'x' is not in kubeconfig \S+; it has here"),
         ({"current-context": ""}, {}, "no current-context; choose with --context: here"),
         ({"contexts": []}, {}, "no contexts"),
         ({"clusters": []}, {}, "names the cluster 'c', which is not there; it has none"),

@@ -35,6 +35,8 @@ def suspend(run: str, at: Place, as_json: bool) -> None:
     backend = at.open()
     name = backend.observe(run).run
     backend.suspend(name)
+    if not as_json:
+        say(f"{name}: suspending; its members may save and end")
     seen = _until(backend, name, has_given_back, "suspended")
     _answer(seen, as_json, f"{name} is suspended; go on with: {command(f'resume {name}')}")
 

@@ -55,8 +55,8 @@ class Kubeconfig:
             close = nearest(chosen, self.contexts)
             raise BadInput(
                 f"context {chosen!r} is not in kubeconfig {self.where}"
-                + (f"; did you mean {close!r}?" if close else "")
-                + f" It has {_some(sorted(self.contexts))}"
+                + (f"; did you mean {close!r}? It has " if close else "; it has ")
+                + _some(sorted(self.contexts))
             )
         said = self.contexts[chosen].said
         where = f"context {chosen!r} of kubeconfig {self.where}"
