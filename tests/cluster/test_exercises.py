@@ -91,22 +91,26 @@ def test_a_command_that_exits_1_is_retried_and_every_try_can_be_read_afterwards(
     failed = next(c for c in body["conditions"] if c["type"] == "Failed")
     assert failed["status"] == "True" and "backoff limit" in failed["message"]
     assert {d["code"] for d in body["diagnoses"]} >= {"backoff_limit_exceeded"}
-    assert body["restarts"] in (2, 3), "the operator ends the job as the third restart begins"
+    # The operator ends the job as the third restart begins, and others may begin beside it: most workers find
+    # their master gone, and wait for it, but some meet it between two of its tries.
+    failing = [m for m in body["members"] if m["restarts"]]
+    restarts = sum(m["restarts"] for m in failing)
+    assert body["restarts"] == restarts and 2 <= restarts <= 2 + len(failing), body["members"]
     assert "this cannot work" in said.err
     events = ab("events", run, "--json").json["events"]
     assert any(e["reason"] == "PyTorchJobFailed" for e in events)
     # Another process, when no pod is left: every try is there, and none is made up.
-    (failing,) = (m for m in body["members"] if m["restarts"])
-    member = f"{failing['group']}-{failing['index']}"
     until("its pods to be gone", lambda: not plane.api.list("v1", "Pod", namespace), 60)
-    for restart in range(failing["restarts"] + 1):
-        lines = ab("logs", run, member, "--restart", str(restart), "--json").out.splitlines()
-        found = [json.loads(line) for line in lines]
-        assert {line["restart"] for line in found} == {restart}
-        # The operator ends the last one as it begins.
-        said = ["this cannot work" in line["text"] for line in found if line["gap"] is None]
-        assert said == [True] or (restart == failing["restarts"] and said == []), json.dumps(found)
-    assert ab("logs", run, member, "--restart", str(restart + 1)).out == ""
+    for one in failing:
+        member, last = f"{one['group']}-{one['index']}", one["restarts"]
+        for restart in range(last + 1):
+            lines = ab("logs", run, member, "--restart", str(restart), "--json").out.splitlines()
+            found = [json.loads(line) for line in lines]
+            assert {line["restart"] for line in found} == {restart}
+            # The operator ends the last one as it begins.
+            said = ["this cannot work" in line["text"] for line in found if line["gap"] is None]
+            assert said == [True] or (restart == last and said == []), json.dumps(found)
+        assert ab("logs", run, member, "--restart", str(last + 1)).out == ""
     # It goes with the record, or with the run.
     record = plane.api.get("v1", "ConfigMap", marks.record_name(run), namespace)
     kept = plane.api.get("v1", "ConfigMap", marks.logs_name(run), namespace)

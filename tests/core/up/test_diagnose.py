@@ -99,7 +99,9 @@ def test_the_limit_is_never_the_top_cause() -> None:
         restarts=3,
         conditions=(a_condition("Failed", message=text),),
     )
-    assert [d.code for d in diagnose(observation)] == ["python_exception", "backoff_limit_exceeded"]
+    cause, limit = diagnose(observation)
+    assert [cause.code, limit.code] == ["python_exception", "backoff_limit_exceeded"]
+    assert limit.summary == "policy.backoff_limit is reached; restarts so far: 3"
 
 
 def test_what_could_not_start_is_the_commands_fault() -> None:

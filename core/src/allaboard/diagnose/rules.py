@@ -197,7 +197,7 @@ def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
     if failed is not None and "backoff limit" in failed.message:
         yield Diagnosis(
             "backoff_limit_exceeded",
-            f"all {seen.restarts} restarts that the policy allows were used",
+            f"policy.backoff_limit is reached; restarts so far: {seen.restarts}",
             (Evidence(f"job/{seen.run}", "conditions.Failed", failed.message),),
             cause.blame,
             False,
