@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from allaboard import marks
+from allaboard.reportline import decode
 from tests.cluster.api import Object, until
 from tests.cluster.components import s3
 from tests.cluster.own_nodes import OwnNodes, own_nodes
@@ -171,8 +172,23 @@ def test_an_elastic_gang_loses_a_worker_and_goes_on_from_its_checkpoint(
     assert body["state"] == "succeeded" and body["progress"]["step"] == 200
     assert body["metrics"]["members"] == 4, "the replacement joined"
     assert body["checkpoints"]["latest"].startswith(f"s3://{namespace}/team/exercises/elastic/{run}/step-")
-    assert 0 < body["progress"]["lost_steps"] < 20, "those since the newest checkpoint"
+    lines = [json.loads(line)["text"] for line in ab("logs", run, "worker-0", "--json").out.splitlines()]
+    resumed, lost = done_again(lines)
+    assert resumed and min(resumed) >= 20, "it went on from its newest checkpoint"
+    # None of them when the worker went right after a checkpoint.
+    assert body["progress"]["lost_steps"] == lost < 20, "those since the newest checkpoint"
     assert body["metrics"]["final_loss"] == pytest.approx(undisturbed(torch), rel=1e-9)
+
+
+def done_again(lines: list[str]) -> tuple[list[int], int]:
+    """Which steps rank 0 went on from, by what it wrote, and how many steps it did once more."""
+    step, lost, resumed = 0, 0, []
+    for report in filter(None, map(decode, lines)):
+        if report.kind == "resumed":
+            resumed.append(report.fields["step"])
+            lost += step - resumed[-1]
+        step = report.fields.get("step", step)
+    return resumed, lost
 
 
 def undisturbed(torch: Any) -> float:
