@@ -294,7 +294,7 @@ def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     reports(node, a_gang(node, 1)[0], *range(1, 301))
     one = witness.progress(found(node), 0.0, over=True)
     assert one is not None and witness.behind, "it is being read"
-    _read_on(node.api(), None, witness, one, 1000)
+    _read_on(node.api(), None, witness, one, whole=True)
     assert len(node.asked) < 20 and witness.behind
 
 

@@ -263,7 +263,7 @@ print(list(procs.below_here()) == [(pid, procs.GONE)], list(procs.below_here()))
 @linux
 def test_children_that_are_kept_are_neither_found_nor_reaped() -> None:
     printed = run_here("""
-import os, time
+import os
 from allaboard.backends.local import procs
 kept = os.fork()
 if kept == 0:

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
@@ -294,8 +294,7 @@ def attend(
         within(SECONDS, [partial(_read_end, api, namespace, witness, fetch) for fetch in fetches])
     due = witness.progress(found, now, over=over)
     if due is not None:
-        most = sys.maxsize if over or asked else READS
-        within(SECONDS, [partial(_read_on, api, namespace, witness, due, most)])
+        within(SECONDS, [partial(_read_on, api, namespace, witness, due, whole=over or asked)])
 
 
 def _read_end(api: Api, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
@@ -321,19 +320,22 @@ def _taken(stream: Iterable[bytes]) -> bytes:
     return bytes(data)
 
 
-def _rounds(one: Pass, most: int, until: float) -> Iterator[list[Fetch]]:
-    """What a pass wants, time after time; at first maybe nothing, for what is known already is said then."""
-    for n in range(most):
-        fetches = one.wants()
-        if n and (not fetches or time.monotonic() > until):
+def _rounds(one: Pass, *, whole: bool) -> Iterator[list[Fetch]]:
+    """What a pass wants, time after time; at first maybe nothing, for what is known already is said then.
+    ``whole``: as often as there is time for.
+    """
+    until = time.monotonic() + ENOUGH * SECONDS
+    yield one.wants()
+    for n in count(1):
+        fetches = one.wants() if whole or n < READS else []
+        if not fetches or time.monotonic() > until:
             return
         yield fetches
 
 
-def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass, most: int) -> None:
-    until = time.monotonic() + ENOUGH * SECONDS
+def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass, *, whole: bool) -> None:
     try:
-        for fetches in _rounds(one, most, until):
+        for fetches in _rounds(one, whole=whole):
             for fetch in fetches:
                 found: bytes | AllaboardError | None
                 try:
@@ -367,8 +369,7 @@ async def aattend(
     jobs = [read_end(fetch) for fetch in witness.evidence(found, now, asked=asked)]
     due = witness.progress(found, now, over=over)
     if due is not None:
-        most = sys.maxsize if over or asked else READS
-        jobs.append(_aread_on(api, namespace, witness, due, most))
+        jobs.append(_aread_on(api, namespace, witness, due, whole=over or asked))
     if jobs:
         tasks = [asyncio.ensure_future(job) for job in jobs]
         _, late = await asyncio.wait(tasks, timeout=SECONDS)
@@ -402,10 +403,11 @@ async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
     return bytes(data)
 
 
-async def _aread_on(api: AsyncApi, namespace: str | None, witness: Witness, one: Pass, most: int) -> None:
-    until = time.monotonic() + ENOUGH * SECONDS
+async def _aread_on(
+    api: AsyncApi, namespace: str | None, witness: Witness, one: Pass, *, whole: bool
+) -> None:
     try:
-        for fetches in _rounds(one, most, until):
+        for fetches in _rounds(one, whole=whole):
             for fetch in fetches:
                 found: bytes | AllaboardError | None
                 try:

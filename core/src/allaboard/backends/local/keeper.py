@@ -305,8 +305,6 @@ class Keeper:
                 yield from procs.below([who.pid for who in here], spare)
 
         survivors = procs.kill_all(left, within)
-        for _ in left():  # the last zombies
-            pass
         self._wire.open = False
         self._wire.sock.close()
         return survivors
@@ -383,7 +381,7 @@ def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoRe
         import traceback
 
         traceback.print_exc()
-        procs.kill_all(lambda: procs.descendants(os.getpid()))
+        procs.kill_all(procs.below_here)
     finally:
         os._exit(code)
 

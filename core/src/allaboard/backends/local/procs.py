@@ -443,10 +443,6 @@ def set_subreaper() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _is_subreaper() -> bool:
-    return _subreapers == os.getpid()
-
-
 def set_pdeathsig(sig: int) -> bool:
     """The kernel sends us ``sig`` when our parent dies. False where the system cannot."""
     return _prctl(_PR_SET_PDEATHSIG, sig)
@@ -457,11 +453,8 @@ def set_name(name: str) -> bool:
     return _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
-_subreapers = 0
-
-
 def _prctl(option: int, argument: int | bytes) -> bool:
-    global _libc, _subreapers
+    global _libc
     if not has_prctl():
         return False
     import ctypes
@@ -470,10 +463,7 @@ def _prctl(option: int, argument: int | bytes) -> bool:
         _libc = ctypes.CDLL(None)
     value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
     zero = ctypes.c_ulong(0)
-    done = bool(_libc.prctl(ctypes.c_int(option), value, zero, zero, zero) == 0)
-    if done and option == _PR_SET_CHILD_SUBREAPER:
-        _subreapers = os.getpid()  # by pid, because a fork does not inherit it
-    return done
+    return bool(_libc.prctl(ctypes.c_int(option), value, zero, zero, zero) == 0)
 
 
 # --- daemons ----------------------------------------------------------------------------------------------
