@@ -205,7 +205,7 @@ def test_nothing_large_is_kept_that_nobody_reads(cluster: FakeCluster) -> None:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if holds():
             return
         time.sleep(0.02)
