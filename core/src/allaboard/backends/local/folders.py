@@ -182,7 +182,8 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole; readers see the old or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        # Half a surrogate pair, as in a name that is no UTF-8, is written as JSON's escape for it.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         temporary.replace(path)
     except BaseException:

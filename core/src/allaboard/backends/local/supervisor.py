@@ -29,12 +29,12 @@ from allaboard.backends.local.machine import boot_id, capacity, cpus
 from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.procs import Identity, detach, set_subreaper
 from allaboard.backends.local.secrets import variables
-from allaboard.backends.local.watching import LogWatch, listening
+from allaboard.backends.local.watching import LogWatch, links_followed, listening
 from allaboard.errors import AllaboardError
 from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
-from allaboard.observation import Event, Observation, Progress, State, Stop
-from allaboard.progress import after, flags_of
+from allaboard.observation import Event, Observation, State, Stop
+from allaboard.progress import add_flags, after, flags_of, progress_of
 from allaboard.status import state_of
 
 _FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
@@ -64,7 +64,8 @@ class Supervisor:
         self.identities: dict[str, Identity] = {}
         self.watches: dict[str, LogWatch] = {}
         self.logs: dict[str, str] = {}
-        self.progress = Progress(**plan["progress"])
+        self.progress = progress_of(plan["progress"])
+        self.own = self.layout.saving.uri if self.layout.saving is not None else None
         self.flags: dict[str, str] = {}
         self.heard = False
         self.can_hear = True
@@ -117,6 +118,8 @@ class Supervisor:
             pause = min(pause, max(0.0, due - now))
         if self.dirty:
             pause = min(pause, max(0.0, self.wrote + _STATE_EVERY - now))
+        if any(watch.behind for watch in self.watches.values()):
+            pause = 0.0
         ready, _, _ = select.select(waiting, [], [], pause)
         if self.wake in ready:
             with suppress(BlockingIOError):
@@ -218,7 +221,8 @@ class Supervisor:
         index = self.order.index(member.name)
         log = self.folder.log(member.name, number)
         self.logs[member.name] = str(log)
-        self.watches[member.name] = LogWatch(log)
+        # Any member can print a report line: the run's are those of the first.
+        self.watches[member.name] = LogWatch(log, heard=member.rank == 0)
         environment = member_environment(
             self.layout,
             member,
@@ -263,7 +267,7 @@ class Supervisor:
     def _exited(self, member: str, code: int, at: float) -> None:
         self.identities.pop(member, None)
         # Its last lines first: they may hold the result, and a restart begins another log.
-        self._read(member, at)
+        self._read(member, at, last=True)
         self._do(self.operator.exited(member, code, at))
 
     def _keeper_died(self) -> None:
@@ -285,13 +289,13 @@ class Supervisor:
 
     def _requests(self, now: float) -> None:
         for path in sorted(self.folder.requests.glob("*.json")):
-            body = read_json(path) or {}
+            body = _request(path)
             with suppress(OSError):
                 path.unlink()
             self.dirty = True
             match body.get("do"):
                 case "stop":
-                    stop = Stop(body["by"], body["reason"], body["at"])
+                    stop = Stop(str(body.get("by", "somebody")), str(body.get("reason", "")), now)
                     self._do(self.operator.ask_stop(stop, bool(body.get("kill")), now))
                 case "suspend":
                     self._do(self.operator.ask_suspend(now))
@@ -324,13 +328,15 @@ class Supervisor:
             self._read(name, now)
         self._listen(now)
 
-    def _read(self, name: str, now: float) -> None:
+    def _read(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
-        for report in watch.reports(now) if watch is not None else ():
+        for report in watch.reports(now, last=last) if watch is not None else ():
             self.dirty = True
-            self.progress = after(self.progress, report, now)
-            for code, text in flags_of(report).items():
+            report = links_followed(report, self.own)
+            found = flags_of(report, self.progress, self.own)
+            for code, text in add_flags(self.flags, found).items():
                 self._flag(code, text, now)
+            self.progress = after(self.progress, report, now, self.own)
             if report.kind == "progress":
                 if self.heard:
                     self.operator.met(now)
@@ -416,6 +422,15 @@ class Supervisor:
             return record.ended(state, now) if record.uid == self.plan["uid"] else record
 
         records.change(self.run, ended)
+
+
+def _request(path: Path) -> dict[str, Any]:
+    """What somebody asks for; nothing, when it cannot be read: no request may end a run."""
+    try:
+        body = read_json(path)
+    except (AllaboardError, OSError):
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def main() -> int:
