@@ -30,7 +30,7 @@ from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.procs import Identity, detach, set_subreaper
 from allaboard.backends.local.secrets import variables
 from allaboard.backends.local.watching import LogWatch, links_followed, listening
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
 from allaboard.observation import Event, Observation, State, Stop
@@ -61,6 +61,7 @@ class Supervisor:
         self.port = 0
         self.members = {m.name: m for m in self.layout.members}
         self.order = [m.name for m in self.layout.members]
+        self.secrets: dict[str, str] = {}
         self.identities: dict[str, Identity] = {}
         self.watches: dict[str, LogWatch] = {}
         self.logs: dict[str, str] = {}
@@ -83,7 +84,7 @@ class Supervisor:
 
     def main(self) -> None:
         self.keeper = self._new_keeper()
-        self._do(self.operator.begin(time.time()))
+        self._begin(time.time())
         record = records.read(self.run)
         if record is not None and record.stop is not None:
             self._do(self.operator.ask_stop(record.stop, False, time.time()))
@@ -101,6 +102,15 @@ class Supervisor:
             self.dirty |= self.operator.conditions != said
             self._clients(now)
         self._end()
+
+    def _begin(self, now: float) -> None:
+        try:
+            # Once: a member that is started again has the values that the first one had.
+            self.secrets = variables(self.plan["secrets"])
+        except BadInput as error:
+            self._do(self.operator.refused("SecretsUnusable", " ".join(str(error).split()), now))
+        else:
+            self._do(self.operator.begin(now))
 
     def _new_keeper(self) -> Keeper:
         return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
@@ -230,7 +240,7 @@ class Supervisor:
             port=self.port,
             gpus=self.grant.gpus(index),
             cpus=cpus(),
-            secrets=variables(self.plan["secrets"]),
+            secrets=self.secrets,
         )
         self.keeper.spawn(
             member.name,
@@ -295,7 +305,9 @@ class Supervisor:
             self.dirty = True
             match body.get("do"):
                 case "stop":
-                    stop = Stop(str(body.get("by", "somebody")), str(body.get("reason", "")), now)
+                    at = body.get("at")
+                    at = at if isinstance(at, (int, float)) else now
+                    stop = Stop(str(body.get("by", "somebody")), str(body.get("reason", "")), at)
                     self._do(self.operator.ask_stop(stop, bool(body.get("kill")), now))
                 case "suspend":
                     self._do(self.operator.ask_suspend(now))
