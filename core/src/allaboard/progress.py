@@ -28,7 +28,7 @@ _NOT_METRICS = frozenset({"step", "total"})
 _SPEED, _SPEEDS = "steps_per_second", (1e-6, 1e9)
 _ALWAYS = frozenset({"nan_loss", "checkpoint_elsewhere", "too_many_metrics"})
 """Flags that find room however many a script raises."""
-_OURS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened")
+_OURS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened|home_|clock_")
 """Flags that only who looks from outside can raise: a script that does is not believed."""
 
 

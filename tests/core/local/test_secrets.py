@@ -94,7 +94,7 @@ def test_a_key_of_another_user_is_refused(secret: Path) -> None:
         place(secret)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc", "x" * 300])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc", "x" * 300, "\ud800"])
 def test_a_name_that_is_no_folder_below_secrets_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match="is no name of a secret"):
         located(str(tmp_path), [{"name": name, "env": True}])

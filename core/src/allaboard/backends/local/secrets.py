@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput, Problem
+from allaboard.untrusted import text_flaw
 
 MOST_BYTES = 100_000
 """Of one value: Linux gives 128 KiB to one variable, its name included."""
@@ -97,7 +98,7 @@ def _read(secret: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _keys(folder: Path, name: str) -> list[str]:
-    if not 0 < len(os.fsencode(name)) < 256 or "/" in name or "\0" in name or name in (".", ".."):
+    if text_flaw(name) or not 0 < len(name.encode()) < 256 or "/" in name or name in (".", ".."):
         raise _Unusable("is no name of a secret; give the name of a folder below secrets")
     try:
         info = os.lstat(folder)

@@ -23,7 +23,7 @@ from typing import Any
 from allaboard.backends.local import operator as op
 from allaboard.backends.local import records
 from allaboard.backends.local.environment import local_command, member_environment
-from allaboard.backends.local.folders import AttemptFolder, RunFolder, read_json, write_json
+from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.machine import boot_id, capacity, cpus
 from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket
@@ -43,6 +43,7 @@ _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
 _ADMISSION_EVERY = 1.0
 _LOCK_PATIENCE = 5.0
+_LAST_WORD_PATIENCE = 120.0
 
 
 class Supervisor:
@@ -253,7 +254,8 @@ class Supervisor:
 
     def _remove(self) -> None:
         """The ttl is over: logs and state go, the record stays."""
-        records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
+        with suppress(OSError):  # else the next allaboard process removes it
+            records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
 
     # What happens.
 
@@ -319,7 +321,10 @@ class Supervisor:
         if now - self.owner_read < _OWNER_EVERY or self.operator.ended:
             return
         self.owner_read = now
-        record = records.read(self.run)
+        try:
+            record = records.read(self.run)
+        except (OSError, AllaboardError):
+            return
         kind = record.owner.kind if record is not None else "detached"
         with suppress(OSError):
             touched = self.folder.client.stat().st_mtime
@@ -330,7 +335,8 @@ class Supervisor:
         if kind == "attached" and time.monotonic() - self.client_seen[1] > patience:
             reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
             stop = Stop("allaboard", reason, now)
-            records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
+            with suppress(OSError):
+                records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
             self._do(self.operator.ask_stop(stop, False, now))
 
     # What is seen.
@@ -409,15 +415,43 @@ class Supervisor:
             return
         if self.operator.ended:
             self._listen(now)
-        seen = self._observation(now)
+        try:
+            self._put_down(self._observation(now), now, over)
+        except OSError as error:
+            # A disk that is full, read-only or away for a while ends no run: the next look tries again.
+            self._cannot_write(error, now)
+            if over:
+                self._put_down_at_last()
+        else:
+            self.dirty = False
+        self.wrote = now
+
+    def _put_down(self, seen: Observation, now: float, over: bool) -> None:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
         if self.folder.path.is_dir():
             write_json(self.folder.state, body)
-        self.wrote, self.dirty = now, False
         state = state_of(seen)
         if state.is_final:
             self._write_outcome(state, now)
+
+    def _put_down_at_last(self) -> None:
+        """The last word, without which the run counts as lost: worth to wait for room."""
+        end = time.monotonic() + _LAST_WORD_PATIENCE
+        while time.monotonic() < end:
+            try:
+                now = time.time()
+                self._put_down(self._observation(now), now, over=True)
+            except OSError:
+                time.sleep(0.5)
+            else:
+                return
+        print("error: the end of the run could not be written down", file=sys.stderr, flush=True)
+
+    def _cannot_write(self, error: OSError, now: float) -> None:
+        self.folder.make_room()
+        words = f"{error.filename or self.folder.path}: {error.strerror}"
+        self._flag("home_unusable", f"the state of the run cannot be written: {words}", now)
 
     def _write_events(self) -> None:
         fresh = self.operator.events[self.written_events :]
@@ -425,7 +459,7 @@ class Supervisor:
             return
         import json
 
-        with self.folder.events.open("a", encoding="utf-8") as file:
+        with opened(self.folder.events, "a") as file:
             file.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
         self.written_events += len(fresh)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from allaboard.backends.local.folders import opened
 from allaboard.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
@@ -68,7 +69,7 @@ class LogWatch:
     def _note(self, now: float) -> None:
         self.noted = now
         # A disk that is full costs the times of some lines.
-        with suppress(OSError), self.path.with_suffix(".times").open("a") as notes:
+        with suppress(OSError), opened(self.path.with_suffix(".times"), "a") as notes:
             notes.write(f"{self.offset} {now:.3f}\n")
 
     def _lines(self, chunk: bytes) -> list[bytes]:
