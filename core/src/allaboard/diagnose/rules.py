@@ -354,6 +354,22 @@ def _short(text: str) -> str:
 
 
 _FLAGS = {
+    "home_unusable": (
+        "the disk of ALLABOARD_HOME could not be written for a while: what is shown may be behind",
+        "free space there, or set ALLABOARD_HOME to another disk for the next run",
+    ),
+    "checkpoint_elsewhere": (
+        "a checkpoint was reported outside the run's own folder; it is not taken",
+        "save to the folder that ALLABOARD_CHECKPOINTS names (allaboard.inside.Checkpointer does)",
+    ),
+    "too_many_metrics": (
+        "the script reports more metrics than are kept",
+        "report the ones that matter; write the rest to a file",
+    ),
+    "report_too_large": (
+        "the script reported more than one line may hold; it is not kept",
+        "report the numbers that matter; write the rest to a file",
+    ),
     "nan_loss": ("the loss is not a finite number", "lower the learning rate, or skip the batch"),
     "checkpoint_corrupt": (
         "the newest checkpoint could not be read; the one before was used",

@@ -152,7 +152,6 @@ class TrainingJobSensor(Watching):
         return how_it_ended(last, str(self.kind), backend.api.namespace) if state_of(last).is_final else None
 
     def trigger(self) -> BaseTrigger:
-        from allaboard.backends.local.machine import fingerprint
         from allaboard_provider.triggers.jobs import JobTrigger
         from allaboard_provider.triggers.train import RunTrigger
 
@@ -163,7 +162,7 @@ class TrainingJobSensor(Watching):
         what: dict[str, Any] = {"run": self.run, "key": self.key, "poll": poll}
         if not self.hook.is_local:
             return RunTrigger(backend="kubernetes", connection=self.hook.conn_id, **what)
-        return RunTrigger(fingerprint=fingerprint(str(self.hook.local().runs)), **what)
+        return RunTrigger(fingerprint=self.hook.local().place(), **what)
 
     def execute(self, context: Context) -> Any:
         with self._leaving():

@@ -37,7 +37,7 @@ from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Progress, Stop
-from allaboard.progress import after, flags_of
+from allaboard.progress import add_flags, after, flags_of
 from allaboard.reportline import decode
 from allaboard.units import from_rfc3339
 
@@ -58,15 +58,17 @@ class Told:
     first: float | None = None
 
 
-def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float) -> Told:
-    """The same after more lines of rank 0's log, each with its time; ``now`` for those without."""
-    progress, flags, first = before.progress, list(before.flags), before.first
+def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float, own: str | None = None) -> Told:
+    """The same after more lines of rank 0's log, each with its time; ``now`` for those without. ``own``: the
+    folder of the run's checkpoints.
+    """
+    progress, flags, first = before.progress, dict.fromkeys(before.flags, ""), before.first
     for at, line in lines:
         report = decode(line)
         if report is None:
             continue
-        progress = after(progress, report, now if at is None else at)
-        flags += [flag for flag in flags_of(report) if flag not in flags]
+        flags |= add_flags(flags, flags_of(report, progress, own))
+        progress = after(progress, report, now if at is None else at, own)
         if report.kind == "progress" and first is None:
             first = now if at is None else at
     return Told(progress, tuple(flags), first)
