@@ -20,7 +20,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -41,6 +40,7 @@ from allaboard.checkpoints.manifest import (
 from allaboard.errors import BadInput, Conflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import said
+from allaboard.storage.scratch import scratch
 
 if sys.platform != "win32":
     import fcntl
@@ -380,9 +380,8 @@ def _send(store: Store, key: str, called: str, source: Source) -> Part:
             size, sha256 = _size_and_hash(file)
         store.upload(source, key)
         return _part(name, called, size, sha256)
-    scratch = Path(tempfile.gettempdir())
-    with said(scratch, "writing below"), tempfile.TemporaryDirectory(prefix="allaboard-", dir=scratch) as own:
-        path = Path(own) / called
+    with scratch() as own:
+        path = own / called
         _call(source, path)
         with path.open("rb") as file:
             size, sha256 = _size_and_hash(file)
