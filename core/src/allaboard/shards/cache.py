@@ -160,8 +160,8 @@ class Cache:
             return fd
 
     def _sweep_incoming(self, folder: Path) -> None:
-        """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for that
-        shard again.
+        """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for
+        that shard again.
         """
         for path in folder.iterdir():
             with suppress(OSError, SiteError):
