@@ -5,7 +5,7 @@ itself names no place: ``store://name`` hangs off the site's store, and a path b
 mapped to the site's folder. So the same job runs here and on a cluster.
 """
 
-# ruff: noqa: PTH100, PTH111, PTH117, PTH118  (places are text: pathlib would turn s3://x into s3:/x)
+# ruff: noqa: PTH100, PTH110, PTH111, PTH117, PTH118  (places are text: pathlib would turn s3://x into s3:/x)
 
 from __future__ import annotations
 
@@ -31,6 +31,20 @@ class Site:
     mounts: Mapping[str, str] = field(default_factory=dict)
     fit: str = "shrink"
     base: str = "."
+
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a pod finds its namespace and its token."""
+
+
+def in_pod(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs in a pod: by what Kubernetes and its pipelines write into the environment of
+    each container, or, where somebody has emptied that, by the service account's files.
+    """
+    import os.path
+
+    told = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KFP_POD_NAME")
+    return bool(told) or os.path.exists(f"{SERVICE_ACCOUNT}/namespace")
 
 
 def check_backend(name: str) -> None:
@@ -63,8 +77,11 @@ def site_of(
 ) -> Site:
     """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``,
     ``ALLABOARD_MOUNTS`` (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
+
+    Where nobody says ``fit``, a pod is strict: what it lacks was not asked for, and a training that goes on
+    with less of it would look well.
     """
-    fit = fit or environ.get("ALLABOARD_FIT") or "shrink"
+    fit = fit or environ.get("ALLABOARD_FIT") or ("strict" if in_pod(environ) else "shrink")
     if fit not in ("shrink", "strict"):
         raise BadInput(f"fit {fit!r} is not known; known: shrink, strict")
     written = mounts if mounts is not None else parse_mounts(environ.get("ALLABOARD_MOUNTS", "").split(","))

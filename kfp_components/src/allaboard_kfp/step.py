@@ -4,7 +4,7 @@ The step's log is what people see while it runs, so it carries the states, the p
 writes. The run is stopped, and its members may save, when the step gets SIGTERM, Ctrl-C or SIGHUP, and when
 whoever reads its output is gone: under kfp.local a pipeline that was killed leaves its steps behind, and
 nobody would ever take their result. A step that is itself killed leaves the run to its next try, or to be
-stopped as abandoned (contract, section 1).
+stopped as abandoned `PATIENCE` later (contract, section 1).
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ LOOK_EVERY = 10.0  # seconds between two looks at the run at most
 RANK0_EVERY = 0.5  # seconds between two looks at rank 0's output
 LINES_PER_MINUTE = 300
 LONGEST_LINE = 2000
+PATIENCE = 60.0
+"""Seconds that the run of a step which was itself killed waits for the next try, and trains on; then it is
+stopped, and may save. A pod takes all that runs in it along when it ends.
+"""
 SILENCE = 60.0  # seconds after which the step says that it still lives: silent steps get killed by people
 
 
@@ -57,13 +61,23 @@ def told() -> Iterator[None]:
         yield
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        if error.code == "never_fits" and on_cluster():
+            print(_ASK, file=sys.stderr, flush=True)
         raise SystemExit(code_of(error)) from None
+
+
+_ASK = """\
+Members run in this step's own pod, and get what the step asks for in the pipeline:
+  train(...).set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(4)
+            .set_cpu_request("8").set_cpu_limit("8").set_memory_request("32G").set_memory_limit("32G")
+or let them be pods of their own: train(..., backend="kubernetes")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a step works: its key, its site, and where relative paths start. ``lasting``: whether what is
     put into the store outlives the step, which it does not where a pod has nothing but its own disk.
+    ``began``: when the step did, epoch seconds.
     """
 
     key: str
@@ -72,6 +86,7 @@ class Place:
     lasting: bool = True
     runs: str = ""
     namespace: str = ""
+    began: float = 0.0
 
     @classmethod
     def of(cls, output: str, store: str, folder: str = "", runs: str = "", namespace: str = "") -> Place:
@@ -82,7 +97,9 @@ class Place:
         site = site_of(os.environ, store=as_written(store) or None)
         start = str(Path(as_written(folder) or ".").expanduser().absolute())
         lasting = not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE"))
-        return cls(key_of(output), site, start, lasting, as_written(runs), as_written(namespace))
+        return cls(
+            key_of(output), site, start, lasting, as_written(runs), as_written(namespace), began(os.environ)
+        )
 
     def uri(self, text: str) -> str:
         """The place that this names. Raises BadInput."""
@@ -112,7 +129,16 @@ class Place:
             # The user of a pod may have no home that can be written, and what is there ends with the pod
             # anyway.
             environ["ALLABOARD_HOME"] = str(Path(tempfile.gettempdir()) / f"allaboard-{os.getuid()}")
-        return LocalBackend(environ, self.site)
+        return LocalBackend(environ, self.site, patience=PATIENCE)
+
+
+def began(environ: Mapping[str, str]) -> float:
+    """When this step began: its process, where kfp made one for it and the system tells; else now."""
+    if environ.get("_KFP_RUNTIME") == "true":
+        with suppress(OSError, ValueError, AttributeError):
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+            return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return time.time()
 
 
 def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:

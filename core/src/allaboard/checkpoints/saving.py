@@ -20,7 +20,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,6 +41,7 @@ from allaboard.checkpoints.manifest import (
 from allaboard.errors import BadInput, Conflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import said
+from allaboard.storage.scratch import scratch
 
 if sys.platform != "win32":
     import fcntl
@@ -361,8 +361,7 @@ def _send(store: Store, key: str, called: str, source: Source) -> Part:
             size, sha256 = file_digest(file)
         store.upload(source, key)
         return _part(name, called, size, sha256)
-    scratch = Path(tempfile.gettempdir())
-    with said(scratch, "writing below"), tempfile.TemporaryDirectory(prefix="allaboard-", dir=scratch) as own:
-        part = _stage(Path(own) / name, called, source)
-        store.upload(Path(own) / name, key)
+    with scratch() as own:
+        part = _stage(own / name, called, source)
+        store.upload(own / name, key)
     return part

@@ -6,9 +6,7 @@ import atexit
 import os
 import pickle
 import re
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -21,7 +19,7 @@ from allaboard.checkpoints.listing import object_problem
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
-from allaboard.storage.disk import said
+from allaboard.storage.scratch import scratch
 
 #: What a state is called that the script gave without a name: what torch saved, and plain bytes.
 TORCH_PART = "state.pt"
@@ -116,10 +114,9 @@ class Found:
 
     def _scratch_folder(self) -> Path:
         if self._scratch is None:
-            base = Path(tempfile.gettempdir())
-            with said(base, "writing below"):
-                self._scratch = Path(tempfile.mkdtemp(prefix="allaboard-", dir=base))
-            atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
+            until_the_end = ExitStack()
+            self._scratch = until_the_end.enter_context(scratch())
+            atexit.register(until_the_end.close)
         return self._scratch
 
     def _load_torch(self) -> Any:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput, Conflict, Corrupt, Problem, StorageError, StorageMissing
-from allaboard.shards.cache import checksum, own_folder
+from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, LARGEST, Index, Shard, content_of
 from allaboard.shards.journal import JOURNAL, Journal
 from allaboard.shards.samples import Files, Sample, Source, Stream, find
@@ -31,6 +31,7 @@ from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 from allaboard.storage.disk import Unnamed, said, sweep, unnamed_file
+from allaboard.storage.scratch import own_folder
 from allaboard.units import rfc3339
 from allaboard.units import size as as_bytes
 

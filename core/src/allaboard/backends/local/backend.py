@@ -47,7 +47,7 @@ from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Owner, Progress, State, Stop
-from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
+from allaboard.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.untrusted import show
 
@@ -75,7 +75,8 @@ def _on_disk(verb: Verb) -> Verb:
 
 
 class LocalBackend:
-    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment.
+    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment; ``patience``:
+    seconds after which attached runs that it starts are stopped when nobody follows them.
 
     Looking (`observe`, `list`, `logs`, `events`) writes nothing: it works on a disk that is full or
     read-only, and leaves a home that is not there as it is. Raises SiteError where the disk refuses.
@@ -85,11 +86,18 @@ class LocalBackend:
     pace = FollowPolicy()
     where = "on this machine"
 
-    def __init__(self, environ: Mapping[str, str] | None = None, site: Site | None = None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        site: Site | None = None,
+        *,
+        patience: float | None = None,
+    ) -> None:
         if sys.platform == "win32":
             raise SiteError("the local backend does not run on Windows; use WSL, or a cluster")
         self.environ = dict(os.environ if environ is None else environ)
         self.site = site or site_of(self.environ)
+        self.patience = ATTACHED_SECONDS if patience is None else patience
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
 
@@ -179,7 +187,7 @@ class LocalBackend:
                 "pool": default_path(self.environ),
                 "secrets": located(self.home, plan.job.get("secrets", ())),
                 "progress": asdict(self._carried(folder, old, record)),
-                "attached_seconds": ATTACHED_SECONDS,
+                "attached_seconds": self.patience,
                 "notes": notes,
             },
         )
@@ -260,9 +268,19 @@ class LocalBackend:
         minimum = layout.elastic.min if layout.elastic else None
         smaller, words = shrink(needs, room, minimum)
         if words and fit == "strict":
+            pod = in_pod(self.environ)
+            here = "this pod" if pod else "this machine"
+            advice = (
+                "give the pod what the job asks for (the resources of its container)"
+                if pod
+                else "ask for less"
+            )
             raise BadInput(
-                f"job {layout.job!r} does not fit this machine ({_room(room)}) and fit is strict:",
-                [Problem("resources", word) for word in words],
+                f"job {layout.job!r} does not fit {here} ({_room(room)}) and fit is strict"
+                f"{', the default in a pod' if pod else ''}; {advice}, "
+                "or let it run on what is there (fit: shrink in the job, or ALLABOARD_FIT=shrink):",
+                [Problem("resources", w.rpartition(": ")[0].replace("this machine", here)) for w in words],
+                code="never_fits",
             )
         members = dict(zip([m.group for m in layout.members][::-1], list(smaller)[::-1], strict=False))
         return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
