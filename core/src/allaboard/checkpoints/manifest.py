@@ -24,6 +24,7 @@ from typing import Any
 
 from allaboard.errors import BadInput, Corrupt
 from allaboard.metrics import plain
+from allaboard.untrusted import Unreadable, parse_json, show
 
 MANIFEST = "manifest.json"
 #: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.
@@ -162,9 +163,9 @@ _KNOWN = frozenset(Manifest.__dataclass_fields__) - {"extra"}
 
 def _body(raw: bytes, where: str) -> dict[str, Any]:
     try:
-        body = json.loads(raw, parse_constant=lambda name: None)
-    except ValueError as error:
-        raise Corrupt(f"{where}: not JSON ({error}); the manifest is not valid") from error
+        body = parse_json(raw, nonfinite=True, spelling=False)
+    except Unreadable as error:
+        raise Corrupt(f"{where} {error}; the manifest is not valid") from error
     if not isinstance(body, dict):
         raise Corrupt(f"{where}: not a JSON object; the manifest is not valid")
     return body
@@ -192,7 +193,9 @@ def _part(item: Any, where: str) -> Part:
                 rank if isinstance(rank, int) else 0,
                 called if isinstance(called, str) else None,
             )
-    raise Corrupt(f"{where}: {item!r} is not a part with name, size and sha256; the manifest is not valid")
+    raise Corrupt(
+        f"{where}: {show(str(item))} is not a part with name, size and sha256; the manifest is not valid"
+    )
 
 
 def _is_below(name: str) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from allaboard.errors import Corrupt
+from allaboard.untrusted import RECORDS, parse_json
 
 INDEX = "index.json"
 VERSION = 1
@@ -93,7 +94,7 @@ class Index:
         Corrupt otherwise.
         """
         try:
-            body = json.loads(data)
+            body = parse_json(data, RECORDS, spelling=False)
             version = int(body["version"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{where} is no index of shards ({error}); prepare the data set again") from error

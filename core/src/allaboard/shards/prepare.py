@@ -29,10 +29,11 @@ from allaboard.shards.journal import JOURNAL, Journal
 from allaboard.shards.samples import Files, Sample, Source, Stream, find
 from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
 from allaboard.storage import open_store
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import Unnamed, said, sweep, unnamed_file
 from allaboard.units import rfc3339
 from allaboard.units import size as as_bytes
+from allaboard.untrusted import RECORDS
 
 Progress = Callable[[int, int | None, int], None]
 """Called with the samples done, all samples (None: unknown), and the bytes of their shards; ten times a
@@ -273,7 +274,7 @@ def _refuse_overlap(found: Files, store: Store) -> None:
 
 def _index_before(store: Store, notice: Callable[[str], None]) -> Index | None:
     try:
-        return Index.from_bytes(store.read(INDEX), f"{store.uri}/{INDEX}")
+        return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing:
         return None
     except Corrupt as error:

@@ -9,7 +9,8 @@ from allaboard.errors import Corrupt, StorageMissing
 from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, Index, Shard
 from allaboard.storage import open_store
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
+from allaboard.untrusted import RECORDS
 
 _CHUNK = 8 * 2**20
 
@@ -21,7 +22,7 @@ def load_index(at: str | os.PathLike[str] | Store) -> Index:
     """
     store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
     try:
-        return Index.from_bytes(store.read(INDEX), f"{store.uri}/{INDEX}")
+        return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing as error:
         raise StorageMissing(
             f"{store.uri} holds no {INDEX}: no data set was prepared there, or not to its end; "

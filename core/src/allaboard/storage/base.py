@@ -20,6 +20,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from allaboard.errors import BadInput
+from allaboard.untrusted import LIMITS
 
 OWN = ".allaboard-"
 """How the names begin that stores use for themselves."""
@@ -173,3 +174,10 @@ def join(uri: str, *parts: str) -> str:
         return uri
     start = uri if uri.endswith("/") else f"{uri}/"
     return start + "/".join(inner)
+
+
+def read_small(store: Store, key: str, most: int = LIMITS.size) -> bytes:
+    """The bytes of an object that is small if it is right. Of a larger one ``most`` and one more are read,
+    which no reader of `allaboard.untrusted` takes.
+    """
+    return store.read(key, 0, most + 1)
