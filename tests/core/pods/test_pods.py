@@ -313,7 +313,6 @@ def test_the_secrets_of_the_place_come_before_the_jobs_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "path", "words"),
     [
-        ({"image": None}, "image", "is missing; on a cluster members start from an image"),
         ({"storage": [{"mount": "/a", "pvc": "My_Claim"}]}, "storage[0].pvc", "is no name of an object"),
         ({"secrets": [{"name": "A", "env": True}]}, "secrets[0].name", "is no name of an object"),
         (
@@ -327,17 +326,21 @@ def test_the_secrets_of_the_place_come_before_the_jobs_own() -> None:
     ],
 )
 def test_what_a_cluster_would_refuse_later_is_said_before(fields: Json, path: str, words: str) -> None:
-    job = checked(a_job(**{"image": "x", **fields}))
-    engine = engine_of(job)
-    found = {p.path: p.message for p in problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)}
+    found = {p.path: p.message for p in check(a_job(**{"image": "x", **fields}))}
     assert words in found.get(path, f"nothing; said {found}")
+
+
+def test_a_member_on_a_cluster_has_an_image() -> None:
+    job = checked(a_job())
+    engine = engine_of(job)
+    (found,) = problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)
+    assert (found.path, found.severity) == ("image", "error")
+    assert "is missing; on a cluster members start from an image" in found.message
 
 
 def test_a_group_that_is_wrong_is_named() -> None:
     groups = {"master": 1, "worker": {"replicas": 1, "resources": {"gpu_type": "a b", "gpu": 1}}}
-    job = checked(a_job(image="x", workers=None, groups=groups))
-    engine = engine_of(job)
-    (found,) = problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)
+    (found,) = check(a_job(image="x", workers=None, groups=groups))
     assert found.path == "groups.worker.resources.gpu_type"
 
 

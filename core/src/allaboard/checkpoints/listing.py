@@ -15,7 +15,7 @@ from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part,
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.metrics import best_of
 from allaboard.storage import open_store
-from allaboard.storage.base import Entry, Store, join
+from allaboard.storage.base import Entry, Store, join, read_small
 from allaboard.storage.disk import said
 
 #: Bytes are hashed in pieces of this size, so that a checkpoint of any size fits into memory.
@@ -84,7 +84,7 @@ def read_manifest(store: Store, step: int) -> Manifest:
     """The manifest of a step. Raises StorageMissing when there is none, Corrupt when it is not valid."""
     key = f"{folder_name(step)}/{MANIFEST}"
     where = join(store.uri, key)
-    manifest = Manifest.decode(store.read(key), where)
+    manifest = Manifest.decode(read_small(store, key), where)
     if manifest.step != step:
         raise Corrupt(f"{where}: says step {manifest.step}; the manifest belongs to another folder")
     return manifest

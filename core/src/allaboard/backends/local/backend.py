@@ -42,6 +42,7 @@ from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import FollowPolicy
+from allaboard.inspection import sizes_of_code
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
@@ -242,7 +243,7 @@ class LocalBackend:
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
-        problems = [*_not_startable(layout, where, self.environ, self.site), *_missing_files(plan, where)]
+        problems = [*_not_startable(layout, where, self.environ, self.site), *sizes_of_code(plan.job)[1]]
         problems += self._storage_problems(layout)
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
@@ -729,7 +730,7 @@ class _Changes:
 
 def read_events(attempt: AttemptFolder) -> list[Event]:
     """The events of one attempt."""
-    import json
+    from allaboard.untrusted import RECORDS, parse_json
 
     found = []
     try:
@@ -738,7 +739,7 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
         return []
     for line in lines:
         with suppress(ValueError, TypeError):  # the last line may be half written
-            found.append(Event(**json.loads(line)))
+            found.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
     return found
 
 
@@ -789,14 +790,6 @@ def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site:
             if problem not in problems:
                 problems.append(problem)
     return problems
-
-
-def _missing_files(plan: Plan, where: str) -> list[Problem]:
-    return [
-        Problem(f"code[{n}]", f"{name!r} is not in {where}")
-        for n, name in enumerate(plan.job.get("code", ()))
-        if not (Path(where) / name).is_file()
-    ]
 
 
 def _ignored(plan: Plan) -> str | None:
