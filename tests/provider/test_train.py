@@ -27,6 +27,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard_provider import plugin
+from allaboard_provider.identity import on_worker
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.task import Leg
 from tests.provider.building import StateStore, TaskInstance, a_context
@@ -262,6 +263,19 @@ def test_a_next_try_with_another_job_is_refused_while_the_first_lives(
     an_operator(HANGS).execute(a_context())
     with pytest.raises(AirflowFailException, match="live with another job"):
         an_operator([*HANGS, "--more"]).execute(a_context())
+
+
+def test_a_run_whose_worker_died_is_kept_while_a_try_is_left_and_given_up_with_the_last_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as dies:
+        dies.setattr(Leg, "_go_on", lambda self: None)
+        an_operator(HANGS).execute(a_context(TaskInstance(try_number=1, max_tries=2)))
+        assert only_run().owner.kind == "orchestrated"  # type: ignore[union-attr]
+    with pytest.raises(AirflowFailException, match="live with another job"):
+        an_operator([*HANGS, "--more"]).execute(a_context(TaskInstance(try_number=2, max_tries=2)))
+    assert only_run().owner.kind == "attached"  # type: ignore[union-attr]
+    assert on_worker(TaskInstance(try_number=3, max_tries=2)).kind == "attached"
 
 
 def test_a_new_try_stops_what_was_deferred_before_and_starts_another_attempt() -> None:

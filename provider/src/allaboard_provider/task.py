@@ -16,7 +16,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,14 +29,14 @@ from airflow.sdk.exceptions import (
 )
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.errors import AllaboardError, BackendUnreachable, Conflict, UnknownRun
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Conflict, UnknownRun
 from allaboard.follow import Answer, Ask, Enforce, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.observation import Observation, Owner, State
 from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
-from allaboard_provider.fence import BY
-from allaboard_provider.identity import in_triggerer, key_of, on_worker
+from allaboard_provider.fence import BY, expect_no_further_try
+from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.telling import Teller, kept_at, rest_after, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
@@ -365,7 +365,7 @@ class Leg:
         )
         state = task_state(states, ti)
         run = self.handle.run if self.handle is not None else self.plan.run
-        if state == "running" and ti.try_number <= (ti.max_tries or 0):
+        if state == "running" and has_a_try_left(ti):
             raise AirflowException(
                 f"this worker is told to end; run {run} goes on, and the next try of the task adopts it"
             )
@@ -376,6 +376,18 @@ class Leg:
         )
         self._stop(why, _UNTIL_SIGKILL)
         raise AirflowException(f"run {run} is stopped: {why}")
+
+    def give_up(self) -> None:
+        """This try ends in a way that Airflow does not try again. What it, or a try before that was killed,
+        has left of a local run is then left by the last one.
+        """
+        if "plan" not in self.__dict__ or "place" not in self.__dict__ or not self.place.is_local:
+            return
+        with suppress(AllaboardError):
+            seen = self.backend.observe(self.plan.run)
+            lost = self.handle is not None and seen.owner is not None and seen.owner.id != self.worker.id
+            if not lost and not state_of(seen).is_final:
+                expect_no_further_try(self.backend, seen)
 
     def _timing(self) -> _UntilItsEnd:
         return _UntilItsEnd(self)
@@ -452,6 +464,8 @@ class _UntilItsEnd:
                 )
             except AllaboardError as trouble:
                 self.leg.log.error("the run could not be stopped: %s", trouble)
+        if isinstance(error, (BadInput, AirflowFailException)):
+            self.leg.give_up()
         if "place" in self.leg.__dict__:
             self.leg.place.leave()
 

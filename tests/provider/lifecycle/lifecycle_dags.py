@@ -90,6 +90,16 @@ class DiesWithTheResult(DiesOnce):
         self.die_once(context)
 
 
+class Impatient(TrainingJobOperator):
+    """A run of it that counts as attached is stopped after some seconds in place of ten minutes."""
+
+    def execute(self, context: Any) -> Any:
+        from allaboard.backends.local import backend
+
+        backend.ATTACHED_SECONDS = 8.0
+        return super().execute(context)
+
+
 dag("held")
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
@@ -100,6 +110,8 @@ dag("limited", dagrun_timeout=timedelta(seconds=12))
 dag("raising", Raising)
 dag("elsewhere", Elsewhere)
 dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=5))
+dag("left_alone", Impatient, deferrable=False, retries=1, retry_delay=timedelta(seconds=20))
+dag("left_at_last", Impatient, deferrable=False)
 dag("dies_after_launch", DiesAfterLaunch, retries=1, retry_delay=SOON)
 dag("dies_with_the_result", DiesWithTheResult, retries=1, retry_delay=SOON)
 
