@@ -284,7 +284,7 @@ def test_a_run_that_a_worker_follows_is_not_the_listeners() -> None:
         (
             {"id": uuid.uuid4()},
             "attached",
-        ),  # Airflow has begun to wait for the next try, which has another id
+        ),  # the next try waits already
         ({"task_id": "another"}, "orchestrated"),
         ({"run_id": "another"}, "orchestrated"),
         ({"map_index": 1}, "orchestrated"),

@@ -38,7 +38,7 @@ from allaboard_provider import plugin
 from allaboard_provider.fence import BY, expect_no_further_try
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.telling import Teller, kept_at, rest_after, wrote
+from allaboard_provider.telling import Teller, kept_at, rest_after, warnings, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 from allaboard_provider.words import in_airflows_words
 
@@ -296,6 +296,8 @@ class Leg:
         self._teller.about(seen)
         for line in self._teller.news(seen, time.time(), wrote(self.backend, self._teller)):
             self.log.info("%s", line)
+        for line in warnings(self.backend, self._teller, seen):
+            self.log.warning("%s", line)
 
     def _answer(self, ask: Ask) -> Answer:
         match ask:
@@ -472,7 +474,8 @@ class _UntilItsEnd:
 
 def failure_text(outcome: Outcome, options: str = "") -> str:
     """What failed, why, and what to do. ``options``: of the command line, by which the run is found."""
-    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
+    stopped = outcome.state is State.STOPPED  # there is nothing to mend
+    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
     return f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
 
 

@@ -245,7 +245,7 @@ class _Watch:
     async def _look(self, evidence: bool) -> Any:
         from allaboard.errors import BackendUnreachable
         from allaboard.status import state_of
-        from allaboard_provider.telling import awrote
+        from allaboard_provider.telling import awarnings, awrote
 
         trigger = self.trigger
         try:
@@ -259,6 +259,8 @@ class _Watch:
         self.teller.about(seen)
         for line in self.teller.news(seen, time.time(), await awrote(self.backend, self.teller)):
             trigger.log.info("%s", line)
+        for line in await awarnings(self.backend, self.teller, seen):
+            trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
         return seen

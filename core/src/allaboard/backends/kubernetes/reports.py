@@ -25,4 +25,4 @@ def carried(data: Mapping[str, Any]) -> dict[str, Any]:
     and has no result of its own yet.
     """
     said = data.get("progress")
-    return {"progress": {**said, "result": None, "heartbeat": None}} if said else {}
+    return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None}} if said else {}
