@@ -13,6 +13,7 @@ asked for the task anew (stop, resume).
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk import conf
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -35,6 +37,7 @@ from allaboard.observation import Observation, Owner, State
 from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
+from allaboard_provider.executors import first_process, why_it_would_not_outlive
 from allaboard_provider.fence import BY, expect_no_further_try
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.places import Place, place_of
@@ -269,12 +272,27 @@ class Leg:
 
     def _go_on(self) -> dict[str, Any]:
         assert self.handle is not None
+        self.stays = self.stays or self._would_end_with_us()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
         # Whoever defers need not be woken.
         with self.backend.changes(run) if self.stays else nullcontext() as self._changes:
             outcome = drive(follow(paced(self.backend, attempts=attempts)), self._answer)
         return self.finish(outcome)
+
+    def _would_end_with_us(self) -> bool:
+        """Whether the run is local, and ends with this worker once that has deferred."""
+        if not self.place.is_local:
+            return False
+        said = conf.get("core", "executor", fallback="")
+        why = why_it_would_not_outlive(self.operator.executor, said, os.environ, first_process())
+        if why is not None:
+            self.log.info(
+                "this worker does not defer, and follows the run to its end: %s, and a local run with it "
+                "(one on a cluster would go on)",
+                why,
+            )
+        return why is not None
 
     _changes: Changes | None = None
     _seen: Observation | None = None

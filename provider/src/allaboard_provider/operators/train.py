@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import BaseOperator
 
 from allaboard.job import FIELDS, TrainingJob
+from allaboard_provider import defaults
 from allaboard_provider.templates import LeafByLeaf
 
 if TYPE_CHECKING:
@@ -36,12 +37,18 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     :param allaboard_conn_id: the connection that says where runs live and what ``store://`` means; the
         default one need not exist, and then everything is on the worker's own machine.
     :param deferrable: wait in the triggerer instead of a worker slot; the default is ``[allaboard]
-        deferrable``, True.
+        deferrable``, else ``[operators] default_deferrable`` where that is set, else True. A local run whose
+        worker is a container of this task alone (KubernetesExecutor) is followed by the worker all the same:
+        it would end with it.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
     A run belongs to the task instance: a retry resumes it from its newest checkpoint, a worker that dies is
-    replaced by one that adopts it, and whoever clears or fails the task stops it. ``execution_timeout``
-    counts deferred time. ``policy.attempts`` of the job is 1 unless it says otherwise: retries are Airflow's.
+    replaced by one that adopts it, and whoever clears or fails the task stops it. ``policy.attempts`` of the
+    job is 1 unless it says otherwise: retries are Airflow's.
+
+    ``execution_timeout`` counts from the start of the try: time in the triggerer, and time in which the run
+    waits for CPUs, GPUs or quota. What limits the training alone is the job's ``policy.deadline``, which
+    begins when the run is admitted, and ``policy.clocks`` for each of its phases.
     """
 
     template_fields: Sequence[str] = ("job", "allaboard_conn_id")
@@ -58,7 +65,7 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         *,
         job: TrainingJob | Mapping[str, Any] | str | os.PathLike[str],
         allaboard_conn_id: str | None = "allaboard_default",
-        deferrable: bool = conf.getboolean("allaboard", "deferrable", fallback=True),
+        deferrable: bool = defaults.deferrable(),
         get_logs: bool = True,
         **kwargs: Any,
     ) -> None:

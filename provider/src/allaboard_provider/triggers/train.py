@@ -346,7 +346,8 @@ _ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "
 
 class RunTrigger(LookTrigger):
     """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``. ``backend`` and
-    ``connection``: where it is, as for a `TrainingJobTrigger`.
+    ``connection``: where it is, as for a `TrainingJobTrigger`. ``since`` (epoch seconds): what ended before
+    is passed over; with ``of_ids`` a run that is named by its id, too.
     """
 
     def __init__(
@@ -355,10 +356,13 @@ class RunTrigger(LookTrigger):
         key: str | None = None,
         backend: str = "local",
         connection: str | None = None,
+        since: float | None = None,
+        of_ids: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
         self.run_name, self.key = run, key
+        self.since, self.of_ids = since, of_ids
         self.backend, self.connection = backend, connection
 
     def arguments(self) -> dict[str, Any]:
@@ -367,7 +371,14 @@ class RunTrigger(LookTrigger):
             "key": self.key,
             "backend": self.backend,
             "connection": self.connection,
+            "since": self.since,
+            "of_ids": self.of_ids,
         }
+
+    def _is_meant(self, seen: Observation | None) -> bool:
+        return seen is not None and not is_of_before(
+            seen, since_of(seen, self.run_name, self.since, self.of_ids)
+        )
 
     def is_here(self) -> bool:
         from allaboard.backends.local.backend import LocalBackend
@@ -380,7 +391,7 @@ class RunTrigger(LookTrigger):
         from allaboard.status import state_of
 
         seen = found_run(LocalBackend(), self.run_name, self.key)
-        return seen is not None and state_of(seen).is_final
+        return self._is_meant(seen) and state_of(seen).is_final
 
     async def _watch(self) -> dict[str, Any]:
         from allaboard.errors import BackendUnreachable
@@ -400,11 +411,25 @@ class RunTrigger(LookTrigger):
         from allaboard_provider.triggers.watching import on_its_cluster
 
         async with on_its_cluster(self.connection) as backend:
-            while (seen := await afound_run(backend, self.run_name, self.key)) is None:
+            while not self._is_meant(seen := await afound_run(backend, self.run_name, self.key)):
                 await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
             async with backend.changes(seen.run) as changes:
                 while not state_of(await backend.observe(seen.run)).is_final:
                     await changes.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
+
+
+def since_of(seen: Observation, run: str | None, since: float | None, of_ids: bool) -> float | None:
+    """The moment before which an end does not count, for a run that was looked for as ``run``."""
+    by_id = bool(run) and run != seen.job
+    return None if by_id and not of_ids else since
+
+
+def is_of_before(seen: Observation, since: float | None) -> bool:
+    """Whether this ended before that moment. What is not known to have an end was there when it began."""
+    from allaboard.status import state_of
+
+    ended = seen.finished or seen.created
+    return since is not None and state_of(seen).is_final and ended is not None and ended < since
 
 
 def found_run(backend: Any, run: str | None, key: str | None) -> Any:
