@@ -26,7 +26,7 @@ from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker
-from allaboard_provider.triggers import looking
+from allaboard_provider.triggers import looking, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
 from tests.provider.building import TaskInstance
@@ -242,6 +242,31 @@ def test_an_airflow_that_does_not_answer_stops_nothing(
     with pytest.raises(ConnectionError):
         asyncio.run(trigger.on_kill())
     assert only_run().stop is None and len(asked) == 3
+
+
+def test_the_first_trigger_of_a_triggerer_asks_airflow_what_on_kill_will_ask(
+    airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first question takes Airflow many seconds; nobody shall wait for it who ends a task."""
+    asked = []
+    airflow_says(lambda: asked.append(1))
+    monkeypatch.setattr(train, "_warming", [])
+    for n in range(2):
+        ti = TaskInstance(run_id=str(n))
+        assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
+    assert len(asked) == 1
+
+
+def test_an_airflow_that_does_not_answer_the_first_trigger_hinders_it_not(
+    airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer() -> str:
+        raise ConnectionError("the API server is away")
+
+    airflow_says(no_answer)
+    monkeypatch.setattr(train, "_warming", [])
+    ti = TaskInstance()
+    assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
 
 
 # --- the listener

@@ -34,6 +34,8 @@ AGAIN = 15.0
 """Seconds between two tries to reach a cluster. Each is patient by itself."""
 FOR_EVER = 1 << 60
 _ASKS = 3
+_warming: list[asyncio.Task[None]] = []
+"""What this triggerer's first trigger began, kept so that it is not collected. Empty before."""
 
 
 class TrainingJobTrigger(BaseTrigger):
@@ -108,6 +110,7 @@ class TrainingJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         begun = time.monotonic()
+        self._warm_up()
         try:
             event = await self._watch()
         except Exception as error:  # whatever it is: a worker can still look after the run
@@ -148,6 +151,26 @@ class TrainingJobTrigger(BaseTrigger):
 
     # A person ended the task.
 
+    def _warm_up(self) -> None:
+        """The first question to Airflow that a triggerer passes on takes many seconds: Airflow builds an API
+        server inside it for that. It is asked by the first trigger that begins, not by the first person who
+        waits for a run to stop. Nothing is waited for here.
+        """
+        if self.task_instance is not None and not _warming:
+            _warming.append(asyncio.create_task(asyncio.to_thread(self._ask_once)))
+
+    def _ask_once(self) -> None:
+        try:
+            from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+            from asgiref import sync  # noqa: F401
+
+            from allaboard.backends.local import backend  # noqa: F401
+            from allaboard_provider import fence  # noqa: F401
+
+            RuntimeTaskInstance.get_task_states(**_question(self.task_instance))
+        except Exception as error:  # on_kill asks again, and tells what is wrong
+            self.log.debug("Airflow does not say the state of this task: %s", error)
+
     async def on_kill(self) -> None:
         """Stop the run, if Airflow says that the task is over and the run is still this try's.
 
@@ -185,15 +208,22 @@ class TrainingJobTrigger(BaseTrigger):
         ask = sync_to_async(RuntimeTaskInstance.get_task_states)
         for asked in range(_ASKS):
             try:
-                states = await ask(
-                    dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-                )
+                states = await ask(**_question(ti))
                 break
             except Exception:
                 if asked == _ASKS - 1:
                     raise
                 await asyncio.sleep(1)
         return task_state(states, ti)
+
+
+def _question(ti: Any) -> dict[str, Any]:
+    return {
+        "dag_id": ti.dag_id,
+        "task_ids": [ti.task_id],
+        "run_ids": [ti.run_id],
+        "map_index": ti.map_index,
+    }
 
 
 class _Watch:
