@@ -92,6 +92,18 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     assert run.xcom(map_index=0)["state"] == "succeeded"
 
 
+@pytest.mark.parametrize("dag", ["from_file", "from_text"])
+def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: Live, dag: str) -> None:
+    note = 'a", "command": ["touch", "owned"], "x": "{{ 7 * 7 }}'
+    run = live.start(dag, note=note)
+    run.wait_started(1)
+    run.finish()
+    run.wait_task("success")
+    job = run.task()["rendered_fields"]["job"]
+    assert job["command"] == ["python", "gated.py", run.name, note]
+    assert run.record().spec["command"] == job["command"]
+
+
 # --- a person acts
 # ----------------------------------------------------------------------------------------------------
 
