@@ -200,7 +200,7 @@ def _copy(
 
 def _name(store: Store, manifest: Manifest) -> str:
     name = manifest.run or store.uri.rpartition("/")[2]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:200] or "run"
 
 
 def _target(into: Store, name: str, folder: str, raw: bytes) -> Store:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.errors import BadInput, Corrupt
+from allaboard.filenames import relative_name, sha256
 from allaboard.metrics import plain
 
 MANIFEST = "manifest.json"
@@ -32,7 +33,6 @@ VERSION = 1
 
 _FOLDER = re.compile(r"step-(\d{12})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def folder_name(step: int) -> str:
@@ -181,23 +181,24 @@ def _parts(body: Mapping[str, Any], where: str) -> tuple[Part, ...]:
 
 
 def _part(item: Any, where: str) -> Part:
-    if isinstance(item, dict):
-        name, size, sha256 = item.get("name"), item.get("size"), item.get("sha256")
-        if isinstance(name, str) and _is_below(name) and _is_count(size) and _SHA256.fullmatch(str(sha256)):
-            rank, called = item.get("rank"), item.get("part")
-            return Part(
-                name,
-                item["size"],
-                str(sha256),
-                rank if isinstance(rank, int) else 0,
-                called if isinstance(called, str) else None,
-            )
-    raise Corrupt(f"{where}: {item!r} is not a part with name, size and sha256; the manifest is not valid")
-
-
-def _is_below(name: str) -> bool:
-    """A manifest may come from anywhere: a part never leads out of its folder."""
-    return bool(name) and "\\" not in name and all(piece not in ("", ".", "..") for piece in name.split("/"))
+    if not isinstance(item, dict) or not _is_count(item.get("size")):
+        shown = ascii(item)[:200]
+        raise Corrupt(f"{where}: {shown} is not a part with name, size and sha256; the manifest is not valid")
+    try:
+        # A manifest may come from anywhere: a part never leads out of its folder.
+        name, digest = relative_name(item.get("name")), sha256(item.get("sha256"))
+    except ValueError as error:
+        raise Corrupt(f"{where}: is not a part: {error}; the manifest is not valid") from error
+    if name in (MANIFEST, RETIRED):
+        raise Corrupt(f"{where}: lists {name} as a part; the manifest is not valid")
+    rank, called = item.get("rank"), item.get("part")
+    return Part(
+        name,
+        item["size"],
+        digest,
+        rank if isinstance(rank, int) else 0,
+        called if isinstance(called, str) else None,
+    )
 
 
 def _is_count(value: Any) -> bool:

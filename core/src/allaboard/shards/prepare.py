@@ -24,7 +24,7 @@ from typing import Any
 
 from allaboard.errors import BadInput, Conflict, Corrupt, Problem, StorageError, StorageMissing
 from allaboard.shards.cache import checksum, own_folder
-from allaboard.shards.index import INDEX, Index, Shard, content_of
+from allaboard.shards.index import INDEX, LARGEST, Index, Shard, content_of
 from allaboard.shards.journal import JOURNAL, Journal
 from allaboard.shards.samples import Files, Sample, Source, Stream, find
 from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
@@ -273,7 +273,7 @@ def _refuse_overlap(found: Files, store: Store) -> None:
 
 def _index_before(store: Store, notice: Callable[[str], None]) -> Index | None:
     try:
-        return Index.from_bytes(store.read(INDEX), f"{store.uri}/{INDEX}")
+        return Index.from_bytes(store.read(INDEX, 0, LARGEST), f"{store.uri}/{INDEX}")
     except StorageMissing:
         return None
     except Corrupt as error:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+from allaboard import filenames
 from allaboard.errors import BadInput
 
-OWN = ".allaboard-"
+OWN = filenames.OWN
 """How the names begin that stores use for themselves."""
 
 Progress = Callable[[int], None]
