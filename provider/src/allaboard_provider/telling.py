@@ -25,6 +25,7 @@ from allaboard.backends.local.folders import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
+from allaboard.printable import visible
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
 from allaboard.units import show_seconds
@@ -32,6 +33,11 @@ from allaboard.units import show_seconds
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
 """Of the member that failed first."""
+LAST_OF_A_TRY = 10
+"""Of a member that is started again, and left no traceback."""
+MOST_MEMBERS = 4
+"""Whose restarts are told at once with what they wrote."""
+_TRACEBACK = "Traceback (most recent call last)"
 _FORGET_AFTER = 30 * 86400
 _SPEED = "steps_per_second"
 
@@ -51,6 +57,7 @@ class Told:
     progress_at: float = 0.0
     checkpoint: str | None = None
     resumed_from: int | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     over: bool = False
 
@@ -84,9 +91,13 @@ class Teller:
         self.told = max(Told.of(told), self._remembered(), key=lambda known: known.at)
 
     def about(self, seen: Observation) -> None:
-        """What follows is about the attempt that is seen here."""
+        """What follows is about the attempt that is seen here. Until its own rank 0 has said something, the
+        progress that is seen is that of the attempt before, from which its steps are counted on.
+        """
         if seen.uid != self.told.uid:
-            self.told = Told(uid=seen.uid)
+            self.told = Told(uid=seen.uid, checkpoint=self.told.checkpoint)
+        if seen.progress.heartbeat is None:
+            self.told.step, self.told.checkpoint = seen.progress.step, seen.progress.checkpoint
 
     @property
     def told_so_far(self) -> dict[str, Any]:
@@ -110,17 +121,38 @@ class Teller:
         # What a run wrote belongs between its start and its end.
         return [*rest, *state] if state_of(seen).is_final else [*state, *rest]
 
+    def failed_tries(self, seen: Observation) -> list[MemberSeen]:
+        """The members that failed and were started again since the last time."""
+        self.about(seen)
+        known = self.told.restarts
+        found = [m for m in seen.members if m.restarts > known.get(m.name, 0)]
+        if found:
+            self.told.restarts = {m.name: m.restarts for m in seen.members if m.restarts}
+            self._remember()
+        return found[:MOST_MEMBERS]
+
+    def restart_words(self, member: MemberSeen, lines: Iterable[str]) -> list[str]:
+        """A warning for the log. ``lines``: the last ones of the try that failed."""
+        end = _end_of([line for line in lines if not line.startswith(PREFIX)])
+        ended = _exit_words(member) if member.exit_code is not None else f"{visible(member.name)} ended"
+        words = f"{self.run}: {ended} and is started again, restart {member.restarts}"
+        return [f"{words}; its last lines:", *end] if end else [words]
+
     def last_words(self, outcome: Outcome) -> list[str]:
-        """Of a run that failed: the last lines of the member that failed first. Once."""
+        """Of a run that failed: the last lines of the member that failed first. Once. Nothing of one that
+        somebody stopped: its members were told to end, and what they wrote explains nothing.
+        """
         self.about(outcome.seen)
-        member = None if outcome.ok else first_failing(outcome)
+        if outcome.ok or outcome.state is State.STOPPED:
+            return []
+        member = first_failing(outcome)
         text = outcome.seen.tails.get(member or "", "")
         if not text or self.told.over:
             return []
         self.told.over = True
         lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
-        cut = [f"  {_short(line)}" for line in lines]
-        return [f"the last lines of {member}, which failed first:", *cut]
+        first = ", which failed first" if outcome.state is State.FAILED else ""
+        return [f"the last lines of {member}{first}:", *(f"  {_short(line)}" for line in lines)]
 
     def forget(self) -> None:
         """The try is over; what was told in long-gone tries is forgotten as well."""
@@ -157,6 +189,8 @@ class Teller:
         progress, told = seen.progress, self.told
         if progress.resumed_from is not None and progress.resumed_from != told.resumed_from:
             told.resumed_from = progress.resumed_from
+            if progress.step == progress.resumed_from:
+                told.step = progress.step  # reached before; what was measured there is told already
             yield f"{self.run}: resumed from step {progress.resumed_from}"
         if progress.step is not None and progress.step != told.step and self._is_due(seen, now):
             told.step, told.progress_at = progress.step, now
@@ -205,7 +239,7 @@ def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
         return None
 
 
-# What rank 0 wrote.
+# What members wrote.
 
 
 def wrote(backend: Backend, teller: Teller) -> list[str]:
@@ -232,6 +266,42 @@ async def awrote(backend: Any, teller: Teller) -> list[str]:
     except (AllaboardError, OSError):
         return []
     return found
+
+
+def warnings(backend: Backend, teller: Teller, seen: Observation) -> list[str]:
+    """Of each restart since the last time: who failed, how, and what it wrote last. Blocks."""
+    found = []
+    for member in teller.failed_tries(seen):
+        lines: list[str] = []
+        with suppress(AllaboardError, OSError):  # cleaned up meanwhile
+            items = backend.logs(teller.run, _of_the_try_before(member))
+            lines = [item.text for item in items if isinstance(item, LogLine)]
+        found += teller.restart_words(member, lines)
+    return found
+
+
+async def awarnings(backend: Any, teller: Teller, seen: Observation) -> list[str]:
+    """The same of an async backend."""
+    found = []
+    for member in teller.failed_tries(seen):
+        lines = []
+        with suppress(AllaboardError, OSError):
+            items = backend.logs(teller.run, _of_the_try_before(member))
+            lines = [item.text async for item in items if isinstance(item, LogLine)]
+        found += teller.restart_words(member, lines)
+    return found
+
+
+def _of_the_try_before(member: MemberSeen) -> Selection:
+    return Selection(members=(member.name,), restart=member.restarts - 1, tail=LAST_LINES)
+
+
+def _end_of(lines: list[str]) -> list[str]:
+    """The last traceback and what follows it, else the last lines; indented."""
+    kept = lines[-LAST_LINES:]
+    starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
+    end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
+    return [f"  {visible(_short(line), tabs=True)}" for line in end]
 
 
 def _selection(backend: Any, teller: Teller) -> Selection:
@@ -306,12 +376,12 @@ def _state_words(seen: Observation, state: State) -> str:
         some = [f"{member.name} {member.phase}" for member in seen.members[:8]]
         return f"running ({', '.join([*some, *(['...'] if len(seen.members) > 8 else [])])})"
     if state is State.RESTARTING:
-        failed = next((m for m in seen.members if m.exit_code), None)
-        return f"restarting, restart {seen.restarts}" + (f": {_exit_words(failed)}" if failed else "")
-    if state is State.STOPPING and seen.stop is not None:
-        return f"stopping: {seen.stop.reason} ({seen.stop.by})"
+        return f"restarting, restart {seen.restarts}"
+    if state in (State.STOPPING, State.STOPPED) and seen.stop is not None:
+        word = "stopped" if state is State.STOPPED else "being stopped"
+        return f"{word} by {visible(seen.stop.by)}: {visible(seen.stop.reason)}"
     return state.value.replace("_", " ")
 
 
 def _exit_words(member: MemberSeen) -> str:
-    return f"{member.name} exited with {member.exit_code}"
+    return f"{visible(member.name)} exited with {member.exit_code}"

@@ -33,4 +33,6 @@ def carried(data: Mapping[str, Any]) -> dict[str, Any]:
     and has no result of its own yet.
     """
     said = data.get("progress")
-    return {"progress": {**said, "result": None, "heartbeat": None}} if isinstance(said, Mapping) else {}
+    if not isinstance(said, Mapping):
+        return {}
+    return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None}}

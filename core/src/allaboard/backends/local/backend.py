@@ -225,7 +225,9 @@ class LocalBackend:
         if old is None or old.generation != record.generation:
             return Progress()
         seen = self._seen(folder.attempt(old.generation, old.attempt))
-        return replace(seen.progress, result=None, heartbeat=None) if seen is not None else Progress()
+        if seen is None:
+            return Progress()
+        return replace(seen.progress, result=None, heartbeat=None, resumed_from=None)
 
     def _prepare(
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder
