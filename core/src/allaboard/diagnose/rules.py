@@ -8,10 +8,11 @@ wrong rank).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from allaboard.diagnose.printed import Line, Raised, bare_lines, uncaught
 from allaboard.observation import MemberSeen, Observation, State
 from allaboard.status import state_of
 
@@ -160,7 +161,7 @@ _LOG = (
     ),
     _p(
         "python_exception",
-        r"^Traceback \(most recent call last\)|^\w*(Error|Exception)\b",
+        r"^Traceback \(most recent call last\)|^(\w+\.)*\w*(Error|Exception|Interrupt)\b",
         "the training script raised an error",
         "fix the script; its log shows the traceback",
     ),
@@ -248,9 +249,18 @@ def _first_failure(seen: Observation) -> Diagnosis:
 
 def _is_victim(seen: Observation, member: MemberSeen) -> bool:
     """Whether this member only says that somebody else went away."""
-    tail = seen.tails.get(member.name, "")
-    last = [line for line in tail.splitlines() if line.strip()][-12:]
-    return any(_SECONDARY.search(line) for line in last) or member.exit_code == 143
+    if member.exit_code == 143:
+        return True
+    lines = bare_lines(seen.tails.get(member.name, ""))
+    if _own_exception(lines) is not None:
+        return False
+    last = [line.text for line in lines if line.text][-12:]
+    return any(_SECONDARY.search(line) for line in last)
+
+
+def _own_exception(lines: Sequence[Line]) -> Raised | None:
+    """The first uncaught exception that is not about a peer which went away."""
+    return next((one for one in uncaught(lines) if not _SECONDARY.search(one.text)), None)
 
 
 def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
@@ -277,15 +287,19 @@ def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
 
 
 def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    lines = seen.tails.get(member.name, "").splitlines()
+    lines = bare_lines(seen.tails.get(member.name, ""))
+    own = _own_exception(lines)
     for rule in _LOG:
+        if rule.code == "python_exception" and own is not None:
+            return _exception(seen, member, own, rule)
         for line in reversed(lines):
-            if rule.pattern.search(line) and not _SECONDARY.search(line):
-                quoted = _last_error(lines) if rule.code == "python_exception" else line.strip()
+            if rule.pattern.search(line.text) and not _SECONDARY.search(line.text):
+                quoted = _last_error(lines) if rule.code == "python_exception" else line.text.strip()
+                who = own if own is not None and rule.pattern.search(own.text) else None
                 return Diagnosis(
                     rule.code,
-                    f"{rule.summary} ({member.name}): {_short(quoted)}",
-                    (Evidence(f"log/{member.name}", "text", quoted), _exit_evidence(member)),
+                    f"{rule.summary} ({_speaker(member, who)}): {_short(quoted)}",
+                    (Evidence(f"log/{member.name}", "text", quoted), *_place(member, who)),
                     member.name,
                     rule.retryable,
                     rule.fix,
@@ -293,14 +307,42 @@ def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     return None
 
 
-def _last_error(lines: list[str]) -> str:
+def _exception(seen: Observation, member: MemberSeen, own: Raised, rule: _Pattern) -> Diagnosis:
+    """Type, message, the line of their code, and who."""
+    at = f" at {own.where}" if own.where is not None else ""
+    return Diagnosis(
+        rule.code,
+        f"{rule.summary} ({_speaker(member, own)}): {_short(own.text)}{at}",
+        (Evidence(f"log/{member.name}", "text", own.text), *_place(member, own)),
+        member.name,
+        rule.retryable,
+        f"fix the script; its log shows the traceback: allaboard logs {seen.run} {member.name}",
+    )
+
+
+def _speaker(member: MemberSeen, own: Raised | None) -> str:
+    """``worker-0, rank 5``: the rank that a launcher named, else that of the member's node."""
+    if own is not None and own.rank is not None:
+        return f"{member.name}, rank {own.rank}"
+    if own is not None and own.local is not None:
+        return f"{member.name}, local rank {own.local}"
+    return f"{member.name}, rank {member.rank}"
+
+
+def _place(member: MemberSeen, own: Raised | None) -> tuple[Evidence, ...]:
+    where = own.where if own is not None else None
+    said = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
+    return (*said, _exit_evidence(member))
+
+
+def _last_error(lines: Sequence[Line]) -> str:
     """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
     found = [
-        ln.strip()
-        for ln in lines
-        if re.match(r"(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b", ln)
+        line.text.strip()
+        for line in lines
+        if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line.text)
     ]
-    found = [ln for ln in found if not _SECONDARY.search(ln)] or found
+    found = [text for text in found if not _SECONDARY.search(text)] or found
     return found[-1] if found else "Traceback (most recent call last)"
 
 
