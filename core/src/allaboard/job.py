@@ -184,7 +184,7 @@ class TrainingJob:
         unknown = [_unknown_field(name) for name in fields if name not in Fields.__annotations__]
         if unknown:
             raise BadInput("this job cannot be read:", unknown)
-        self._fields = {name: _plain(fields[name]) for name in FIELDS if fields.get(name) is not None}
+        self._fields = {n: _plain(fields[n], n in _PATCHES) for n in FIELDS if fields.get(n) is not None}
         self.folder = folder
 
     @classmethod
@@ -208,7 +208,7 @@ class TrainingJob:
 
     def as_mapping(self) -> dict[str, Any]:
         """The fields set, in fixed order: plain values, safe to change, ready for JSON or YAML."""
-        return {name: _plain(value) for name, value in self._fields.items()}
+        return {name: _plain(value, name in _PATCHES) for name, value in self._fields.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._fields.get(name, default)
@@ -227,11 +227,15 @@ class TrainingJob:
         return f"TrainingJob({', '.join(f'{k}={v!r}' for k, v in self._fields.items())})"
 
 
-def _plain(value: Any) -> Any:
+_PATCHES = frozenset({"pod", "engine_spec"})
+"""Fields that are merged over objects: there null removes what stands below it."""
+
+
+def _plain(value: Any, nulls: bool = False) -> Any:
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items() if v is not None}
+        return {k: _plain(v, nulls) for k, v in value.items() if nulls or v is not None}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_plain(v, nulls) for v in value]
     return value
 
 

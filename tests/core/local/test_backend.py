@@ -608,7 +608,7 @@ def test_a_rank_that_raises_in_ddp_is_told_with_its_own_words(backend: LocalBack
     ended(backend, handle.run, 240.0)
     found = Follower(backend, handle.run).to_the_end(FollowPolicy()).diagnoses[0]
     assert (found.code, found.blame) == ("python_exception", "worker-0")
-    script = folder / plan.job["command"][1]
+    script = folder / plan.job.get("command")[1]
     assert f"worker-0, rank 1): ValueError: bad batch 7 at {script}:7" in found.summary
 
 
