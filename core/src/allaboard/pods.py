@@ -285,7 +285,7 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
 def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """``patch`` over ``base``: a new value; neither is changed."""
     if patch.get(_PATCH) == "replace":
-        return _plain(patch)
+        return {name: _plain(value) for name, value in patch.items() if value is not None and name != _PATCH}
     found = {name: value for name, value in base.items()}
     for name, value in patch.items():
         old = found.get(name)

@@ -201,6 +201,7 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
     state, last = main.get("state") or {}, main.get("lastState") or {}
     over = state.get("terminated") or last.get("terminated") or {}
     running = state.get("running") or state.get("terminated") or {}
+    running = {} if running.get("reason") in NOT_STARTED else running
     return MemberSeen(
         group=role,
         index=index,
@@ -212,7 +213,18 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         reason=_reason(status, every, main),
         started=from_rfc3339(running.get("startedAt")),
         ended=from_rfc3339(over.get("finishedAt")),
+        said=_said_at_start(over, state.get("waiting") or {}),
     )
+
+
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
+"""Reasons of a container whose program never ran; its times are those of no process."""
+
+
+def _said_at_start(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
+    """What the runtime said of a program that it could not start."""
+    told = next((one for one in (over, waiting) if one.get("reason") in NOT_STARTED), {})
+    return str(told["message"])[:1000] if told.get("message") else None
 
 
 _PHASES = {
