@@ -237,17 +237,22 @@ _STARTS: Mapping[str, str] = {
     "master_unreachable_dns": "look at the master first",
     "insufficient_gpu": "ask for less per member, or have larger nodes added",
     "gpu_not_advertised": "ask for what the nodes offer, or have its device plugin installed",
-    "unschedulable_constraints": "tolerate the taint or correct the selector in pod, or ask for less",
+    "unschedulable_constraints": "ask for less, tolerate the taint, or correct the selector in pod",
 }
 """Code of an obstacle -> what to do."""
 
 
 def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
     one = seen.obstacle
-    if one is not None:
-        fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
-        evidence = (Evidence(one.object, one.field, one.said),) if one.said else ()
-        yield Diagnosis(one.code, one.text, evidence, one.member, not one.never, fix)
+    if one is None:
+        return
+    fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
+    evidence = (Evidence(one.object, one.field, one.said),) if one.said else ()
+    if one.field.startswith("initContainerStatuses"):
+        last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
+        evidence += tuple(Evidence(f"log/{one.member}", "text", text) for text in last)
+        fix = f"its log says why: allaboard logs {seen.run} {one.member}"
+    yield Diagnosis(one.code, one.text, evidence, one.member, not one.never, fix)
 
 
 def _never_started(seen: Observation, code: str, text: str) -> Diagnosis:
@@ -288,6 +293,8 @@ def _first_failure(seen: Observation) -> Diagnosis:
         key=lambda m: (_is_victim(seen, m), m.ended or float("inf"), m.rank),
     )
     if not failing:
+        if (start := _start_told(seen)) is not None:
+            return start
         failed = seen.condition("Failed")
         text = failed.message if failed else "the run failed"
         return Diagnosis(
@@ -295,6 +302,26 @@ def _first_failure(seen: Observation) -> Diagnosis:
         )
     member = failing[0]
     return _by_reason(seen, member) or _by_log(seen, member) or _by_exit(seen, member)
+
+
+_NOT_STARTED = re.compile(
+    r"Error pod (?P<pod>\S+) container \S+ exitCode: 12[68] terminated message: (?P<said>.*)|"
+    r"Error: (?P<own>failed to create (containerd task|shim task|.*OCI runtime).*)",
+    re.DOTALL,
+)
+
+
+def _start_told(seen: Observation) -> Diagnosis | None:
+    """Of members that are gone, an event may tell that their program could not be started."""
+    for event in reversed(seen.events):
+        found = _NOT_STARTED.match(event.message)
+        if found is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
+            who = (found["pod"] or event.object).removeprefix(f"{event.object}-")
+            code, words, passes = why_not_started(found["said"] or found["own"] or "")
+            evidence = (Evidence(f"events/{event.object}", event.reason, event.message),)
+            text = f"{who} could not be started: {words}"
+            return Diagnosis(code, text, evidence, who, passes, _STARTS["bad_entrypoint"])
+    return None
 
 
 def _is_victim(seen: Observation, member: MemberSeen) -> bool:
@@ -314,7 +341,7 @@ def _own_exception(lines: Sequence[Line]) -> Raised | None:
 
 
 def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    if member.reason in ("StartError", "ContainerCannotRun"):
+    if member.said or member.reason in ("StartError", "ContainerCannotRun"):
         told = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
         code, words, passes = "bad_entrypoint", next(told, ""), False
         text = member.said or words

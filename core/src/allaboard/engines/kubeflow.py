@@ -199,7 +199,7 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         (c for c in status.get("containerStatuses") or () if c.get("name") == container), {}
     )
     state, last = main.get("state") or {}, main.get("lastState") or {}
-    over = state.get("terminated") or last.get("terminated") or {}
+    over = state.get("terminated") or last.get("terminated") or _failed_before(status)
     running = state.get("running") or state.get("terminated") or {}
     running = {} if running.get("reason") in NOT_STARTED else running
     return MemberSeen(
@@ -215,6 +215,14 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         ended=from_rfc3339(over.get("finishedAt")),
         said=_said_at_start(over, state.get("waiting") or {}),
     )
+
+
+def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the init container ended for which a pod has failed."""
+    if status.get("phase") != "Failed":
+        return {}
+    ends = ((c.get("state") or {}).get("terminated") or {} for c in status.get("initContainerStatuses") or ())
+    return next((one for one in ends if one.get("exitCode")), {})
 
 
 NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})

@@ -30,6 +30,10 @@ SETTLED = 60.0
 """Seconds after which a job that no operator has written to is one that nobody looks at."""
 SANDBOX_TRIES = 3
 """Failures to make a pod's sandbox that are more than the moment of a busy node."""
+INIT_TRIES = 5
+"""Restarts after which an init container that fails is taken to fail for ever. The operator counts those of
+running pods alone, and would let it go on without end.
+"""
 LONGEST = 400
 
 _IMAGE = frozenset(
@@ -147,7 +151,7 @@ def _containers(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
             text = str(ended.get("message") or message or _event_text(pod, scene, "Failed"))
             yield _start(member, who, pod, name, text)
         elif is_init and reason != "PodInitializing" and (over or last).get("exitCode") not in (None, 0):
-            yield _init(member, who, pod, name, over or last)
+            yield _init(member, pod, name, over or last, int(status.get("restartCount") or 0))
 
 
 def _tells(message: str) -> bool:
@@ -246,10 +250,10 @@ def _start(member: str, who: str, pod: Json, name: str, said: str) -> Obstacle:
     return _made(member, pod, where, said, code, f"{who} cannot start: {words}", not passes)
 
 
-def _init(member: str, who: str, pod: Json, name: str, ended: Json) -> Obstacle:
+def _init(member: str, pod: Json, name: str, ended: Json, restarts: int) -> Obstacle:
     code, said = int(ended.get("exitCode") or 0), str(ended.get("message") or "").strip()
     lines = [line for line in said.splitlines() if line.strip()]
-    more = f": {_short(lines[-1])}" if lines else f"; its log says why (kubectl logs -c {name})"
+    more = f": {_short(lines[-1])}" if lines else ""
     quoted = f"exitCode {code}" + (f": {said}" if said else "")
     where = f"initContainerStatuses[{name}]"
     if name == "init-pytorch":
@@ -261,7 +265,7 @@ def _init(member: str, who: str, pod: Json, name: str, ended: Json) -> Obstacle:
         "bad_entrypoint" if code in (126, 127) else "python_exception" if "Traceback" in said else "unknown"
     )
     text = f"{member} does not start: its init container {name} exited with {code}{more}"
-    return _made(member, pod, where, quoted, kind, text, False)
+    return _made(member, pod, where, quoted, kind, text, restarts >= INIT_TRIES)
 
 
 # --- before containers --------------------------------------------------------------------------------------
