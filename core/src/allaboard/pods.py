@@ -21,8 +21,10 @@ What is chosen where Kubernetes leaves a choice:
 - spot: the taints under which clouds offer capacity that they may take back are tolerated.
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
-`pod` is merged over all of this last, by the rules of a strategic merge patch: fields of mappings one by one;
-lists of `MERGE_KEYS` item by item, by that key; all other lists are replaced as a whole.
+`pod` is merged over all of this last, by the rules of a strategic merge patch, as kubectl has it: fields of
+mappings one by one; lists of `MERGE_KEYS` item by item, by that key; null removes a field, an item with
+``$patch: delete`` what has its key. All other lists are replaced as a whole. Where Kubernetes has no key and
+ours must outlive the patch (`tolerations`, `envFrom`) lists are united.
 """
 
 from __future__ import annotations
@@ -61,20 +63,34 @@ _SPOT_TAINTS = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
 )
 """Taints of spot capacity: what GKE and AKS put there themselves, and the custom of EKS."""
-MERGE_KEYS: Mapping[str, str] = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
-    "topologySpreadConstraints": "topologyKey",
+MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "protocol"),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "resourceClaims": ("name",),
+    "claims": ("name", "request"),
+    "schedulingGates": ("name",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
+"""List -> the fields by which an item is found; the first is required of each. They are the keys of the
+server's merge (listMapKeys): the first alone, which kubectl sends, would make one of a port's TCP and UDP.
+"""
+UNITED: Mapping[str, tuple[str, ...]] = {
+    "tolerations": ("key", "operator", "value", "effect"),
+    "envFrom": ("prefix", "secretRef.name", "configMapRef.name"),
+}
+"""Lists that are united: item by item by all of these, none of which is required."""
+_DEFAULTS: Mapping[tuple[str, str], str] = {
+    ("ports", "protocol"): "TCP",
+    ("tolerations", "operator"): "Equal",
+}
+_PATCH = "$patch"
 _ONE_SOURCE = frozenset({"volumes", "env"})
 """Items that have one source of several: the patch's fields alone are kept, or there would be two."""
 _VARIABLE = re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*")
@@ -274,29 +290,70 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
 
 def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """``patch`` over ``base``: a new value; neither is changed."""
+    if patch.get(_PATCH) == "replace":
+        return {name: _plain(value) for name, value in patch.items() if value is not None and name != _PATCH}
     found = {name: value for name, value in base.items()}
     for name, value in patch.items():
         old = found.get(name)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            found[name] = merged(old, value)
-        elif isinstance(value, Sequence) and isinstance(old, Sequence) and name in MERGE_KEYS:
-            found[name] = _merged_items(old, value, MERGE_KEYS[name], name in _ONE_SOURCE)
+        if value is None or (isinstance(value, Mapping) and value.get(_PATCH) == "delete"):
+            found.pop(name, None)
+        elif name == _PATCH:
+            continue
+        elif isinstance(value, Mapping):
+            found[name] = merged(old if isinstance(old, Mapping) else {}, value)
+        elif isinstance(value, list) and (name in MERGE_KEYS or name in UNITED):
+            found[name] = _merged_items(name, old if isinstance(old, list) else [], value)
         else:
-            found[name] = value
+            found[name] = _plain(value)
     return found
 
 
-def _merged_items(old: Sequence[Any], new: Sequence[Any], key: str, one_source: bool) -> list[Any]:
-    items = list(old)
-    places = {item.get(key): n for n, item in enumerate(items)}
+def _merged_items(name: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    items = [] if {_PATCH: "replace"} in new else list(old)
+    places = {_identity(name, item): n for n, item in enumerate(items)}
     for item in new:
-        if item.get(key) in places:
-            place = places[item[key]]
-            both = merged(items[place], item)
-            items[place] = {k: v for k, v in both.items() if k in item} if one_source else both
-        else:
+        if not isinstance(item, Mapping):
             items.append(item)
-    return items
+            continue
+        word, who = item.get(_PATCH), _identity(name, item)
+        place = places.get(who)
+        if word == "delete":
+            if place is not None:
+                items[place] = None
+                del places[who]
+        elif item == {_PATCH: "replace"}:
+            continue
+        elif place is None:
+            places[who] = len(items)
+            items.append(_plain(item))
+        else:
+            items[place] = _merged_item(name, items[place], item)
+    return [item for item in items if item is not None]
+
+
+def _merged_item(name: str, old: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    both = merged(old, item)
+    says_a_source = {*item} - {*MERGE_KEYS.get(name, ()), _PATCH}
+    return {k: v for k, v in both.items() if k in item} if name in _ONE_SOURCE and says_a_source else both
+
+
+def _identity(name: str, item: Any) -> tuple[Any, ...]:
+    """By what an item of this list is found: what is left out has its default."""
+    keys = MERGE_KEYS.get(name) or UNITED[name]
+    return tuple(_at(item, key) or _DEFAULTS.get((name, key)) for key in keys)
+
+
+def _at(item: Any, path: str) -> Any:
+    for key in path.split("."):
+        item = item.get(key) if isinstance(item, Mapping) else None
+    return item if not isinstance(item, (Mapping, list)) else repr(item)
+
+
+def _plain(value: Any) -> Any:
+    """A value that stands where nothing stood: without nulls and what was said to the merge."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None and k != _PATCH}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
@@ -321,10 +378,14 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
     yield from _item_problems(spec, "pod.spec")
     yield from _word_problems(spec)
     containers = spec.get("containers")
+    if "containers" in spec and containers is None:
+        yield Problem("pod.spec.containers", f"the container that trains, {container!r}, cannot be removed")
     for n, one in enumerate(containers if isinstance(containers, list) else ()):
         if not isinstance(one, Mapping):
             continue
         at = f"pod.spec.containers[{n}]"
+        if one.get("name") == container and one.get(_PATCH) in ("delete", "replace"):
+            yield Problem(f"{at}.{_PATCH}", f"the container that trains, {container!r}, can only be changed")
         yield from _item_problems(one, at)
         if one.get("name") not in (None, container):
             yield Problem(
@@ -352,6 +413,8 @@ def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(at, "allaboard finds its pods by this; take it out")
             elif why := why_not_a_qualified_name(key):
                 yield Problem(at, why)
+            elif value is None:
+                continue  # takes it away
             elif not isinstance(value, str):
                 yield Problem(at, f"expected text, not {_short(value)}; quote it")
             elif name == "labels" and (why := why_not_a_label_value(value)):
@@ -448,18 +511,35 @@ def _quantity_problem(at: str, value: Any) -> Iterator[Problem]:
 
 def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:
     """Lists that are merged item by item need items with their key."""
-    for name, key in MERGE_KEYS.items():
+    for name in fields:
+        if name.startswith("$") and name != _PATCH:
+            yield Problem(f"{at}.{name}", f"is not understood; of a merge's directives {_PATCH} is")
+    for name in (*MERGE_KEYS, *UNITED):
         items = fields.get(name)
         if items is None:
             continue
         if not isinstance(items, list):
             yield Problem(f"{at}.{name}", f"expected a list, not {type(items).__name__}")
             continue
+        key = MERGE_KEYS[name][0] if name in MERGE_KEYS else None
         for n, item in enumerate(items):
-            if not isinstance(item, Mapping) or key not in item:
-                yield Problem(f"{at}.{name}[{n}]", f"has no {key}; by it the item is found and merged")
-            elif not isinstance(item[key], (str, int)):
-                yield Problem(f"{at}.{name}[{n}].{key}", f"expected text, not {_short(item[key])}")
+            where = f"{at}.{name}[{n}]"
+            if not isinstance(item, Mapping):
+                yield Problem(
+                    where, f"expected fields, not {type(item).__name__}" if key is None else _no(key)
+                )
+            elif item.get(_PATCH, "merge") not in ("merge", "replace", "delete"):
+                yield Problem(
+                    f"{where}.{_PATCH}", f"{item[_PATCH]!r} is not understood; say delete or replace"
+                )
+            elif key is not None and item.get(key) is None and item != {_PATCH: "replace"}:
+                yield Problem(where, _no(key))
+            elif key is not None and not isinstance(item.get(key, ""), (str, int)):
+                yield Problem(f"{where}.{key}", f"expected text, not {_short(item[key])}")
+
+
+def _no(key: str) -> str:
+    return f"has no {key}; by it the item is found and merged"
 
 
 def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shape) -> Iterator[Problem]:

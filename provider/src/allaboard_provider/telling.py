@@ -180,9 +180,11 @@ class Teller:
 
     def _state(self, seen: Observation) -> Iterator[str]:
         state = state_of(seen)
-        if state.value == self.told.state and seen.waiting == self.told.waiting:
+        # The words about an obstacle come and go with each try; its code stands.
+        kept = seen.obstacle.code if seen.obstacle is not None else seen.waiting
+        if state.value == self.told.state and kept == self.told.waiting:
             return
-        self.told.state, self.told.waiting = state.value, seen.waiting
+        self.told.state, self.told.waiting = state.value, kept
         yield f"{self.run}: {_state_words(seen, state)}"
 
     def _progress(self, seen: Observation, now: float) -> Iterator[str]:
@@ -370,8 +372,8 @@ def _number(value: float | None) -> str:
 
 
 def _state_words(seen: Observation, state: State) -> str:
-    if state is State.QUEUED and seen.waiting:
-        return f"queued: {seen.waiting}"
+    if state in (State.QUEUED, State.STARTING, State.RESTARTING) and seen.held_by:
+        return f"{state}: {seen.held_by}"
     if state is State.RUNNING:
         some = [f"{member.name} {member.phase}" for member in seen.members[:8]]
         return f"running ({', '.join([*some, *(['...'] if len(seen.members) > 8 else [])])})"

@@ -155,8 +155,8 @@ class Frame:
             (seen.run, "bold"), "  ", (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
             (words.lasting(seen, self.clock()), "dim"),
         )  # fmt: skip
-        if state is State.QUEUED and seen.waiting:
-            words_of_state.append(f"  {seen.waiting}", style="yellow")
+        if seen.held_by and not state.is_final:
+            words_of_state.append(f"  {seen.held_by}", style="yellow")
         row = Table.grid(expand=True)
         row.add_column(width=2)
         row.add_column(ratio=1)

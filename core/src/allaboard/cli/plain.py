@@ -52,7 +52,7 @@ class PlainView:
                 self._line(note)
         if before is None or _signature(before) != _signature(seen):
             self._warnings()
-            if before is None or (state_of(before), before.waiting) != (state_of(seen), seen.waiting):
+            if before is None or _told_of(before) != _told_of(seen):
                 self._state(seen)
         self._progress(seen)
 
@@ -82,8 +82,9 @@ class PlainView:
             return
         self.ran = self.ran or state is State.RUNNING
         more = {
-            State.QUEUED: seen.waiting or "",
-            State.STARTING: words.gang(seen.members),
+            State.QUEUED: seen.held_by or "",
+            State.STARTING: seen.held_by or words.gang(seen.members),
+            State.RESTARTING: seen.held_by or "",
             State.RUNNING: words.gang(seen.members),
             State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
         }.get(state, "")
@@ -119,6 +120,14 @@ def introduction(handle: Handle) -> list[str]:
     return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
 
 
+def _told_of(seen: Observation) -> tuple[object, ...]:
+    """What must change for the state to be told again: of an obstacle its code, for its words come and go
+    with each try.
+    """
+    kept = (seen.obstacle.code, seen.obstacle.never) if seen.obstacle is not None else seen.waiting
+    return (state_of(seen), kept)
+
+
 def _signature(seen: Observation) -> tuple[object, ...]:
     """What must change for a look at the events to be worth it."""
     return (
@@ -127,7 +136,7 @@ def _signature(seen: Observation) -> tuple[object, ...]:
         seen.restarts,
         seen.flags,
         seen.attempt,
-        seen.waiting,
+        seen.held_by,
         seen.stop,
         state_of(seen),
     )

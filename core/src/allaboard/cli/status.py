@@ -82,8 +82,8 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
     if seen.started is not None:
         until = f" until {words.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{words.moment(seen.started, now)}{until}")
-    if seen.waiting and seen.waiting not in told:
-        yield _row("waits", seen.waiting)
+    if seen.held_by and seen.held_by not in told:
+        yield _row("waits", seen.held_by)
     if seen.stop is not None:
         yield _row("stopped", f"by {seen.stop.by} at {words.moment(seen.stop.at, now)}: {seen.stop.reason}")
     march = " → ".join(f"{c.type} {words.moment(c.since, now)}" for c in words.march(seen.conditions))
