@@ -163,3 +163,13 @@ def test_a_long_line_and_many_bytes_are_cut() -> None:
 )  # fmt: skip
 def test_progress_in_words(progress: Progress, words: str) -> None:
     assert progress_words(progress) == words
+
+
+def test_of_a_flood_only_its_end_is_held(backend: Any) -> None:
+    backend.lines = ["[allaboard] {}", *(f"line {n}" for n in range(100_000))]
+    teller = Telling(backend, "r", "ti")
+    found = wrote(backend, teller)
+    assert len(found) < 2 * MOST_LINES and found[-1] == "line 99999"
+    told = teller.news(seen(State.RUNNING), 1.0, found)
+    assert "(99800 lines of rank 0 left out here: allaboard logs r --rank 0)" in told
+    assert told[-1] == "line 99999"

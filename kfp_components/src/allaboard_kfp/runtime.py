@@ -8,7 +8,7 @@ contract 4: 1 failed or lost, 2 bad input, 3 stopped, 4 out of time, 5 nobody an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -256,12 +256,15 @@ def _publish(
 
 
 def _history(backend: Backend, outcome: Outcome) -> History:
-    lines: list[str] = []
+    return history(_wrote(backend, outcome))
+
+
+def _wrote(backend: Backend, outcome: Outcome) -> Iterator[str]:
+    """The lines of rank 0, over all attempts."""
     for attempt in range(1, outcome.seen.attempt + 1):
         with suppress(AllaboardError):  # an attempt whose logs are gone
             found = backend.logs(outcome.run, Selection(ranks=(0,), attempt=attempt))
-            lines += [item.text for item in found if isinstance(item, LogLine)]
-    return history(lines)
+            yield from (item.text for item in found if isinstance(item, LogLine))
 
 
 def _facts(uri: str) -> dict[str, Any]:

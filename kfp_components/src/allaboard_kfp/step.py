@@ -255,19 +255,18 @@ class Rank0:
         if last:
             yield from self._left_out(seen)
 
-    def _lines(self, seen: Observation, last: bool) -> list[str]:
-        found: list[str] = []
+    def _lines(self, seen: Observation, last: bool) -> Iterator[str]:
         try:
             for item in self.backend.logs(self.run, Selection(ranks=(0,), attempt=seen.attempt), self.cursor):
                 if isinstance(item, LogLine):
                     if decode(item.text) is None:
-                        found.append(item.text)
+                        yield item.text
                 else:
                     self.cursor = item
         except AllaboardError as error:
             # What cannot be read now may be readable at the next look, if there is one.
-            return [f"… what it wrote cannot be read: {error}"] if last else []
-        return found
+            if last:
+                yield f"… what it wrote cannot be read: {error}"
 
     def _left_out(self, seen: Observation) -> Iterator[str]:
         if self.left_out:
