@@ -25,7 +25,7 @@ from allaboard.promotion import promote
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
-from allaboard.units import rfc3339, show_bytes
+from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
 from allaboard_kfp.given import as_written, job_of
 from allaboard_kfp.history import History, history
@@ -78,7 +78,9 @@ def run_prepare_shards(
             progress=Meter("samples").moved,
             notice=say,
         )
-        say(f"{index.samples:,} samples in {len(index.shards)} shards, {show_bytes(index.size)}: {uri}")
+        say(
+            f"{counted(index.samples, 'sample')} in {counted(len(index.shards), 'shard')}, {show_bytes(index.size)}: {uri}"
+        )
         facts = {"samples": index.samples, "shards": len(index.shards), "bytes": index.size}
         point(dataset, uri, {**facts, "created": index.created, "fingerprint": index.fingerprint})
         return uri

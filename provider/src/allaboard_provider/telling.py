@@ -27,7 +27,7 @@ from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
@@ -281,7 +281,7 @@ def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> 
     left_out = dropped + len(lines) - len(kept)
     if left_out:
         where = f"allaboard logs {run} --rank 0{options}"
-        kept.insert(0, f"({left_out} lines of rank 0 left out here: {where})")
+        kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
 
 

@@ -148,7 +148,7 @@ class Backend(Protocol):
         """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
 
     def events(self, run: str) -> Sequence[Event]:
-        """What happened to a run, over all its attempts, oldest first."""
+        """What happened to a run, over all its attempts, oldest first, each once."""
 
     def saving(self, run: str) -> str | None:
         """The folder in which a run keeps its checkpoints; None when its job says nothing of them."""

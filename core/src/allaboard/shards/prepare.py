@@ -31,7 +31,7 @@ from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 from allaboard.storage.disk import Unnamed, said, sweep, unnamed_file
-from allaboard.units import rfc3339
+from allaboard.units import counted, rfc3339
 from allaboard.units import size as as_bytes
 
 Progress = Callable[[int, int | None, int], None]
@@ -127,7 +127,7 @@ class _Preparation:
             journal.shards = list(self._standing(before.shards))
         elif earlier and earlier.fingerprint == self._fingerprint:
             journal.shards = list(self._standing(earlier.shards))
-            self._notice(f"going on after {len(journal.shards)} shards of an earlier call")
+            self._notice(f"going on after {counted(len(journal.shards), 'shard')} of an earlier call")
         elif earlier:
             self._notice(f"the source or the limits changed since an earlier call: {_STARTING_OVER}")
         elif before:

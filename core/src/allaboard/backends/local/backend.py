@@ -34,7 +34,7 @@ from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
-from allaboard.observation import PHASES, Event, Observation, Owner, Progress, State, Stop
+from allaboard.observation import PHASES, Event, Observation, Owner, Progress, State, Stop, in_order
 from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 
@@ -400,7 +400,7 @@ class LocalBackend:
 
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""
-        return [event for attempt in self.find(run).attempts() for event in read_events(attempt)]
+        return in_order(e for attempt in self.find(run).attempts() for e in read_events(attempt))
 
     def saving(self, run: str) -> str | None:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
