@@ -7,7 +7,7 @@ cluster). Absent is None: nothing here is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -117,13 +117,29 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to an object of the run."""
+    """Something that happened to an object of the run. ``id``: what it is known by where it is kept, and
+    stays known by when it happens again; empty: by what it says.
+    """
 
     time: float | None
     type: str
     reason: str
     object: str
     message: str
+    id: str = field(default="", compare=False)
+
+    @property
+    def identity(self) -> Hashable:
+        """Of two with the same, one is the other again."""
+        return self.id or self
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Oldest first, each once; those of one moment stay in the order in which they came."""
+    once: dict[Event, Event] = {}
+    for event in events:
+        once.setdefault(event, event)
+    return sorted(once.values(), key=lambda event: event.time or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

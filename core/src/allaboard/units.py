@@ -153,6 +153,11 @@ def show_bytes(value: float | None) -> str:
     raise AssertionError("unreachable")
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 member``, ``2 members``, ``12,000 samples``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def rfc3339(epoch: float | None) -> str | None:
     """Epoch seconds -> ``2026-11-21T12:00:00.250Z``; None stays None."""
     if epoch is None:

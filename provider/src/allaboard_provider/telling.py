@@ -28,7 +28,7 @@ from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.printable import visible
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
@@ -109,9 +109,9 @@ class Teller:
         self.about(seen)
         before = asdict(self.told)
         state = list(self._state(seen))
-        output = [line for line in lines if not line.startswith(PREFIX)]
+        newest = Newest(lines)
         rest = [
-            *bounded(output, self.run, self.options),
+            *bounded(newest, self.run, self.options, newest.dropped),
             *self._progress(seen, now),
             *self._flags(seen),
         ]
@@ -244,11 +244,29 @@ def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
 # What members wrote.
 
 
+class Newest(list[str]):
+    """The newest of many lines, without those for allaboard. ``dropped``: how many went before them."""
+
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.dropped = getattr(lines, "dropped", 0)
+        for line in lines:
+            self.take(line)
+
+    def take(self, line: str) -> None:
+        if line.startswith(PREFIX):
+            return
+        self.append(line)
+        if len(self) >= 2 * MOST_LINES:
+            self.dropped += MOST_LINES
+            del self[:MOST_LINES]
+
+
 def wrote(backend: Backend, teller: Teller) -> list[str]:
     """The lines of rank 0 since the last time. Blocks."""
     if not teller.output:
         return []
-    found: list[str] = []
+    found = Newest()
     try:
         for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
             _take(item, found, teller)
@@ -261,7 +279,7 @@ async def awrote(backend: Any, teller: Teller) -> list[str]:
     """The same of an async backend."""
     if not teller.output:
         return []
-    found: list[str] = []
+    found = Newest()
     try:
         async for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
             _take(item, found, teller)
@@ -312,15 +330,17 @@ def _selection(backend: Any, teller: Teller) -> Selection:
     return Selection(ranks=(0,), tail=MOST_LINES if late else None)
 
 
-def _take(item: LogLine | Cursor, found: list[str], teller: Teller) -> None:
+def _take(item: LogLine | Cursor, found: Newest, teller: Teller) -> None:
     if isinstance(item, LogLine):
-        found.append(item.text)
+        found.take(item.text)
     else:
         teller.told.cursor = item
 
 
-def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
-    """The last of the lines, as many as a task log should take at once; first, how many are left out."""
+def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> list[str]:
+    """The last of the lines, as many as a task log should take at once; first, how many are left out.
+    ``dropped``: those before them.
+    """
     kept: list[str] = []
     room = MOST_BYTES
     for line in reversed(lines[-MOST_LINES:]):
@@ -330,10 +350,10 @@ def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
             break
         kept.append(short)
     kept.reverse()
-    left_out = len(lines) - len(kept)
+    left_out = dropped + len(lines) - len(kept)
     if left_out:
         where = f"allaboard logs {run} --rank 0{options}"
-        kept.insert(0, f"({left_out} lines of rank 0 left out here: {where})")
+        kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
 
 

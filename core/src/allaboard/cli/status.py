@@ -13,6 +13,7 @@ from allaboard.cli.saying import Ink, colours, say, show
 from allaboard.diagnose import Diagnosis, diagnose
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
+from allaboard.units import counted
 
 EPILOG = """\b
 Examples:
@@ -97,7 +98,7 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
         bar = f"{'█' * round(share * _BAR):░<{_BAR}}  " if share is not None else ""
         yield _row("progress", bar + words.progress(seen))
     if progress.lost_steps:
-        yield _row("lost", f"{progress.lost_steps} steps were done again after restarts")
+        yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
     if progress.result is not None:
         yield _row("result", words.metrics(progress.result))
     if progress.checkpoint:

@@ -32,7 +32,7 @@ from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import Unnamed, said, sweep, unnamed_file
 from allaboard.storage.scratch import own_folder
-from allaboard.units import rfc3339
+from allaboard.units import counted, rfc3339
 from allaboard.units import size as as_bytes
 from allaboard.untrusted import RECORDS
 
@@ -129,7 +129,7 @@ class _Preparation:
             journal.shards = list(self._standing(before.shards))
         elif earlier and earlier.fingerprint == self._fingerprint:
             journal.shards = list(self._standing(earlier.shards))
-            self._notice(f"going on after {len(journal.shards)} shards of an earlier call")
+            self._notice(f"going on after {counted(len(journal.shards), 'shard')} of an earlier call")
         elif earlier:
             self._notice(f"the source or the limits changed since an earlier call: {_STARTING_OVER}")
         elif before:

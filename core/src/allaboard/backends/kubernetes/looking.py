@@ -213,7 +213,7 @@ def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
             wanted = set(uids)
             every = yield from talk.list_all(EVENTS)
             return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
-        for uid in uids:
+        for uid in dict.fromkeys(uids):
             found += yield from talk.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")

@@ -39,10 +39,10 @@ from allaboard.gangs.places import bereft, condition, half_started, places, too_
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop
+from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
 from allaboard.progress import add_flags, after, flags_of
 from allaboard.reportline import decode
-from allaboard.units import from_rfc3339
+from allaboard.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
@@ -270,7 +270,7 @@ def _of_job(
         phases=phases(kept, report, read.finished if ended else now, on=not ended and job is not None),
         progress=report.progress if report is not None else Progress(),
         flags=tuple(flags),
-        events=tuple(_events(engine, str(metadata.get("name", gone)), pods, events)),
+        events=tuple(in_order(_events(engine, str(metadata.get("name", gone)), pods, events))),
     )
 
 
@@ -384,7 +384,8 @@ def _newest_last(pod: Json) -> tuple[bool, str]:
 def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
     """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
     if len(look.pods) < look.needed and (refused := refusal(events)) is not None:
-        return f"{look.total - len(look.pods)} of {look.total} members cannot be made: {refused}"
+        of = counted(look.total, "member")
+        return f"{look.total - len(look.pods)} of {of} cannot be made: {refused}"
     name = marks.annotation_of(job, marks.GANG) or "none"
     gang = GANGS.get(name)
     return unfamiliar(look, name) if gang is None else gang.read(look)
@@ -562,9 +563,9 @@ def phases(memory: Memory, report: Told | None, until: float | None, *, on: bool
 
 
 def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
-    """Events in our words, oldest first: of a member by its name, of the job by its own."""
+    """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
-    for event in sorted(events, key=lambda e: when(e) or 0.0):
+    for event in events:
         about = event.get("involvedObject") or event.get("regarding") or {}
         name, kind = str(about.get("name", "")), str(about.get("kind", ""))
         # A pod that is gone is told by its name, which begins with the job's.
@@ -575,6 +576,7 @@ def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Jso
             reason=str(event.get("reason") or ""),
             object=member or (name if kind in (engine.KIND, "") else f"{kind.lower()}/{name}"),
             message=str(event.get("message") or event.get("note") or ""),
+            id=str((event.get("metadata") or {}).get("uid") or ""),
         )
 
 

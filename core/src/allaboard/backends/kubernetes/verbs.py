@@ -72,7 +72,7 @@ from allaboard.gangs.places import condition
 from allaboard.layout import Layout
 from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
-from allaboard.observation import Event, MemberSeen, Observation, Owner, State
+from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order
 from allaboard.site import Site
 from allaboard.status import state_of
 from allaboard.units import from_rfc3339
@@ -380,7 +380,7 @@ class Verbs:
         """What the cluster still knows to have happened, and how earlier attempts ended, oldest first."""
         stored = yield from self.find(run)
         found, _ = yield from look_closer((yield from look(stored)), everything=True)
-        return [*_ends(stored), *seen(found).events]
+        return in_order([*_ends(stored), *seen(found).events])
 
     def saving(self, run: str) -> Talk[str | None]:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of

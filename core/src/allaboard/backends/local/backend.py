@@ -47,7 +47,17 @@ from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, Owner, Progress, State, Stop
+from allaboard.observation import (
+    PHASES,
+    Event,
+    MemberSeen,
+    Observation,
+    Owner,
+    Progress,
+    State,
+    Stop,
+    in_order,
+)
 from allaboard.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.untrusted import show
@@ -460,7 +470,7 @@ class LocalBackend:
     @_on_disk
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""
-        return [event for attempt in self.find(run).attempts() for event in read_events(attempt)]
+        return in_order(e for attempt in self.find(run).attempts() for e in read_events(attempt))
 
     @_on_disk
     def saving(self, run: str) -> str | None:
