@@ -73,8 +73,12 @@ class Clocks(TypedDict, total=False):
     scheduled: Annotated[str | int | float, "duration", "until every member has a place"]
     image: Annotated[str | int | float, "duration", "until every image is there"]
     rendezvous: Annotated[str | int | float, "duration", "until the members have met"]
-    first_step: Annotated[str | int | float, "duration", "until the first step is reported"]
-    training: Annotated[str | int | float, "duration", "until the end"]
+    first_step: Annotated[str | int | float, "duration", "until the script reports a step"]
+    training: Annotated[
+        str | int | float,
+        "duration",
+        "from the first step that the script reports until the end; without reports it never begins",
+    ]
 
 
 class Policy(TypedDict, total=False):

@@ -50,7 +50,9 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
     clock = policy.clocks.get(on) if on is not None else None
     if on is not None and clock is not None:
         spent = seen.phases[on] or 0.0
-        yield Limit(clock - spent, f"its phase {on} took longer than its clock of {show_seconds(clock)}")
+        why = f"its phase {on} took longer than its clock of {show_seconds(clock)}"
+        why += "; the script reported no step (allaboard.inside.report)" if on == "first_step" else ""
+        yield Limit(clock - spent, why)
 
 
 def phase_of(phases: Mapping[str, float | None]) -> str | None:

@@ -35,7 +35,7 @@ from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
 from allaboard.observation import Event, Observation, State, Stop
 from allaboard.progress import add_flags, after, flags_of, progress_of
-from allaboard.status import state_of
+from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 
 _FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -345,6 +345,10 @@ class Supervisor:
         for name in self.watches:
             self._read(name, now)
         self._listen(now)
+        if not self.operator.ended and self.layout.policy.clocks:
+            words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
+            if words is not None:
+                self._flag(CLOCK_IDLE, words, now)
 
     def _read(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
@@ -380,6 +384,7 @@ class Supervisor:
     def _flag(self, code: str, text: str, now: float) -> None:
         if code not in self.flags:
             self.flags[code] = text
+            self.dirty = True
             self.operator.events.append(Event(now, "Warning", code, self.layout.run, text))
 
     def _observation(self, now: float) -> Observation:
