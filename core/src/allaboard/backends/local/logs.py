@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,11 +111,11 @@ def _is_open(one: Try) -> bool:
 def _notes(path: Path) -> list[tuple[int, float]]:
     found: list[tuple[int, float]] = []
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return found
     for line in lines:
         offset, _, when = line.partition(" ")
-        if offset.isdecimal() and when:
+        with suppress(ValueError):  # the last may be half written: the disk was full
             found.append((int(offset), float(when)))
     return found

@@ -464,8 +464,15 @@ class Supervisor:
             return
         import json
 
-        with opened(self.folder.events, "a") as file:
-            file.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
+        lines = "".join(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
+        size = self.folder.events.stat().st_size if self.folder.events.exists() else 0
+        try:
+            with opened(self.folder.events, "a") as file:
+                file.write(lines)
+        except OSError:
+            with suppress(OSError):  # written in part, it would be told twice
+                os.truncate(self.folder.events, size)
+            raise
         self.written_events += len(fresh)
 
     def _write_outcome(self, state: State, now: float) -> None:
