@@ -96,8 +96,13 @@ class Clocks(TypedDict, total=False):
     scheduled: Annotated[str | int | float, "duration", "until every member has a place", "1h"]
     image: Annotated[str | int | float, "duration", "until every image is there", "20m"]
     rendezvous: Annotated[str | int | float, "duration", "until the members have met", "10m"]
-    first_step: Annotated[str | int | float, "duration", "until the first step is reported", "30m"]
-    training: Annotated[str | int | float, "duration", "until the end", "12h"]
+    first_step: Annotated[str | int | float, "duration", "until the script reports a step", "30m"]
+    training: Annotated[
+        str | int | float,
+        "duration",
+        "from the first step that the script reports until the end; without reports it never begins",
+        "12h",
+    ]
 
 
 class Policy(TypedDict, total=False):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.observation import PHASES, Observation, State
-from allaboard.units import rfc3339
+from allaboard.units import rfc3339, show_seconds
 
 TIME_REASONS = frozenset({"DeadlineExceeded", "ClockExceeded"})
 WORDS = frozenset({"Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"})
@@ -71,6 +71,27 @@ def has_given_back(seen: Observation) -> bool:
     """
     holding = {"running"} if seen.started is None else {"running", "pending"}
     return seen.holds("Suspended") and not any(m.phase in holding for m in seen.members)
+
+
+CLOCK_IDLE = "clock_training_idle"
+CLOCK_PATIENCE = 600.0
+
+
+def idle_clock(phases: Mapping[str, float | None], clocks: Mapping[str, float]) -> str | None:
+    """Why the clock of the training has not begun, though it could have run out by now: the script reports no
+    steps. It is not guessed when such a training began. ``clocks``: limits of phases in seconds.
+    """
+    limit, met, waited = clocks.get("training"), phases.get("rendezvous"), phases.get("first_step")
+    if limit is None or phases.get("training") is not None or (met is None and waited is None):
+        return None
+    so_far = (met or 0.0) + (waited or 0.0)
+    if so_far < min(limit, CLOCK_PATIENCE):
+        return None
+    return (
+        f"policy.clocks.training ({show_seconds(limit)}) has not begun: no step was reported since its "
+        f"members started {show_seconds(so_far)} ago, and the clock counts from the first; report steps "
+        "(allaboard.inside.report), or bound the run with policy.deadline"
+    )
 
 
 EXIT_CODES: Mapping[State, int] = {

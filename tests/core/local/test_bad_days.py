@@ -99,6 +99,31 @@ def test_the_champion_is_what_the_store_has_promoted_last(backend: LocalBackend,
     assert any(chosen in note for note in second.seen.notes)
 
 
+SILENT = """
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_clock_of_a_training_that_reports_nothing_is_told(backend: LocalBackend, folder: Path) -> None:
+    plan = a_plan(folder, SILENT, workers=1, policy={"clocks": {"training": "1s"}})
+    handle = backend.launch(plan, ME)
+    wait_for(lambda: backend.observe(handle.run).flags)
+    (folder / "go").touch()
+    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy(poll=0.2))
+    assert outcome.ok and outcome.seen.flags == ("clock_training_idle",)
+    (found,) = outcome.diagnoses
+    assert "no step was reported" in found.evidence[0].text and "policy.deadline" in found.fix
+
+
+def test_a_clock_of_the_first_step_that_runs_out_says_what_was_missing(
+    backend: LocalBackend, folder: Path
+) -> None:
+    outcome = run(backend, folder, SILENT, policy={"clocks": {"first_step": "1s"}})
+    assert outcome.state is State.TIMED_OUT and "the script reported no step" in outcome.message
+
+
 # A bucket instead of a disk.
 
 

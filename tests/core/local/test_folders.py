@@ -207,6 +207,19 @@ def test_a_home_that_fills_under_a_run_costs_it_nothing(
     assert state_of(seen) is State.SUCCEEDED and "home_unusable" in seen.flags
 
 
+def test_a_run_can_be_stopped_on_a_full_disk(
+    home_on: Callable[[str], LocalBackend], small_disk: Path, folder: Path, tmp_path: Path
+) -> None:
+    backend = home_on(str(tmp_path / "pool"))
+    handle = backend.launch(a_plan(folder, SLEEP, workers=1), ME)
+    running(backend, handle.run)
+    wait_for(lambda: backend.events(handle.run)[-1].reason == "PyTorchJobRunning")
+    fill(small_disk)
+    backend.stop(handle, ME, "me", "it fills the disk")
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.STOPPED and seen.stop is not None and seen.stop.by == "me"
+
+
 @as_root
 def test_a_read_only_home_is_one_sentence_and_can_be_looked_at(
     home_on: Callable[[str], LocalBackend], small_disk: Path, folder: Path, tmp_path: Path

@@ -8,7 +8,7 @@ import pytest
 
 from allaboard.engines.conditions import with_condition
 from allaboard.observation import Condition, Observation, State
-from allaboard.status import state_of, summary
+from allaboard.status import idle_clock, state_of, summary
 from allaboard.testing import a_condition, a_member, seen
 
 
@@ -108,3 +108,20 @@ def test_an_observation_survives_json() -> None:
 
     whole = seen(State.STOPPED, members=(a_member(),), notes=("a",), tails={"a": "b"})
     assert Observation.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+
+
+# Clocks.
+
+
+def test_a_clock_of_the_training_that_cannot_begin_is_told_once_it_would_have_run_out() -> None:
+    assert idle_clock({"rendezvous": 20.0, "first_step": 41.0}, {"training": 60.0}) is not None
+    words = idle_clock({"first_step": 60.0}, {"training": 60.0})
+    assert words is not None and "allaboard.inside.report" in words and "policy.deadline" in words
+    assert idle_clock({"first_step": 600.0}, {"training": 86_400.0}) is not None, "nobody waits a day for it"
+
+
+def test_a_clock_that_runs_or_may_begin_any_moment_is_not_told() -> None:
+    assert idle_clock({"first_step": 59.0}, {"training": 60.0}) is None
+    assert idle_clock({"first_step": 900.0, "training": 0.1}, {"training": 60.0}) is None
+    assert idle_clock({"image": 900.0, "first_step": None}, {"training": 60.0}) is None
+    assert idle_clock({"first_step": 900.0}, {"image": 60.0}) is None

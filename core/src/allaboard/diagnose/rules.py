@@ -15,7 +15,7 @@ from typing import Any
 from allaboard.diagnose.printed import Line, Raised, bare_lines, uncaught
 from allaboard.diagnose.starting import why_not_started
 from allaboard.observation import MemberSeen, Observation, State
-from allaboard.status import state_of
+from allaboard.status import CLOCK_IDLE, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +477,10 @@ def _short(text: str) -> str:
 
 
 _FLAGS = {
+    CLOCK_IDLE: (
+        "policy.clocks.training has not begun: the script has reported no step",
+        "report steps (allaboard.inside.report), or bound the run with policy.deadline",
+    ),
     "home_unusable": (
         "the disk of ALLABOARD_HOME could not be written for a while: what is shown may be behind",
         "free space there, or set ALLABOARD_HOME to another disk for the next run",

@@ -57,11 +57,11 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
         return
     if stuck is not None and stuck.never:
         yield Limit(clock - spent, stuck.text, code=stuck.code)
-    else:
-        more = f": {seen.held_by}" if seen.held_by else ""
-        yield Limit(
-            clock - spent, f"its phase {on} took longer than its clock of {show_seconds(clock)}{more}"
-        )
+        return
+    why = f"its phase {on} took longer than its clock of {show_seconds(clock)}"
+    why += f": {seen.held_by}" if seen.held_by else ""
+    why += "; the script reported no step (allaboard.inside.report)" if on == "first_step" else ""
+    yield Limit(clock - spent, why)
 
 
 def phase_of(phases: Mapping[str, float | None]) -> str | None:

@@ -28,7 +28,8 @@ from allaboard.gangs.places import only_echoes
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
-from allaboard.observation import Limit, Observation, State
+from allaboard.observation import Observation, State
+from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.units import from_rfc3339
 
 NUDGED = marks.PREFIX + "nudged"
@@ -310,7 +311,15 @@ def seen(
     if found.is_missing and (end := last_word(found.events)) is not None:
         notes = ("its job is gone; how it ended is told by an event of its operator",)
         return replace(looked, alive=None, deleted=False, recorded=end.value, notes=notes)
-    return replace(looked, limit=limit(found, looked))
+    if found.job is None:
+        return looked
+    policy = Layout.from_dict(found.stored.layout).policy
+    idle = not state_of(looked).is_final and idle_clock(looked.phases, policy.clocks) is not None
+    return replace(
+        looked,
+        limit=limit_of(looked, policy, found.now, nudged(found.job), found.ending),
+        flags=(*looked.flags, *((CLOCK_IDLE,) if idle else ())),
+    )
 
 
 def stuck(found: Found) -> str:
@@ -327,14 +336,6 @@ def stuck(found: Found) -> str:
         f"run {record.run}: members of attempt {record.attempt} do not end: {', '.join(names)}; if their "
         f"node is gone for good: kubectl delete pod --force --grace-period=0 {pods[0]['metadata']['name']}"
     )
-
-
-def limit(found: Found, looked: Observation) -> Limit | None:
-    """The next limit of this run that is a follower's to keep."""
-    if found.job is None:
-        return None
-    policy = Layout.from_dict(found.stored.layout).policy
-    return limit_of(looked, policy, found.now, nudged(found.job), found.ending)
 
 
 def nudged(job: Json) -> float | None:

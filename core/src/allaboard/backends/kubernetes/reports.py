@@ -21,7 +21,7 @@ def from_dict(data: Mapping[str, Any]) -> Told:
     flags, first = data.get("flags"), data.get("first")
     return Told(
         progress_of(data.get("progress")),
-        tuple(flag for flag in flags if isinstance(flag, str))[:MOST_FLAGS]
+        tuple(flag for flag in flags if isinstance(flag, str))[: 2 * MOST_FLAGS]
         if isinstance(flags, list)
         else (),
         first if isinstance(first, (int, float)) else None,

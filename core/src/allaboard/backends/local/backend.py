@@ -577,8 +577,13 @@ class LocalBackend:
             if state.is_final:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
                 return Stopped(already=True)
-            record = transaction.write(replace(record, stop=record.stop or stop))
-            self._request_stop(folder, record, stop, kill)
+            told = replace(record, stop=record.stop or stop)
+            try:
+                self._request_stop(folder, transaction.write(told), stop, kill)
+            except OSError:
+                # What fills the disk may be this very run.
+                folder.attempt(record.generation, record.attempt).make_room()
+                self._request_stop(folder, transaction.write(told), stop, kill)
             return Stopped()
 
     def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
@@ -746,7 +751,7 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
 
     found = []
     try:
-        lines = attempt.events.read_text(encoding="utf-8").splitlines()
+        lines = attempt.events.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     for line in lines:

@@ -518,6 +518,7 @@ class Operator:
         limit, spent = policy.clocks.get(phase), self.phases(now).get(phase)
         if limit is not None and spent is not None and spent >= limit:
             late = f"its phase {phase} took longer than its clock of {limit:g} s"
+            late += "; the script reported no step (allaboard.inside.report)" if phase == "first_step" else ""
             text = f"Job {self.layout.run} has failed because {late}"
             return self._fail("Deadline", now, reason="ClockExceeded", text=text)
         return []

@@ -35,7 +35,7 @@ from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
 from allaboard.observation import Event, Observation, State, Stop
 from allaboard.progress import add_flags, after, flags_of, progress_of
-from allaboard.status import state_of
+from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 
 _FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -345,6 +345,10 @@ class Supervisor:
         for name in self.watches:
             self._read(name, now)
         self._listen(now)
+        if not self.operator.ended and self.layout.policy.clocks:
+            words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
+            if words is not None:
+                self._flag(CLOCK_IDLE, words, now)
 
     def _read(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
@@ -380,6 +384,7 @@ class Supervisor:
     def _flag(self, code: str, text: str, now: float) -> None:
         if code not in self.flags:
             self.flags[code] = text
+            self.dirty = True
             self.operator.events.append(Event(now, "Warning", code, self.layout.run, text))
 
     def _observation(self, now: float) -> Observation:
@@ -459,8 +464,15 @@ class Supervisor:
             return
         import json
 
-        with opened(self.folder.events, "a") as file:
-            file.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
+        lines = "".join(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
+        size = self.folder.events.stat().st_size if self.folder.events.exists() else 0
+        try:
+            with opened(self.folder.events, "a") as file:
+                file.write(lines)
+        except OSError:
+            with suppress(OSError):  # written in part, it would be told twice
+                os.truncate(self.folder.events, size)
+            raise
         self.written_events += len(fresh)
 
     def _write_outcome(self, state: State, now: float) -> None:

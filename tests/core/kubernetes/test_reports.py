@@ -1,0 +1,65 @@
+"""What rank 0 of a run on a cluster says: read within bounds, kept in the record, believed no further."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from allaboard.backends.kubernetes import reports
+from allaboard.backends.kubernetes.past import Past
+from allaboard.backends.kubernetes.reading import Told, told
+from allaboard.backends.kubernetes.records import Stored
+from allaboard.ledger import RunRecord
+from allaboard.observation import Owner, Progress
+from allaboard.progress import MOST_FLAGS, MOST_METRICS
+from allaboard.reportline import PREFIX, encode
+
+OWN = "s3://bucket/ml/run"
+
+
+def heard(*lines: str) -> Told:
+    return told(Told(), [(float(n), line) for n, line in enumerate(lines, 1)], 9.0, OWN)
+
+
+def test_bad_lines_are_output() -> None:
+    found = heard(
+        PREFIX + '{"v":1,"kind":"progress","step":1,"note":"\\ud800"}',
+        PREFIX + '{"v":1,"kind":"progress","step":' + "9" * 4300 + "}",
+        PREFIX + '{"v":1,"kind":"result","metrics":{"a":' + "[" * 500 + "]" * 500 + "}}",
+        PREFIX + '{"v":1,"kind":"progress","step":1e308}',
+        encode("progress", step=2, total=3),
+    )
+    assert found == Told(Progress(step=2, total=3, heartbeat=5.0), (), 5.0)
+
+
+def test_only_checkpoints_of_the_runs_own_folder_are_taken() -> None:
+    found = heard(
+        encode("checkpoint", step=1, uri=f"{OWN}/step-000000000001", best=True),
+        encode("checkpoint", step=2, uri="s3://bucket/ml/other/step-000000000002", best=True),
+    )
+    assert found.progress.checkpoint == found.progress.best_checkpoint == f"{OWN}/step-000000000001"
+    assert found.flags == ("checkpoint_elsewhere",)
+
+
+def test_what_is_kept_for_the_record_is_bounded() -> None:
+    lines = [encode("flag", code=f"f{n}", text="x") for n in range(500)]
+    lines += [encode("progress", step=n, **{f"m{n}": 1.0}) for n in range(500)]
+    found = heard(*lines)
+    assert len(found.flags) <= MOST_FLAGS + 1 and len(found.progress.metrics) == MOST_METRICS
+    assert reports.from_dict(json.loads(json.dumps(reports.to_dict(found)))) == found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"progress": None}, {"progress": [1]}, {"progress": {"step": "x"}, "flags": 3, "first": "x"}],
+)
+def test_a_damaged_report_of_a_record_tells_nothing(data: dict[str, object]) -> None:
+    assert reports.from_dict(data) == Told()
+    assert reports.carried({"progress": 3}) == {}
+
+
+def test_who_listens_knows_the_runs_own_folder() -> None:
+    record = RunRecord("run", "key", "job", {}, "v1:0", Owner("me"), "uid", 0.0)
+    for layout, own in (({"saving": {"uri": OWN}}, OWN), ({"saving": None}, None), ({}, None)):
+        assert Past.of(Stored(record, layout=layout), 60.0).witness.own == own
