@@ -167,9 +167,7 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
     URLs, credentials of headers, private keys, tokens of a known form, and what is assigned to a name that
     says so (``api_key=...``, ``"password": "..."``, ``--token ...``).
     """
-    whole = text if isinstance(text, str) else _text(text)
-    for value in _spellings(known):
-        whole = _without(whole, value)
+    whole = hide_known(text if isinstance(text, str) else _text(text), known)
     if "PRIVATE KEY" in whole:
         whole = _PEM.sub(HIDDEN, whole)
     if "//" in whole:
@@ -184,6 +182,13 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
     if "-" in whole:
         whole = _flags(whole)
     return _SCHEME.sub(rf"\1\2{HIDDEN}", whole)
+
+
+def hide_known(text: str, known: Iterable[str]) -> str:
+    """``text`` without these values alone: for what must stay whole otherwise, such as JSON or HTML."""
+    for value in _spellings(known):
+        text = _without(text, value)
+    return text
 
 
 def _without(text: str, value: str) -> str:

@@ -25,6 +25,8 @@ from allaboard.backends.local.folders import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
+from allaboard.printable import last_state, visible
+from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
 from allaboard.units import show_seconds
@@ -108,7 +110,8 @@ class Teller:
             self.told.at = now
             self._remember()
         # What a run wrote belongs between its start and its end.
-        return [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        told = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        return [_clean(line) for line in told]
 
     def last_words(self, outcome: Outcome) -> list[str]:
         """Of a run that failed: the last lines of the member that failed first. Once."""
@@ -118,8 +121,8 @@ class Teller:
         if not text or self.told.over:
             return []
         self.told.over = True
-        lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
-        cut = [f"  {_short(line)}" for line in lines]
+        lines = [line for line in text.split("\n") if line.strip() and not line.startswith(PREFIX)]
+        cut = [_clean(f"  {_short(last_state(line))}") for line in lines[-LAST_LINES:]]
         return [f"the last lines of {member}, which failed first:", *cut]
 
     def forget(self) -> None:
@@ -252,7 +255,7 @@ def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
     kept: list[str] = []
     room = MOST_BYTES
     for line in reversed(lines[-MOST_LINES:]):
-        short = _short(line)
+        short = _short(last_state(line))
         room -= len(short.encode("utf-8", "replace"))
         if room < 0:
             break
@@ -263,6 +266,13 @@ def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
         where = f"allaboard logs {run} --rank 0{options}"
         kept.insert(0, f"({left_out} lines of rank 0 left out here: {where})")
     return kept
+
+
+def _clean(line: str) -> str:
+    """A line of a task log stays one line, whatever a member, a server or another user wrote into it, and
+    carries no secret into it.
+    """
+    return visible(redact_text(line), tabs=True)
 
 
 def _short(line: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from allaboard.cli.place import command
-from allaboard.cli.saying import as_json_line, say
+from allaboard.cli.saying import as_json_line, say, shown
 from allaboard.errors import (
     AllaboardError,
     BackendUnreachable,
@@ -25,6 +25,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
+from allaboard.redaction import redact_job, redact_text
 
 INTERRUPTED = 130
 
@@ -116,7 +117,7 @@ def wants_json(words: Sequence[str]) -> bool:
 def _usage(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(message, err=True)
+        click.echo(message, err=True)  # our own help
         return 2
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
@@ -172,12 +173,12 @@ def _kept(details: str) -> Path | None:
     for folder in (Path(home(os.environ)) / "bugs", Path(tempfile.gettempdir()) / "allaboard-bugs"):
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(
-                f"{sys.argv}\n{sys.version}\n\n{details}", encoding="utf-8", errors="backslashreplace"
-            )
+            words = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)
+            (folder / name).write_text(words, encoding="utf-8", errors="backslashreplace")
             return folder / name
     return None
 
 
 def _object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
-    say(as_json_line({"error": {"code": code, "message": message, "problems": list(problems)}}))
+    error = {"code": code, "message": redact_text(message), "problems": list(problems)}
+    click.echo(as_json_line({"error": error}))

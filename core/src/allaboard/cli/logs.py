@@ -11,9 +11,10 @@ import click
 from allaboard.backends.base import Backend, LogLine, Selection
 from allaboard.cli.failing import INTERRUPTED
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.cli.saying import colours, say, show_line
+from allaboard.cli.saying import coloured, colours, say, show_line, style
 from allaboard.errors import BadInput
 from allaboard.observation import Observation
+from allaboard.printable import last_state, visible
 from allaboard.units import rfc3339, seconds
 
 EPILOG = """\b
@@ -42,6 +43,7 @@ _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
 @click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@click.option("--raw", is_flag=True, help="As they were written, with escapes for a terminal in them.")
 @place_options
 @json_option
 def logs(
@@ -53,6 +55,7 @@ def logs(
     restart: int | None,
     tail: int | None,
     since: str | None,
+    raw: bool,
     at: Place,
     as_json: bool,
 ) -> int:
@@ -72,7 +75,10 @@ def logs(
     if seen.deleted:
         raise BadInput(f"run {seen.run} was deleted, and its logs with it")
     printer = _Printer(
-        seen, single=member is not None or rank is not None or len(seen.members) == 1, as_json=as_json
+        seen,
+        single=member is not None or rank is not None or len(seen.members) == 1,
+        as_json=as_json,
+        raw=raw,
     )
     try:
         for line in _lines(backend, seen, selection, follow):
@@ -110,8 +116,8 @@ class _Printer:
     """Lines with their member in front when there are several, and a word (on stderr) where another try
     begins."""
 
-    def __init__(self, seen: Observation, *, single: bool, as_json: bool) -> None:
-        self.single, self.as_json = single, as_json
+    def __init__(self, seen: Observation, *, single: bool, as_json: bool, raw: bool = False) -> None:
+        self.single, self.as_json, self.raw = single, as_json, raw
         self.width = max((len(m.name) for m in seen.members), default=0)
         self.told: tuple[int, int] | None = None
 
@@ -131,14 +137,22 @@ class _Printer:
                 where = f"attempt {attempt}, " if attempt > 1 else ""
                 say(f"--- {line.member}, {where}restart {line.restart} ---", to_stderr=True)
             self.told = (attempt, line.restart)
-            click.echo(line.text)
+            self._print(line.text)
         else:
-            click.echo(f"{self._prefix(line)} {line.text}")
+            self._print(line.text, f"{self._prefix(line)} ")
+
+    def _print(self, text: str, prefix: str = "") -> None:
+        # What a member prints is its own business, secrets included; what it does to a terminal is not.
+        prefix = coloured(visible(prefix), colours())
+        if self.raw:
+            click.echo(prefix.encode() + text.encode("utf-8", "surrogateescape"))
+        else:
+            click.echo(prefix + visible(last_state(text), tabs=True), color=colours())
 
     def _prefix(self, line: LogLine) -> str:
         name = f"[{self._name(line)}{f' restart {line.restart}' if line.restart else ''}]"
         padded = f"{name:<{self.width + 2}}"
-        return click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)]) if colours() else padded
+        return style(padded, _PALETTE[line.rank % len(_PALETTE)])
 
     def _name(self, line: LogLine) -> str:
         return f"{line.member} {line.container}" if line.container else line.member

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.observation import MemberSeen, Observation, State
+from allaboard.redaction import redact_text
 from allaboard.status import state_of
 
 
@@ -179,7 +180,14 @@ def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
     """All that can be said, the cause first. Empty for a run that goes well."""
     state = state_of(seen)
     found = list(_ending(seen, state))
-    return (*found, *(d for d in _warnings(seen) if d.code not in {f.code for f in found}))
+    others = (d for d in _warnings(seen) if d.code not in {f.code for f in found})
+    return tuple(_without_secrets(d) for d in (*found, *others))
+
+
+def _without_secrets(found: Diagnosis) -> Diagnosis:
+    """What a member or a cluster wrote is quoted in logs, pages, metadata and messages to other people."""
+    quoted = tuple(replace(e, text=redact_text(e.text)) for e in found.evidence)
+    return replace(found, summary=redact_text(found.summary), evidence=quoted)
 
 
 def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:

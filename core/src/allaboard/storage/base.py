@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from allaboard import filenames
 from allaboard.errors import BadInput
+from allaboard.redaction import redact_text, redact_url
 
 OWN = filenames.OWN
 """How the names begin that stores use for themselves."""
@@ -157,8 +158,8 @@ def scheme_of(uri: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """``uri``, or a text with one, without a password that somebody wrote into it."""
-    return re.sub(r"//[^/\s]*@", "//***@", uri)
+    """``uri``, or a text with one, without a password or a signature that somebody wrote into it."""
+    return redact_text(redact_url(uri))
 
 
 def join(uri: str, *parts: str) -> str:
