@@ -323,6 +323,17 @@ def redact_job(fields: object) -> Any:
     return _Walk().value(fields)
 
 
+def redact_texts(value: Any) -> Any:
+    """A plain value with `redact_text` done to every text in it, whatever it stands under: for results that
+    programs read, where a name such as ``token`` may be a metric's.
+    """
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {name: redact_texts(inner) for name, inner in value.items()}
+    return [redact_texts(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
 def secret_values(fields: object) -> tuple[str, ...]:
     """The whole values that `redact_job` hides, for `redact_text(..., known=...)`: a job's own secrets where
     they come back in somebody else's words."""

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from allaboard.printable import visible, visible_json
-from allaboard.redaction import redact_text
+from allaboard.redaction import redact_text, redact_texts
 
 
 def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None:
@@ -71,7 +71,7 @@ def _code(mark: re.Match[str]) -> str:
 
 def show(value: Any, *, exact: bool = False) -> None:
     """The one JSON object of a verb, on stdout. ``exact``: with its secrets, for what is to be sent."""
-    found = plain(value) if exact else plain(_told(value))
+    found = plain(value) if exact else plain(redact_texts(value))
     click.echo(visible_json(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)))
 
 
@@ -83,14 +83,6 @@ def show_line(value: Any) -> None:
 def as_json_line(value: Any) -> str:
     found = plain(value)
     return visible_json(json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
-
-
-def _told(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, Mapping):
-        return {k: _told(v) for k, v in value.items()}
-    return [_told(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def plain(value: Any) -> Any:
