@@ -61,12 +61,11 @@ def coloured(text: str, wanted: bool) -> str:
 def _code(mark: re.Match[str]) -> str:
     if mark[1] is None:
         return "\x1b[0m"
+    colour, dim = (None, True) if mark[1] == "dim" else (mark[1] or None, None)
     try:
-        begun = click.style("", fg=None if mark[1] in ("", "dim") else mark[1], bold=mark[2] == "!" or None,
-                            dim=mark[1] == "dim" or None, reset=False)  # fmt: skip
-    except TypeError:
+        return click.style("", fg=colour, bold=mark[2] == "!" or None, dim=dim, reset=False)
+    except (TypeError, ValueError):  # somebody else's mark
         return ""
-    return begun
 
 
 def show(value: Any, *, exact: bool = False) -> None:
