@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.printable import visible
-from allaboard.redaction import redact_text
+from allaboard.redaction import redact_message, redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ class Problem:
     severity: str = "error"
 
     def __post_init__(self) -> None:
-        for name in ("path", "message"):
-            object.__setattr__(self, name, visible(redact_text(getattr(self, name)), tabs=True))
+        message = redact_message(self.path, self.message)
+        object.__setattr__(self, "message", visible(message, tabs=True))
+        object.__setattr__(self, "path", visible(redact_text(self.path), tabs=True))
 
     def __str__(self) -> str:
         hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""

@@ -247,6 +247,8 @@ def _is_told(match: re.Match[str], value: str, text: str) -> bool:
         return True
     if "=" in match[2]:
         return _strong(name) or not (_NUMBER.fullmatch(value) or _CODE.match(value))
+    if value.strip(".,;") in _AFTER_A_NOUN:
+        return False  # `environment.API_KEY: expected text`
     before = text[max(0, match.start() - 200) : match.start()]
     begins_line = not before.rpartition("\n")[2].strip(" -")
     return (begins_line and _strong(name)) or _looks_random(value)
@@ -294,7 +296,8 @@ def _prose(match: re.Match[str], word: str) -> bool:
 
 _AFTER_A_NOUN = frozenset({
     "a", "an", "and", "as", "for", "from", "has", "in", "is", "must", "needs", "not", "of", "on", "or",
-    "that", "the", "to", "was", "which", "with",
+    "that", "the", "to", "was", "which", "with", "absent", "differs", "expected", "holds", "invalid", "it",
+    "missing", "no", "required", "unknown",
 })  # fmt: skip
 
 
@@ -321,6 +324,16 @@ def redact_job(fields: object) -> Any:
     follow such an option (``--api-key=...``, ``[--token, ...]``), and all texts as `redact_text` does.
     """
     return _Walk().value(fields)
+
+
+def redact_message(path: str, message: str) -> str:
+    """What is said about the field at ``path``: of a secret's, no value is quoted in it."""
+    if names_a_secret(path.rpartition(".")[2]):
+        message = _QUOTED.sub(HIDDEN, message)
+    return redact_text(message)
+
+
+_QUOTED = re.compile(r"'[^']*+'|\"[^\"]*+\"|\b[0-9][\w.+-]*+|[\[{].*+", re.DOTALL)
 
 
 def redact_texts(value: Any) -> Any:
