@@ -154,7 +154,7 @@ _HEADER = re.compile(
 _COOKIES = re.compile(rf"(?i)((?<![\w-])(?:set-)?cookie{_COLON})[^\"'\r\n]++")
 _SCHEME = re.compile(
     r"(?i)(?<![\w-])(bearer|basic)(\s{1,3}|%20)(?!(?:tokens?|auth\w*|scheme|realm|credentials?|is|was|not|or|and)\b)"
-    r"([^\s\"',;<>]{3,}+)"
+    r"([^\s\"',;<>\\]{3,}+)"
 )
 _NAMED = re.compile(rf"(?<![\w.-])(-{{0,2}}[^\W\d][\w.-]*+)({_IS})")
 _FLAG = re.compile(r"(?<![\w.-])(--?[^\W\d][\w.-]*+)([ \t]{1,3}|\\{0,3}[\"'],[ \t]{0,3}\\{0,3}[\"'])")
