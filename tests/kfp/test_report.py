@@ -158,6 +158,16 @@ def test_what_a_job_says_stays_text() -> None:
     assert "alert(1)" in found.words and "alert(2)" in found.words
 
 
+def test_a_page_holds_no_secret_of_the_job_and_nothing_hidden() -> None:
+    secret = "c4nary-V4lue_77"
+    job = a_job(environment={"API_KEY": secret}, command=["python", "x.py", "--token", secret])
+    tails = {"worker-0": f"the key is {secret}\x1b[2J and https://u:{secret}@host/x?sig={secret}"}
+    ended = outcome(State.FAILED, members=(a_member(exit_code=1),), tails=tails)
+    text = training_page(ended, job, history([]))
+    assert secret not in text and "the key is ***" in text
+    assert "\x1b" not in text and "API_KEY" in text
+
+
 def test_a_run_that_told_nothing_says_how_to_tell_something() -> None:
     found = page(outcome(State.SUCCEEDED), history([]))
     assert "svg" not in found.tags

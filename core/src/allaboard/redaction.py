@@ -154,7 +154,7 @@ _HEADER = re.compile(
 _COOKIES = re.compile(rf"(?i)((?<![\w-])(?:set-)?cookie{_COLON})[^\"'\r\n]++")
 _SCHEME = re.compile(
     r"(?i)(?<![\w-])(bearer|basic)(\s{1,3}|%20)(?!(?:tokens?|auth\w*|scheme|realm|credentials?|is|was|not|or|and)\b)"
-    r"([^\s\"',;<>]{3,}+)"
+    r"([^\s\"',;<>\\]{3,}+)"
 )
 _NAMED = re.compile(rf"(?<![\w.-])(-{{0,2}}[^\W\d][\w.-]*+)({_IS})")
 _FLAG = re.compile(r"(?<![\w.-])(--?[^\W\d][\w.-]*+)([ \t]{1,3}|\\{0,3}[\"'],[ \t]{0,3}\\{0,3}[\"'])")
@@ -167,9 +167,7 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
     URLs, credentials of headers, private keys, tokens of a known form, and what is assigned to a name that
     says so (``api_key=...``, ``"password": "..."``, ``--token ...``).
     """
-    whole = text if isinstance(text, str) else _text(text)
-    for value in _spellings(known):
-        whole = _without(whole, value)
+    whole = hide_known(text if isinstance(text, str) else _text(text), known)
     if "PRIVATE KEY" in whole:
         whole = _PEM.sub(HIDDEN, whole)
     if "//" in whole:
@@ -184,6 +182,13 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
     if "-" in whole:
         whole = _flags(whole)
     return _SCHEME.sub(rf"\1\2{HIDDEN}", whole)
+
+
+def hide_known(text: str, known: Iterable[str]) -> str:
+    """``text`` without these values alone: for what must stay whole otherwise, such as JSON or HTML."""
+    for value in _spellings(known):
+        text = _without(text, value)
+    return text
 
 
 def _without(text: str, value: str) -> str:
@@ -242,6 +247,8 @@ def _is_told(match: re.Match[str], value: str, text: str) -> bool:
         return True
     if "=" in match[2]:
         return _strong(name) or not (_NUMBER.fullmatch(value) or _CODE.match(value))
+    if value.strip(".,;") in _AFTER_A_NOUN:
+        return False  # `environment.API_KEY: expected text`
     before = text[max(0, match.start() - 200) : match.start()]
     begins_line = not before.rpartition("\n")[2].strip(" -")
     return (begins_line and _strong(name)) or _looks_random(value)
@@ -289,7 +296,8 @@ def _prose(match: re.Match[str], word: str) -> bool:
 
 _AFTER_A_NOUN = frozenset({
     "a", "an", "and", "as", "for", "from", "has", "in", "is", "must", "needs", "not", "of", "on", "or",
-    "that", "the", "to", "was", "which", "with",
+    "that", "the", "to", "was", "which", "with", "absent", "differs", "expected", "holds", "invalid", "it",
+    "missing", "no", "required", "unknown",
 })  # fmt: skip
 
 
@@ -316,6 +324,27 @@ def redact_job(fields: object) -> Any:
     follow such an option (``--api-key=...``, ``[--token, ...]``), and all texts as `redact_text` does.
     """
     return _Walk().value(fields)
+
+
+def redact_message(path: str, message: str) -> str:
+    """What is said about the field at ``path``: of a secret's, no value is quoted in it."""
+    if names_a_secret(path.rpartition(".")[2]):
+        message = _QUOTED.sub(HIDDEN, message)
+    return redact_text(message)
+
+
+_QUOTED = re.compile(r"'[^']*+'|\"[^\"]*+\"|\b[0-9][\w.+-]*+|[\[{].*+", re.DOTALL)
+
+
+def redact_texts(value: Any) -> Any:
+    """A plain value with `redact_text` done to every text in it, whatever it stands under: for results that
+    programs read, where a name such as ``token`` may be a metric's.
+    """
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {name: redact_texts(inner) for name, inner in value.items()}
+    return [redact_texts(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def secret_values(fields: object) -> tuple[str, ...]:

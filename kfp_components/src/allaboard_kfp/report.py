@@ -6,9 +6,9 @@ are as readable on a telephone, in the dark, printed, and years later in an arch
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from importlib import resources
 from typing import Any
 
@@ -17,7 +17,9 @@ from allaboard.cli import words
 from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
 from allaboard.observation import PHASES, Observation, State
+from allaboard.printable import visible
 from allaboard.promotion import Decision, Promotion
+from allaboard.redaction import hide_known, redact_job, redact_text, secret_values
 from allaboard.units import rfc3339, show_seconds
 from allaboard_kfp.chart import Mark, Series, chart
 from allaboard_kfp.history import History
@@ -55,7 +57,10 @@ def training_page(
         _facts(outcome),
         _job(job),
     ]
-    return _page(f"{seen.job}: {outcome.state}", parts)
+    page = _page(f"{seen.job}: {outcome.state}", parts)
+    # The job's own secrets, where a member printed them and where a server repeated them.
+    known = secret_values(job.as_mapping())
+    return hide_known(page, [*known, *(html.escape(value) for value in known)])
 
 
 def promotion_page(
@@ -312,11 +317,16 @@ def _facts(outcome: Outcome) -> str:
 
 
 def _job(job: TrainingJob) -> str:
-    text = escape(json.dumps(job.as_mapping(), indent=2, ensure_ascii=False))
+    text = escape(json.dumps(redact_job(job.as_mapping()), indent=2, ensure_ascii=False))
     return f"<details><summary>The job as it was run</summary><pre>{text}</pre></details>"
 
 
 # --- pieces of HTML -------------------------------------------------------------------------------------
+
+
+def escape(text: str) -> str:
+    """Foreign words in a page that others will read: no markup, no secret, nothing hidden."""
+    return html.escape(visible(redact_text(text), newlines=True, tabs=True))
 
 
 def _head(kicker: str, title: str, state: str, tone: str, lead: str) -> str:

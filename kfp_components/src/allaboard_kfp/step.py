@@ -31,6 +31,8 @@ from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
 from allaboard.observation import Observation
+from allaboard.printable import last_state, visible
+from allaboard.redaction import redact_text
 from allaboard.reportline import decode
 from allaboard.running import backend_of, paced
 from allaboard.site import STORE, Site, resolve_uri, site_of
@@ -51,8 +53,8 @@ SILENCE = 60.0  # seconds after which the step says that it still lives: silent 
 
 
 def say(text: str) -> None:
-    """A line in the step's log, at once."""
-    print(text, flush=True)
+    """A line in the step's log, at once; one line, whatever a member wrote into it, and without secrets."""
+    print(visible(redact_text(text), tabs=True), flush=True)
 
 
 @contextmanager
@@ -278,7 +280,7 @@ class Rank0:
                 continue
             yield from self._left_out(seen)
             self.allowance -= 1
-            yield f"[rank0] {line[:LONGEST_LINE]}"
+            yield f"[rank0] {last_state(line)[:LONGEST_LINE]}"
         if last:
             yield from self._left_out(seen)
 
@@ -309,7 +311,8 @@ def finish(outcome: Outcome) -> None:
     has been said.
     """
     if not outcome.ok:
-        print(f"error: {outcome.message}", file=sys.stderr, flush=True)
+        message = visible(redact_text(outcome.message), newlines=True, tabs=True)
+        print(f"error: {message}", file=sys.stderr, flush=True)
         raise SystemExit(outcome.exit_code)
 
 

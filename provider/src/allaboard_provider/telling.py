@@ -25,7 +25,8 @@ from allaboard.backends.local.folders import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
-from allaboard.printable import visible
+from allaboard.printable import last_state, visible
+from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
@@ -119,7 +120,8 @@ class Teller:
             self.told.at = now
             self._remember()
         # What a run wrote belongs between its start and its end.
-        return [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        told = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        return [_clean(line) for line in told]
 
     def failed_tries(self, seen: Observation) -> list[MemberSeen]:
         """The members that failed and were started again since the last time."""
@@ -150,9 +152,10 @@ class Teller:
         if not text or self.told.over:
             return []
         self.told.over = True
-        lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
+        lines = [line for line in text.split("\n") if line.strip() and not line.startswith(PREFIX)]
+        cut = [_clean(f"  {_short(last_state(line))}") for line in lines[-LAST_LINES:]]
         first = ", which failed first" if outcome.state is State.FAILED else ""
-        return [f"the last lines of {member}{first}:", *(f"  {_short(line)}" for line in lines)]
+        return [f"the last lines of {member}{first}:", *cut]
 
     def forget(self) -> None:
         """The try is over; what was told in long-gone tries is forgotten as well."""
@@ -321,7 +324,7 @@ def _end_of(lines: list[str]) -> list[str]:
     kept = lines[-LAST_LINES:]
     starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
     end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
-    return [f"  {visible(_short(line), tabs=True)}" for line in end]
+    return [f"  {_clean(_short(last_state(line)))}" for line in end]
 
 
 def _selection(backend: Any, teller: Teller) -> Selection:
@@ -344,7 +347,7 @@ def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> 
     kept: list[str] = []
     room = MOST_BYTES
     for line in reversed(lines[-MOST_LINES:]):
-        short = _short(line)
+        short = _short(last_state(line))
         room -= len(short.encode("utf-8", "replace"))
         if room < 0:
             break
@@ -355,6 +358,13 @@ def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> 
         where = f"allaboard logs {run} --rank 0{options}"
         kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
+
+
+def _clean(line: str) -> str:
+    """A line of a task log stays one line, whatever a member, a server or another user wrote into it, and
+    carries no secret into it.
+    """
+    return visible(redact_text(line), tabs=True)
 
 
 def _short(line: str) -> str:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from allaboard.redaction import redact_environment, redact_job, redact_text, redact_url, secret_values
+from allaboard.redaction import (
+    redact_environment,
+    redact_job,
+    redact_message,
+    redact_text,
+    redact_texts,
+    redact_url,
+    secret_values,
+)
 
 CANARY = "c4nary-V4lue_77"
 
@@ -181,6 +189,22 @@ def test_a_secret_object_of_a_cluster_is_hidden_whole() -> None:
         "data": {"a": "***"},
         "stringData": {"c": "***"},
     }
+
+
+@pytest.mark.parametrize(
+    "value", [f"'{CANARY}'", f'"{CANARY}"', "1234567890", f"['{CANARY}']", f"{{'a': '{CANARY}'}}"]
+)
+def test_what_is_said_of_a_secrets_field_quotes_no_value(value: str) -> None:
+    assert (
+        redact_message("environment.DB_PASSWORD", f"expected text, not {value}") == "expected text, not ***"
+    )
+    assert redact_text("environment.DB_PASSWORD: expected text") == "environment.DB_PASSWORD: expected text"
+    assert redact_message("workers", f"expected a number, not {value}") == f"expected a number, not {value}"
+
+
+def test_results_keep_their_names_and_numbers() -> None:
+    result = {"metrics": {"token": 12, "key": "a"}, "said": [f"Bearer {CANARY}"], "none": None}
+    assert redact_texts(result) == {**result, "said": ["Bearer ***"]}
 
 
 class _Hostile(dict):  # type: ignore[type-arg]

@@ -58,6 +58,14 @@ def test_a_get_asks_for_json_as_who_we_are(server: Scripted, client: Client) -> 
     assert asked.headers["user-agent"].startswith("allaboard/")
 
 
+def test_a_server_that_repeats_our_token_is_quoted_without_it(server: Scripted, client: Client) -> None:
+    server.otherwise = refused(403, "Forbidden", "token sesame of Bearer sesame\n\x1b[2Jis not good enough")
+    with pytest.raises(Forbidden, match="is not good enough") as caught:
+        client(server).get(PODS, "a")
+    assert "sesame" not in f"{caught.value} {caught.value.message} {caught.value.causes}"
+    assert str(caught.value).isprintable()
+
+
 def test_paths_of_groups_namespaces_and_cluster_wide_kinds(server: Scripted, client: Client) -> None:
     server.otherwise = says({"kind": "List", "items": [], "metadata": {"resourceVersion": "1"}})
     api = client(server)

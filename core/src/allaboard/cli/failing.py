@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from allaboard.cli.place import command
-from allaboard.cli.saying import as_json_line, say
+from allaboard.cli.saying import as_json_line, say, shown
 from allaboard.errors import (
     AllaboardError,
     BackendUnreachable,
@@ -27,6 +27,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
+from allaboard.redaction import redact_job, redact_text
 
 INTERRUPTED = 130
 _OF_THE_MACHINE = frozenset(
@@ -136,7 +137,7 @@ def wants_json(words: Sequence[str]) -> bool:
 def _usage(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(message, err=True)
+        click.echo(message, err=True)  # our own help
         return 2
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
@@ -193,7 +194,8 @@ def _kept(details: str) -> Path | None:
     from allaboard.site import home
 
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}.txt"
-    text = f"{sys.argv}\n{sys.version}\n\n{details}".encode("utf-8", "backslashreplace")
+    words = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)
+    text = words.encode("utf-8", "backslashreplace")
     with suppress(OSError, AllaboardError):
         bugs = Path(home(os.environ)) / "bugs"
         with suppress(FileExistsError):
@@ -231,4 +233,5 @@ def _written(folder: Path, name: str, text: bytes) -> Path:
 
 
 def _object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
-    say(as_json_line({"error": {"code": code, "message": message, "problems": list(problems)}}))
+    error = {"code": code, "message": redact_text(message), "problems": list(problems)}
+    click.echo(as_json_line({"error": error}))

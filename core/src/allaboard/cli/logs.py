@@ -17,6 +17,7 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.saying import as_json_line, colours, say
 from allaboard.errors import BadInput
 from allaboard.observation import Observation
+from allaboard.printable import last_state, visible, visible_json
 from allaboard.units import rfc3339, seconds
 
 EPILOG = """\b
@@ -47,6 +48,7 @@ _BATCH = 64 << 10
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
 @click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@click.option("--raw", is_flag=True, help="As they were written, with escapes for a terminal in them.")
 @click.option("--init", is_flag=True, help="All lines of init containers, which are folded to one else.")
 @place_options
 @json_option
@@ -59,6 +61,7 @@ def logs(
     restart: int | None,
     tail: int | None,
     since: str | None,
+    raw: bool,
     init: bool,
     at: Place,
     as_json: bool,
@@ -79,7 +82,10 @@ def logs(
     if seen.deleted:
         raise BadInput(f"run {seen.run} was deleted, and its logs with it")
     printer = _Printer(
-        seen, single=member is not None or rank is not None or len(seen.members) == 1, as_json=as_json
+        seen,
+        single=member is not None or rank is not None or len(seen.members) == 1,
+        as_json=as_json,
+        raw=raw,
     )
     folds = None if init or as_json else Folds({m.name: m for m in seen.members}, eager=follow)
     try:
@@ -139,8 +145,8 @@ class _Printer:
     """Lines with their member in front when there are several, and a word (on stderr) where another try
     begins. They leave in batches, at the latest with `flush`."""
 
-    def __init__(self, seen: Observation, *, single: bool, as_json: bool) -> None:
-        self.single, self.as_json = single, as_json
+    def __init__(self, seen: Observation, *, single: bool, as_json: bool, raw: bool = False) -> None:
+        self.single, self.as_json, self.raw = single, as_json, raw
         self.width = max((len(m.name) for m in seen.members), default=0)
         self.coloured = colours()
         self.attempt = 1
@@ -168,6 +174,8 @@ class _Printer:
             self._next_try(line)
         if source != self.source:
             self.source, self.prefix = source, self._prefix(line)
+        # What a member prints is its own business, secrets included; what it does to a terminal is not.
+        text = text if self.raw else visible(last_state(text), tabs=True)
         end = "" if more else "\n"
         self._put(f"{text}{end}" if goes_on else f"{self.prefix}{text}{end}")
 
@@ -175,7 +183,7 @@ class _Printer:
         """What was printed so far is there now."""
         if self.batch:
             text, self.batch, self.size = "".join(self.batch), [], 0
-            click.echo(text, nl=False)
+            click.echo(text.encode("utf-8", "surrogateescape") if self.raw else text, nl=False)
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -203,7 +211,7 @@ class _Printer:
         if self.single and not line.container:
             return ""
         name = f"[{_name(line)}{f' restart {line.restart}' if line.restart else ''}]"
-        padded = f"{name:<{self.width + 2}}"
+        padded = f"{visible(name):<{self.width + 2}}"
         if self.coloured:
             padded = click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)])
         return f"{padded} "
@@ -220,7 +228,7 @@ def _json_line(attempt: int, line: LogLine) -> str:
         gap = as_json_line({"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)})
     head = _json_head(attempt, line.member, line.rank, line.restart, line.container)
     more = ',"more":true' if line.more else ""
-    text = encode_basestring(line.text)
+    text = visible_json(encode_basestring(line.text))
     return f'{head}"time":{_json_time(line.time)},"text":{text},"gap":{gap}{more}}}\n'
 
 

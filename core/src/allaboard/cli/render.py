@@ -68,7 +68,7 @@ def render(
         server, facts = "", of_place(os.environ, namespace)
     made = ready(Plan(read, key), 1, 1, site(store), facts, os.environ)
     if as_json:
-        show({"apiVersion": "v1", "kind": "List", "items": made.manifests})
+        show({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
     else:
         click.echo(to_yaml(made.manifests), nl=False)
     for note in made.notes:

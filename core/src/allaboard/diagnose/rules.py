@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.diagnose.printed import Line, Raised, bare_lines, uncaught
 from allaboard.diagnose.starting import why_not_started
 from allaboard.observation import MemberSeen, Observation, State
+from allaboard.redaction import redact_text
 from allaboard.status import CLOCK_IDLE, state_of
 
 
@@ -181,7 +182,14 @@ def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
     """All that can be said, the cause first. Empty for a run that goes well."""
     state = state_of(seen)
     found = [*_ending(seen, state), *(_obstacles(seen) if not state.is_final else ())]
-    return (*found, *(d for d in _warnings(seen) if d.code not in {f.code for f in found}))
+    others = (d for d in _warnings(seen) if d.code not in {f.code for f in found})
+    return tuple(_without_secrets(d) for d in (*found, *others))
+
+
+def _without_secrets(found: Diagnosis) -> Diagnosis:
+    """What a member or a cluster wrote is quoted in logs, pages, metadata and messages to other people."""
+    quoted = tuple(replace(e, text=redact_text(e.text)) for e in found.evidence)
+    return replace(found, summary=redact_text(found.summary), evidence=quoted)
 
 
 def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
@@ -247,7 +255,7 @@ def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
     if one is None:
         return
     fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
-    evidence = (Evidence(one.object, one.field, one.said),) if one.said else ()
+    evidence: tuple[Evidence, ...] = (Evidence(one.object, one.field, one.said),) if one.said else ()
     if one.field.startswith("initContainerStatuses"):
         last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
         evidence += tuple(Evidence(f"log/{one.member}", "text", text) for text in last)

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from allaboard import filenames
 from allaboard.errors import BadInput
+from allaboard.redaction import redact_text, redact_url
 from allaboard.untrusted import LIMITS
 
 OWN = filenames.OWN
@@ -158,8 +159,8 @@ def scheme_of(uri: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """``uri``, or a text with one, without a password that somebody wrote into it."""
-    return re.sub(r"//[^/\s]*@", "//***@", uri)
+    """``uri``, or a text with one, without a password or a signature that somebody wrote into it."""
+    return redact_text(redact_url(uri))
 
 
 def join(uri: str, *parts: str) -> str:
