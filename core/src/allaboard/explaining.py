@@ -35,10 +35,8 @@ class Explained:
 
     def to_dict(self) -> dict[str, Any]:
         within = {n: {"type": t, "doc": d} for n, (t, d) in (self.fields or {}).items()}
-        own = {
-            n: getattr(self, n) for n in ("path", "type", "doc", "allowed", "default", "example", "required")
-        }
-        return {**own, "fields": within}
+        own = ("path", "type", "doc", "allowed", "default", "example", "required")
+        return {**{name: getattr(self, name) for name in own}, "fields": within}
 
 
 REQUIRED = ("name", "command")
