@@ -34,10 +34,11 @@ from allaboard.inspection import sizes_of_code
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
-from allaboard.names import nearest
+from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import PHASES, Event, Observation, Owner, Progress, State, Stop
 from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
 from allaboard.status import state_of
+from allaboard.untrusted import show
 
 ATTACHED_SECONDS = 600.0
 _TAIL_LINES = 200
@@ -266,7 +267,8 @@ class LocalBackend:
 
     def find(self, run: str) -> RunFolder:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
-        exact = RunFolder(self.runs / run) if run and "/" not in run else None
+        # A foreign word need not be a name of a file at all.
+        exact = RunFolder(self.runs / run) if why_not_an_object_name(run) is None else None
         if exact is not None and exact.record.exists():
             return exact
         every = [RunFolder(p) for p in self.runs.iterdir() if (p / "record.json").exists()]
@@ -278,12 +280,12 @@ class LocalBackend:
             return begun[0]
         if begun:
             raise UnknownRun(
-                f"{run!r} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
+                f"{show(run)} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
                 "write more of it"
             )
         near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
-        raise UnknownRun(f"there is no run {run!r} here; {hint}")
+        raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
     def _record(self, folder: RunFolder) -> RunRecord:
         record = records.read(folder)
