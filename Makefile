@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test check bench kfp-versions cluster-up cluster-down cluster-status cluster-test lock clean
+.PHONY: help env demo demo-cluster demo-kfp test check bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,13 @@ check: $(AIRFLOW)/.made ## lint, format, types and the import contracts; all of 
 	check mypy; \
 	PYTHONPATH=kfp_components/src check lint-imports --no-logo --cache-dir .venv/cache/import-linter; \
 	if [ -n "$$failed" ]; then echo "make check: failed: $${failed#, }"; exit 1; fi; echo "make check: all good"
+
+torture: $(AIRFLOW)/.made ## 20,000 hostile jobs and 500 hostile command lines; what make test does in small (some 15 minutes)
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@failed=; \
+	$(AIRFLOW)/bin/python -m tests.torture.jobs 0 20000 2>/dev/null || failed=yes; \
+	$(AIRFLOW)/bin/python -m tests.torture.commands 0 500 || failed=yes; \
+	test -z "$$failed"
 
 bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same run
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))

@@ -33,8 +33,7 @@ def checked(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> T
     errors.
     """
     read, problems = _read(job, lenient)
-    errors = [p for p in problems if p.severity == "error"]
-    if errors:
+    if errors := _errors(problems):
         raise BadInput(f"{_called(read)} has {_count(errors)}:", errors)
     return read
 
@@ -60,11 +59,16 @@ def _read(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[Training
     found += [p for p in reader.problems if p.path not in flawed]
     found += _missing(values)
     found += _contradictions(_sound(values, found))
-    if not any(p.severity == "error" for p in found):
+    if not _errors(found):
         found += _size(values)
-    unfit = {p.path.partition(".")[0].partition("[")[0] for p in found if p.severity == "error"}
-    read = TrainingJob(folder=folder, **{n: v for n, v in values.items() if n == "name" or n not in unfit})
-    return read, sorted(found, key=lambda p: p.severity != "error")
+    # Of a job that cannot be taken nobody asks more than its name.
+    name = values.get("name")
+    taken = values if not _errors(found) else {"name": name} if isinstance(name, str) else {}
+    return TrainingJob(folder=folder, **taken), sorted(found, key=lambda p: p.severity != "error")
+
+
+def _errors(problems: list[Problem]) -> list[Problem]:
+    return [p for p in problems if p.severity == "error"]
 
 
 def _size(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -82,14 +86,16 @@ def _sound(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The fields, and the roles of groups, that are right by themselves: rules over several fields ask these
     alone.
     """
-    wrong = [p.path for p in problems if p.severity == "error"]
+    wrong = [p.path for p in _errors(problems)]
 
     def right(path: str) -> bool:
         return not any(p == path or p.startswith((f"{path}.", f"{path}[")) for p in wrong)
 
     sound = {name: value for name, value in job.items() if right(name)}
     if isinstance(job.get("groups"), Mapping) and "groups" not in sound:
-        sound["groups"] = {role: spec for role, spec in job["groups"].items() if right(f"groups.{role}")}
+        sound["groups"] = {
+            role: spec for role, spec in job["groups"].items() if right(f"groups.{show(role, quote=False)}")
+        }
     return sound
 
 

@@ -190,15 +190,13 @@ def _check_digits(word: str, limits: Limits) -> None:
 
 def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
     """The text of some bytes, UTF-8 with or without a byte order mark. Raises `Unreadable`."""
-    if len(data) > limits.size:
-        raise Unreadable(f"has {len(data):,} bytes; {limits.size:,} are allowed")
-    if isinstance(data, str):
+    if isinstance(data, str) and len(data) <= limits.size:
         try:
             data = data.encode()
         except UnicodeEncodeError:
             raise Unreadable("holds half of a surrogate pair, which is no character") from None
-        if len(data) > limits.size:
-            raise Unreadable(f"has {len(data):,} bytes; {limits.size:,} are allowed")
+    if isinstance(data, str) or len(data) > limits.size:
+        raise Unreadable(f"has more than the {limits.size:,} bytes that are allowed")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from typing import Any
 from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
-from allaboard.jobfile import SUFFIXES, parse, read_text
+from allaboard.jobfile import SUFFIXES, called, home_of, parse, read_text
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
@@ -48,7 +48,7 @@ def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = 
     what the job is to be trained on. Raises BadInput with every problem.
     """
     fields, beside = _fields(job, job_text.strip())
-    where = Path(folder).expanduser().absolute() if folder else beside
+    where = home_of(folder).absolute() if folder else beside
     if not where.is_dir():
         raise BadInput(f"folder {where} is not there; give the folder in which the job's members start")
     if shards:
@@ -69,6 +69,5 @@ def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]
     if job:
         return job, Path.cwd()
     if "\n" not in text and text.endswith(SUFFIXES):
-        file = Path(text).expanduser()
-        return parse(read_text(file), text), file.absolute().parent
+        return parse(read_text(text), called(text)), home_of(text).absolute().parent
     return parse(text, "job_text"), Path.cwd()

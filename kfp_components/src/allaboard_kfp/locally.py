@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput
+from allaboard.jobfile import home_of
 
 
 def start_local(pipeline_root: str | Path = "./local_outputs", **options: Any) -> None:
@@ -20,7 +21,7 @@ def start_local(pipeline_root: str | Path = "./local_outputs", **options: Any) -
     """
     from kfp import local
 
-    root = Path(pipeline_root).expanduser().absolute()
+    root = home_of(pipeline_root).absolute()
     if "python3" in str(root):
         raise BadInput(
             f"pipeline_root {root}: kfp.local takes the 'python3' in it for the interpreter "

@@ -20,6 +20,7 @@ from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.evaluation import Gate
 from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
+from allaboard.jobfile import home_of
 from allaboard.promotion import history as champions
 from allaboard.promotion import promote
 from allaboard.running import evaluation_job
@@ -229,7 +230,7 @@ class Meter:
 
 def _source(source: str, folder: str) -> Any:
     """A folder, or a function; both are looked for where the step's relative paths start."""
-    path = Path(source).expanduser()
+    path = home_of(source)
     if ":" in source and not (Path(folder) / path).exists():
         return resolve(source, Path(folder))
     return str(path if path.is_absolute() else Path(folder) / path)

@@ -30,6 +30,7 @@ from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
+from allaboard.jobfile import home_of
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
@@ -98,7 +99,7 @@ class Place:
         """
         check_place(output, os.environ)
         site = site_of(os.environ, store=as_written(store) or None)
-        start = str(Path(as_written(folder) or ".").expanduser().absolute())
+        start = str(home_of(as_written(folder) or ".").absolute())
         lasting = not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE"))
         return cls(
             key_of(output), site, start, lasting, as_written(runs), as_written(namespace), began(os.environ)

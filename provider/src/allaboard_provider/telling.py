@@ -11,7 +11,6 @@ It formats; `wrote` and `awrote` read what rank 0 wrote, and the caller logs.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +29,7 @@ from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
+from allaboard.untrusted import LIMITS, parse_json
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
@@ -169,7 +169,10 @@ class Teller:
 
     def _remembered(self) -> Told:
         try:
-            return Told.of(json.loads(self.path.read_bytes())) if self.path is not None else Told()
+            if self.path is None:
+                return Told()
+            with self.path.open("rb") as file:
+                return Told.of(parse_json(file.read(LIMITS.size + 1), spelling=False, any_text=True))
         except (OSError, ValueError, TypeError):
             return Told()
 

@@ -54,6 +54,29 @@ def test_a_folder_without_a_manifest_does_not_exist(store: Store) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"[" * 100_000,
+        b'{"metrics": ' * 50_000,
+        b'{"step": ' + b"9" * 5_000 + b"}",
+        b'{"parts": [' + b"1," * 300_000 + b"1]}",
+        b" " * (9 * 2**20),
+        b'{"step": 2, "step": 2}',
+        b'"\\ud800"',
+        b"\xff",
+        b"null",
+    ],
+)
+def test_a_hostile_manifest_is_passed_over_like_any_damaged_one(store: Store, manifest: bytes) -> None:
+    saved = a_checkpoint(store, 1)
+    a_checkpoint(store, 2)
+    store.write(f"step-000000000002/{MANIFEST}", manifest)
+    assert latest(store) == saved
+    (damaged,) = [item for item in scan(store) if isinstance(item, Torn)]
+    assert damaged.step == 2 and len(damaged.problems[0]) < 400
+
+
 def test_foreign_files_are_no_checkpoints(store: Store) -> None:
     a_checkpoint(store, 1)
     for key in (

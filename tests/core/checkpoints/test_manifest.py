@@ -70,7 +70,7 @@ def test_a_bare_manifest_is_enough() -> None:
     [
         (b"", "not JSON"),
         (a_body()[:40], "not JSON"),
-        (b"\x00\xff\x00", "not JSON"),
+        (b"\x00\xff\x00", "not UTF-8"),
         (b"[]", "not a JSON object"),
         (a_body(step="3"), "not a whole number"),
         (a_body(step=-1), "not a whole number"),

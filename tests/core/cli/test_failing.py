@@ -375,3 +375,10 @@ def test_what_the_terminal_cannot_show_is_escaped(ab: Terminal) -> None:
     said = ab("logs", "digits", PYTHONIOENCODING="latin-1")
     assert said.code == 0 and said.out == "done \\u2713\n"
     assert ab("status", "digits", PYTHONIOENCODING="latin-1").code == 0
+
+
+@pytest.mark.parametrize("run", ["9" * 5_000, "\x1b[31m", "..", ".", "a\nb", "", " ", "x" * 300, "a/../b"])
+def test_a_word_that_names_no_run_is_unknown(ab: Terminal, run: str) -> None:
+    said = ab("status", "--", run)
+    assert said.code == 2 and "bug" not in said.err and "\x1b[31m" not in said.err
+    assert len(said.err) < 400

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from allaboard import BadInput
-from allaboard.jobfile import load
+from allaboard.jobfile import load, parse, read_text
 from allaboard.schema import job_schema
 
 RIGHT = "name: digits\ncommand: [python, train.py]\nworkers: 2\n"
@@ -70,3 +71,49 @@ def test_a_checker_of_schemas_agrees_with_ours() -> None:
     assert list(validator.iter_errors(FULL)) == []
     assert list(validator.iter_errors({**FULL, "wrokers": 2}))
     assert list(validator.iter_errors({**FULL, "groups": {"worker": 0}}))
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "sparse.yaml").open("wb") as file:
+        file.truncate(10 * 2**30)
+    for path, words in (
+        (tmp_path / "pipe", "is a pipe"),
+        (Path("/dev/zero"), "is a device"),
+        (tmp_path / "sparse.yaml", "are allowed"),
+        (Path("/proc/self/mem"), "cannot be read"),
+        (Path("x" * 5000), "cannot be read"),
+        (Path("~nouser/x.yaml"), "there is no home of ~nouser"),
+        (Path("\ud800"), "is no name of a file"),
+        (Path("a\0b"), "NUL"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            read_text(path)
+
+
+def test_a_pipe_that_a_shell_makes_is_a_file() -> None:
+    out, into = os.pipe()
+    os.write(into, RIGHT.encode())
+    os.close(into)
+    try:
+        assert read_text(f"/dev/fd/{out}") == RIGHT
+    finally:
+        os.close(out)
+
+
+def test_stdin_may_hold_json_of_every_form_or_yaml() -> None:
+    job = {"name": "digits", "command": ["a"]}
+    assert parse('{"name": "digits",\t"command": ["a"]}', "stdin") == job
+    assert parse("{name: digits, command: [a]}", "stdin") == job
+    with pytest.raises(BadInput, match="the field 'name' stands twice"):
+        parse('{"name": "a", "name": "b"}', "stdin")
+
+
+@pytest.mark.parametrize(
+    "text", ["pod: " + "[" * 50_000, "a: &a [*a]", '{"pod": ' * 50_000, "deadline: " + "9" * 5000, "{1: 2}"]
+)
+def test_hostile_text_ends_in_one_sentence(text: str) -> None:
+    for name in ("job.yaml", "job.json", "stdin"):
+        with pytest.raises(BadInput) as caught:
+            parse(text, name)
+        assert len(str(caught.value)) < 300

@@ -205,6 +205,38 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         settings(broken)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 50_000,
+        "a: &a [*a]",
+        "contexts: 5",
+        "contexts: [5]",
+        "users: {a: b}",
+        "current-context: {a: b}",
+        "contexts: [{name: here, context: {cluster: {a: b}}}]\ncurrent-context: here",
+        "- a",
+        "\udcff",
+    ],
+)
+def test_a_hostile_kubeconfig_ends_in_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(BadInput) as caught:
+        settings(path)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"exec": 5}, {"exec": {"command": "x", "apiVersion": "v1", "args": 5}}, {"tokenFile": "~nouser/x"},
+     {"exec": {"command": "x", "apiVersion": "v1", "env": [5]}}, {"auth-provider": [1]}],
+)  # fmt: skip
+def test_a_hostile_user_of_a_kubeconfig_ends_in_a_sentence(tmp_path: Path, said: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        settings(written(tmp_path / "config", users=user(**said)))
+
+
 def test_a_pod_without_an_account(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="automountServiceAccountToken"):
         settings(None, {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": str(tmp_path)})

@@ -165,7 +165,7 @@ def _body(raw: bytes, where: str) -> dict[str, Any]:
     try:
         body = parse_json(raw, nonfinite=True, spelling=False)
     except Unreadable as error:
-        raise Corrupt(f"{where} {error}; the manifest is not valid") from error
+        raise Corrupt(f"{where}: {error}; the manifest is not valid") from error
     if not isinstance(body, dict):
         raise Corrupt(f"{where}: not a JSON object; the manifest is not valid")
     return body

@@ -36,7 +36,7 @@ def evaluate(
     at: Place,
     as_json: bool,
 ) -> int:
-    """Run an evaluation on a checkpoint and print its metrics."""
+    """Run an evaluation (a job file; -: stdin) on a checkpoint and print its metrics."""
     from allaboard.backends.base import Plan
     from allaboard.checkpoints import checkpoint_at
     from allaboard.cli.ending import command_again

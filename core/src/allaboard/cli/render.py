@@ -51,7 +51,7 @@ def render(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Print the objects that a launch of this job (YAML or JSON) would send to a cluster."""
+    """Print the objects that a launch of this job (YAML or JSON; -: stdin) would send to a cluster."""
     from allaboard.backends.base import Plan
     from allaboard.backends.kubernetes.placing import ready
     from allaboard.checking import checked

@@ -61,7 +61,7 @@ def run(
     at: Place,
     as_json: bool,
 ) -> int:
-    """Start the job of a file (YAML or JSON) and follow it to its end."""
+    """Start the job of a file (YAML or JSON; -: stdin) and follow it to its end."""
     if key is not None and not key.strip():
         raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
     if detach and attempts is not None:

@@ -287,4 +287,4 @@ def _pem(entry: Entry, key: str, where: str) -> str | None:
     try:
         return read_text(path)
     except BadInput as error:
-        raise BadInput(f"{where}: {key} cannot be read: {error}") from error
+        raise BadInput(f"{where}: {key} {path} cannot be read ({error})") from error

@@ -27,10 +27,11 @@ from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.gangs.places import only_echoes
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
-from allaboard.names import nearest
+from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.units import from_rfc3339
+from allaboard.untrusted import show
 
 NUDGED = marks.PREFIX + "nudged"
 """Annotation of a job: when its operator was told of its deadline."""
@@ -354,7 +355,7 @@ def find(run: str) -> Talk[Stored]:
     """The record of a run by its id, a unique prefix of it, or a job's name (its newest run). Raises
     UnknownRun.
     """
-    if run and "/" not in run:
+    if why_not_an_object_name(run) is None:
         stored = yield from records.read(run)
         if stored is not None:
             return stored
@@ -368,10 +369,10 @@ def find(run: str) -> Talk[Stored]:
         return begun[0]
     if begun:
         some = ", ".join(sorted(s.record.run for s in begun)[:5])
-        raise UnknownRun(f"{run!r} fits {len(begun)} runs: {some}; write more of it")
+        raise UnknownRun(f"{show(run)} fits {len(begun)} runs: {some}; write more of it")
     near = nearest(run, [s.record.run for s in every] + [s.record.job for s in every])
     hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this namespace"
-    raise UnknownRun(f"there is no run {run!r} here; {hint}")
+    raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
 
 def check_namespace(name: str) -> Talk[None]:

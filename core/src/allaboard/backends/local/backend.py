@@ -46,7 +46,7 @@ from allaboard.inspection import sizes_of_code
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
-from allaboard.names import nearest
+from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import (
     PHASES,
     Event,
@@ -332,7 +332,8 @@ class LocalBackend:
     @_on_disk
     def find(self, run: str) -> RunFolder:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
-        exact = RunFolder(self.runs / run) if _is_name(run) else None
+        # A foreign word need not be a name of a file at all.
+        exact = RunFolder(self.runs / run) if why_not_an_object_name(run) is None else None
         if exact is not None and exact.record.exists():
             return exact
         every = [folder for folder in self._folders() if folder.record.exists()]
@@ -344,7 +345,7 @@ class LocalBackend:
             return begun[0]
         if begun:
             raise UnknownRun(
-                f"{run!r} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
+                f"{show(run)} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
                 "write more of it"
             )
         near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
@@ -770,15 +771,6 @@ def _handle(record: RunRecord, adopted: bool = False) -> Handle:
 
 def _final(seen: Observation) -> bool:
     return state_of(replace(seen, alive=None, deleted=False)).is_final
-
-
-def _is_name(run: str) -> bool:
-    """Whether a folder can be called so."""
-    try:
-        size = len(os.fsencode(run))
-    except UnicodeError:
-        return False
-    return run not in (".", "..") and not {"/", "\0"} & {*run} and 0 < size < 256
 
 
 def _last_written(attempt: AttemptFolder) -> float | None:
