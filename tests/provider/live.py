@@ -85,7 +85,7 @@ class Live:
 
     def records(self) -> list[RunRecord]:
         """Of all runs."""
-        found = (read_record(RunFolder(path)) for path in self.backend.runs.iterdir())
+        found = (read_record(RunFolder(path)) for path in self.backend.runs.glob("*"))
         return [record for record in found if record is not None]
 
     def stop(self) -> None:

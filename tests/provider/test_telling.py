@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_or_a_memory_that_is_torn_ends_no_task(backend: Any,
 def test_a_flood_of_lines_is_cut_to_its_end_and_says_so() -> None:
     kept = bounded([f"line {n}" for n in range(10_000)], "r")
     assert len(kept) == MOST_LINES + 1 and kept[-1] == "line 9999"
-    assert kept[0] == f"({10_000 - MOST_LINES} lines of rank 0 left out here: allaboard logs r --rank 0)"
+    assert kept[0] == f"({10_000 - MOST_LINES:,} lines of rank 0 left out here: allaboard logs r --rank 0)"
 
 
 def test_a_long_line_and_many_bytes_are_cut() -> None:
@@ -229,3 +229,13 @@ def test_a_long_line_and_many_bytes_are_cut() -> None:
 )  # fmt: skip
 def test_progress_in_words(progress: Progress, words: str) -> None:
     assert progress_words(progress) == words
+
+
+def test_of_a_flood_only_its_end_is_held(backend: Any) -> None:
+    backend.lines = ["[allaboard] {}", *(f"line {n}" for n in range(100_000))]
+    teller = Telling(backend, "r", "ti")
+    found = wrote(backend, teller)
+    assert len(found) < 2 * MOST_LINES and found[-1] == "line 99999"
+    told = teller.news(seen(State.RUNNING), 1.0, found)
+    assert "(99,800 lines of rank 0 left out here: allaboard logs r --rank 0)" in told
+    assert told[-1] == "line 99999"

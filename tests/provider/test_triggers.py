@@ -336,9 +336,8 @@ def test_a_run_of_a_killed_worker_is_kept_for_a_next_try_until_a_person_ends_the
 def test_a_run_of_others_is_watched_by_name_or_key_until_it_ends() -> None:
     ti = TaskInstance(run_id="the key")
     handle = a_run(ti)
-    from allaboard.backends.local.machine import fingerprint
 
-    place = fingerprint(str(LocalBackend().runs))
+    place = LocalBackend().place()
     for how in ({"run": handle.run}, {"run": "small"}, {"key": "the key"}):
         trigger = RunTrigger(fingerprint=place, poll=0.05, **how)
         assert fired(RunTrigger(**deserialize(serialize(trigger.serialize()[1])))) == {

@@ -20,6 +20,9 @@
 
 A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client
 library.
+
+Whatever is put into a message, its text holds no secret and no control character (`allaboard.redaction`,
+`allaboard.printable`): an error may be printed, logged and sent anywhere.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from allaboard.printable import visible
+from allaboard.redaction import redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,10 @@ class Problem:
     message: str
     suggestion: str | None = None
     severity: str = "error"
+
+    def __post_init__(self) -> None:
+        for name in ("path", "message"):
+            object.__setattr__(self, name, visible(redact_text(getattr(self, name)), tabs=True))
 
     def __str__(self) -> str:
         hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
@@ -63,7 +73,7 @@ class AllaboardError(Exception):
     code = "error"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(visible(redact_text(message), newlines=True, tabs=True))
         if code is not None:
             self.code = code
 
@@ -80,7 +90,7 @@ class BadInput(AllaboardError):
     def __init__(self, message: str, problems: Sequence[Problem] = (), *, code: str | None = None) -> None:
         self._problems = tuple(problems)
         super().__init__("\n".join([message, *(f"  {p}" for p in self._problems)]), code=code)
-        self.headline = message
+        self.headline = visible(redact_text(message), newlines=True, tabs=True)
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.job import TrainingJob
+from allaboard.redaction import redact_job
 
 HASH_VERSION = "v1"
 
@@ -53,17 +54,32 @@ def same_spec(recorded: str, spec: Mapping[str, Any]) -> bool:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """One line per difference, ``policy.backoff_limit: 3 -> 5``."""
+    """One line per difference, ``policy.backoff_limit: 3 -> 5``; of a secret only that there is one."""
+    return _differences(old, new, path, redact_job(old), redact_job(new))
+
+
+def _differences(old: Any, new: Any, path: str, shown_old: Any, shown_new: Any) -> list[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         names = [*old, *(n for n in new if n not in old)]
         return [
             line
             for n in names
-            for line in differences(old.get(n), new.get(n), f"{path}.{n}" if path else str(n))
+            for line in _differences(
+                old.get(n),
+                new.get(n),
+                f"{path}.{n}" if path else str(n),
+                _within(shown_old, n),
+                _within(shown_new, n),
+            )
         ]
     if old == new:
         return []
-    return [f"{path}: {_show(old)} -> {_show(new)}"]
+    other = " (another one)" if shown_old == shown_new else ""
+    return [f"{path}: {_show(shown_old)} -> {_show(shown_new)}{other}"]
+
+
+def _within(shown: Any, name: str) -> Any:
+    return shown.get(name) if isinstance(shown, Mapping) else None
 
 
 def _show(value: Any) -> str:

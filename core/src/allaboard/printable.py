@@ -40,6 +40,18 @@ def visible(text: object, *, newlines: bool = False, tabs: bool = False, most: i
     return _shown(whole, newlines, tabs)
 
 
+def visible_json(text: str) -> str:
+    """A text of JSON of the same value, with JSON's own escapes for what a terminal obeys or hides."""
+    return text if text.isascii() and "\x7f" not in text else "".join(_in_json(c) for c in text)
+
+
+def _in_json(character: str) -> str:
+    if character == "\n" or _one(character) == character:
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
+
+
 def last_state(line: str) -> str:
     r"""What a terminal would show in the end of a line that carriage returns redraw (progress bars): the last
     part that is not empty. ``10%\r20%\r`` is ``20%``.

@@ -167,9 +167,7 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
     URLs, credentials of headers, private keys, tokens of a known form, and what is assigned to a name that
     says so (``api_key=...``, ``"password": "..."``, ``--token ...``).
     """
-    whole = text if isinstance(text, str) else _text(text)
-    for value in _spellings(known):
-        whole = _without(whole, value)
+    whole = hide_known(text if isinstance(text, str) else _text(text), known)
     if "PRIVATE KEY" in whole:
         whole = _PEM.sub(HIDDEN, whole)
     if "//" in whole:
@@ -184,6 +182,13 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
     if "-" in whole:
         whole = _flags(whole)
     return _SCHEME.sub(rf"\1\2{HIDDEN}", whole)
+
+
+def hide_known(text: str, known: Iterable[str]) -> str:
+    """``text`` without these values alone: for what must stay whole otherwise, such as JSON or HTML."""
+    for value in _spellings(known):
+        text = _without(text, value)
+    return text
 
 
 def _without(text: str, value: str) -> str:
@@ -316,6 +321,17 @@ def redact_job(fields: object) -> Any:
     follow such an option (``--api-key=...``, ``[--token, ...]``), and all texts as `redact_text` does.
     """
     return _Walk().value(fields)
+
+
+def redact_texts(value: Any) -> Any:
+    """A plain value with `redact_text` done to every text in it, whatever it stands under: for results that
+    programs read, where a name such as ``token`` may be a metric's.
+    """
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {name: redact_texts(inner) for name, inner in value.items()}
+    return [redact_texts(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def secret_values(fields: object) -> tuple[str, ...]:

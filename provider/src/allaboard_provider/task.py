@@ -29,11 +29,14 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
     TaskDeferralTimeout,
 )
+from airflow.sdk.log import mask_secret
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Conflict, UnknownRun
 from allaboard.follow import Answer, Ask, Enforce, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.observation import Observation, Owner, State
+from allaboard.printable import visible
+from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
@@ -91,7 +94,11 @@ class Leg:
 
     @cached_property
     def plan(self) -> Plan:
-        return Plan(self.operator.training_job(), key_of(self.context))
+        job = self.operator.training_job()
+        # From here on Airflow itself hides them in what this task logs, the script's own lines included.
+        for value in secret_values(job.as_mapping()):
+            mask_secret(value)
+        return Plan(job, key_of(self.context))
 
     # The three ways in.
 
@@ -448,7 +455,7 @@ class Leg:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
         if outcome.ok:
-            self.log.info("%s", outcome.message)
+            self.log.info("%s", redact_text(outcome.message))
             result = self.operator.result(outcome)
             self._hand_over(result)
             return result
@@ -494,7 +501,8 @@ def failure_text(outcome: Outcome, options: str = "") -> str:
     """What failed, why, and what to do. ``options``: of the command line, by which the run is found."""
     stopped = outcome.state is State.STOPPED  # there is nothing to mend
     fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
-    return f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
+    words = f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
+    return visible(redact_text(words), newlines=True, tabs=True)
 
 
 #: Nothing but a person's hand can make these end differently. Everything else is tried again as often as the
@@ -514,7 +522,8 @@ def is_hopeless(outcome: Outcome) -> bool:
 
 def result_of(outcome: Outcome) -> dict[str, Any]:
     """What goes into XCom: ``status --json`` without members (contract, section 4)."""
-    return {name: value for name, value in outcome.summary.items() if name != "members"}
+    found = {name: value for name, value in outcome.summary.items() if name != "members"}
+    return dict(redact_texts(found))
 
 
 def observation_words(seen: Observation) -> str:

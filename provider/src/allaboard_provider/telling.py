@@ -25,10 +25,11 @@ from allaboard.backends.local.folders import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
-from allaboard.printable import visible
+from allaboard.printable import last_state, visible
+from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
@@ -109,9 +110,9 @@ class Teller:
         self.about(seen)
         before = asdict(self.told)
         state = list(self._state(seen))
-        output = [line for line in lines if not line.startswith(PREFIX)]
+        newest = Newest(lines)
         rest = [
-            *bounded(output, self.run, self.options),
+            *bounded(newest, self.run, self.options, newest.dropped),
             *self._progress(seen, now),
             *self._flags(seen),
         ]
@@ -119,7 +120,8 @@ class Teller:
             self.told.at = now
             self._remember()
         # What a run wrote belongs between its start and its end.
-        return [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        told = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        return [_clean(line) for line in told]
 
     def failed_tries(self, seen: Observation) -> list[MemberSeen]:
         """The members that failed and were started again since the last time."""
@@ -150,9 +152,10 @@ class Teller:
         if not text or self.told.over:
             return []
         self.told.over = True
-        lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
+        lines = [line for line in text.split("\n") if line.strip() and not line.startswith(PREFIX)]
+        cut = [_clean(f"  {_short(last_state(line))}") for line in lines[-LAST_LINES:]]
         first = ", which failed first" if outcome.state is State.FAILED else ""
-        return [f"the last lines of {member}{first}:", *(f"  {_short(line)}" for line in lines)]
+        return [f"the last lines of {member}{first}:", *cut]
 
     def forget(self) -> None:
         """The try is over; what was told in long-gone tries is forgotten as well."""
@@ -180,9 +183,11 @@ class Teller:
 
     def _state(self, seen: Observation) -> Iterator[str]:
         state = state_of(seen)
-        if state.value == self.told.state and seen.waiting == self.told.waiting:
+        # The words about an obstacle come and go with each try; its code stands.
+        kept = seen.obstacle.code if seen.obstacle is not None else seen.waiting
+        if state.value == self.told.state and kept == self.told.waiting:
             return
-        self.told.state, self.told.waiting = state.value, seen.waiting
+        self.told.state, self.told.waiting = state.value, kept
         yield f"{self.run}: {_state_words(seen, state)}"
 
     def _progress(self, seen: Observation, now: float) -> Iterator[str]:
@@ -242,11 +247,29 @@ def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
 # What members wrote.
 
 
+class Newest(list[str]):
+    """The newest of many lines, without those for allaboard. ``dropped``: how many went before them."""
+
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.dropped = getattr(lines, "dropped", 0)
+        for line in lines:
+            self.take(line)
+
+    def take(self, line: str) -> None:
+        if line.startswith(PREFIX):
+            return
+        self.append(line)
+        if len(self) >= 2 * MOST_LINES:
+            self.dropped += MOST_LINES
+            del self[:MOST_LINES]
+
+
 def wrote(backend: Backend, teller: Teller) -> list[str]:
     """The lines of rank 0 since the last time. Blocks."""
     if not teller.output:
         return []
-    found: list[str] = []
+    found = Newest()
     try:
         for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
             _take(item, found, teller)
@@ -259,7 +282,7 @@ async def awrote(backend: Any, teller: Teller) -> list[str]:
     """The same of an async backend."""
     if not teller.output:
         return []
-    found: list[str] = []
+    found = Newest()
     try:
         async for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
             _take(item, found, teller)
@@ -301,7 +324,7 @@ def _end_of(lines: list[str]) -> list[str]:
     kept = lines[-LAST_LINES:]
     starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
     end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
-    return [f"  {visible(_short(line), tabs=True)}" for line in end]
+    return [f"  {_clean(_short(last_state(line)))}" for line in end]
 
 
 def _selection(backend: Any, teller: Teller) -> Selection:
@@ -310,29 +333,38 @@ def _selection(backend: Any, teller: Teller) -> Selection:
     return Selection(ranks=(0,), tail=MOST_LINES if late else None)
 
 
-def _take(item: LogLine | Cursor, found: list[str], teller: Teller) -> None:
+def _take(item: LogLine | Cursor, found: Newest, teller: Teller) -> None:
     if isinstance(item, LogLine):
-        found.append(item.text)
+        found.take(item.text)
     else:
         teller.told.cursor = item
 
 
-def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
-    """The last of the lines, as many as a task log should take at once; first, how many are left out."""
+def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> list[str]:
+    """The last of the lines, as many as a task log should take at once; first, how many are left out.
+    ``dropped``: those before them.
+    """
     kept: list[str] = []
     room = MOST_BYTES
     for line in reversed(lines[-MOST_LINES:]):
-        short = _short(line)
+        short = _short(last_state(line))
         room -= len(short.encode("utf-8", "replace"))
         if room < 0:
             break
         kept.append(short)
     kept.reverse()
-    left_out = len(lines) - len(kept)
+    left_out = dropped + len(lines) - len(kept)
     if left_out:
         where = f"allaboard logs {run} --rank 0{options}"
-        kept.insert(0, f"({left_out} lines of rank 0 left out here: {where})")
+        kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
+
+
+def _clean(line: str) -> str:
+    """A line of a task log stays one line, whatever a member, a server or another user wrote into it, and
+    carries no secret into it.
+    """
+    return visible(redact_text(line), tabs=True)
 
 
 def _short(line: str) -> str:
@@ -370,8 +402,8 @@ def _number(value: float | None) -> str:
 
 
 def _state_words(seen: Observation, state: State) -> str:
-    if state is State.QUEUED and seen.waiting:
-        return f"queued: {seen.waiting}"
+    if state in (State.QUEUED, State.STARTING, State.RESTARTING) and seen.held_by:
+        return f"{state}: {seen.held_by}"
     if state is State.RUNNING:
         some = [f"{member.name} {member.phase}" for member in seen.members[:8]]
         return f"running ({', '.join([*some, *(['...'] if len(seen.members) > 8 else [])])})"

@@ -25,6 +25,7 @@ from typing import Any
 from allaboard.errors import BadInput, Corrupt
 from allaboard.filenames import relative_name, sha256
 from allaboard.metrics import plain
+from allaboard.untrusted import Unreadable, parse_json, show
 
 MANIFEST = "manifest.json"
 #: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.
@@ -162,9 +163,9 @@ _KNOWN = frozenset(Manifest.__dataclass_fields__) - {"extra"}
 
 def _body(raw: bytes, where: str) -> dict[str, Any]:
     try:
-        body = json.loads(raw, parse_constant=lambda name: None)
-    except ValueError as error:
-        raise Corrupt(f"{where}: not JSON ({error}); the manifest is not valid") from error
+        body = parse_json(raw, nonfinite=True, spelling=False)
+    except Unreadable as error:
+        raise Corrupt(f"{where} {error}; the manifest is not valid") from error
     if not isinstance(body, dict):
         raise Corrupt(f"{where}: not a JSON object; the manifest is not valid")
     return body
@@ -182,7 +183,7 @@ def _parts(body: Mapping[str, Any], where: str) -> tuple[Part, ...]:
 
 def _part(item: Any, where: str) -> Part:
     if not isinstance(item, dict) or not _is_count(item.get("size")):
-        shown = ascii(item)[:200]
+        shown = show(str(item))
         raise Corrupt(f"{where}: {shown} is not a part with name, size and sha256; the manifest is not valid")
     try:
         # A manifest may come from anywhere: a part never leads out of its folder.

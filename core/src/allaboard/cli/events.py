@@ -8,7 +8,7 @@ import click
 
 from allaboard.cli import words
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.cli.saying import colours, say, show
+from allaboard.cli.saying import say, show, style
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -40,6 +40,6 @@ def events(run: str, at: Place, as_json: bool) -> None:
     now = time.time()
     rows = ((words.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in found)
     head, *lines = words.table(("time", "type", "object", "reason", "message"), rows)
-    say(click.style(head, dim=True) if colours() else head)
+    say(style(head, dim=True))
     for event, line in zip(found, lines, strict=True):
-        say(click.style(line, fg="yellow") if colours() and event.type == "Warning" else line)
+        say(style(line, "yellow") if event.type == "Warning" else line)

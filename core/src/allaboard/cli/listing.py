@@ -14,7 +14,7 @@ import click
 from allaboard.cli import words
 from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, command, json_option, place_options
-from allaboard.cli.saying import colours, say, show
+from allaboard.cli.saying import say, show, style
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
@@ -45,14 +45,10 @@ def list_runs(orphans: bool, at: Place, as_json: bool) -> None:
     now = time.time()
     if runs:
         head, *lines = words.table(_HEAD, (_row(seen, now) for seen in runs))
-        say(click.style(head, dim=True) if colours() else head)
+        say(style(head, dim=True))
         for seen, line in zip(runs, lines, strict=True):
             state = str(state_of(seen))
-            say(
-                line.replace(state, click.style(state, fg=words.COLOURS[state_of(seen)]), 1)
-                if colours()
-                else line
-            )
+            say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
     else:
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
     for line in () if at.is_cluster else _slots(now):
@@ -80,7 +76,7 @@ def _slots(now: float) -> Iterator[str]:
     from allaboard.backends.local.machine import capacity
     from allaboard.backends.local.pool import Pool, default_path
 
-    with suppress(SiteError):
+    with suppress(SiteError, OSError):  # a full disk shows its runs all the same
         pool = Pool(default_path(os.environ), capacity(os.environ, with_gpus=True))
         try:
             described = pool.describe()

@@ -39,10 +39,11 @@ from allaboard.cli import words
 from allaboard.cli.ending import ending
 from allaboard.cli.place import command
 from allaboard.cli.plain import introduction
+from allaboard.cli.saying import say, shown
 from allaboard.follow import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 EVENTS = 5
 _FRAMES_PER_SECOND = 8
@@ -69,7 +70,7 @@ class LiveView:
         lines = introduction(handle)
         # These stand above the frame, which says by itself that a run is on its way.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
-            self.console.print(Text(line, style="dim"))
+            self.console.print(_text(line, "dim"))
             self.frame.told.add(line)
         if not self.live.is_started:
             self.live.start()
@@ -78,7 +79,7 @@ class LiveView:
         for note in seen.notes:
             if note not in self.frame.told:
                 self.frame.told.add(note)
-                self.console.print(Text(note, style="dim"))
+                self.console.print(_text(note, "dim"))
         self.frame.show(seen, self.events())
         self._draw()
 
@@ -97,7 +98,7 @@ class LiveView:
         # The frame says how it ended already; only a reason is worth a headline of its own.
         lines = ending(outcome, self.again)
         for line in itertools.islice(lines, 1, None) if outcome.ok else lines:
-            click.echo(line)
+            say(line)
 
     def close(self) -> None:
         """The terminal gets its cursor back; the last frame stays."""
@@ -145,18 +146,19 @@ class Frame:
         yield self._progress(seen, width)
         yield self._events(room)
         if self.sentence:
-            yield Padding(Text(self.sentence, style="bold magenta"), (1, 0, 0, 2))
+            yield Padding(_text(self.sentence, "bold magenta"), (1, 0, 0, 2))
         elif not self.over:
-            yield Padding(Text(f"its output: {command(f'logs {seen.run} -f')}", style="dim"), (1, 0, 0, 2))
+            yield Padding(_text(f"its output: {command(f'logs {seen.run} -f')}", "dim"), (1, 0, 0, 2))
 
     def _headline(self, seen: Observation) -> RenderableType:
         state = state_of(seen)
         words_of_state = Text.assemble(
-            (seen.run, "bold"), "  ", (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
+            (shown(seen.run), "bold"), "  ",
+            (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
             (words.lasting(seen, self.clock()), "dim"),
         )  # fmt: skip
-        if state is State.QUEUED and seen.waiting:
-            words_of_state.append(f"  {seen.waiting}", style="yellow")
+        if seen.held_by and not state.is_final:
+            words_of_state.append(f"  {shown(seen.held_by)}", style="yellow")
         row = Table.grid(expand=True)
         row.add_column(width=2)
         row.add_column(ratio=1)
@@ -192,11 +194,11 @@ class Frame:
                 finished_style="green",
                 pulse=share is None,
             ),
-            words.step(seen),
+            _text(words.step(seen)),
             f"{share:.0%}" if share is not None else "",
             "" if not rest or state_of(seen).is_final else f"{show_seconds(rest)} left",
         )
-        return Padding(Group(bar, Text(_figures(seen), style="default")), (1, 0, 0, 2))
+        return Padding(Group(bar, _text(_figures(seen))), (1, 0, 0, 2))
 
     def _events(self, room: int) -> RenderableType | None:
         last = words.notable(self.happened)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
@@ -204,12 +206,17 @@ class Frame:
             return None
         lines = words.table(("", "", "", ""), map(words.event_row, last))[1:]
         rows = [
-            Text(
-                line, style="yellow" if event.type == "Warning" else "dim", no_wrap=True, overflow="ellipsis"
-            )
+            _text(line, "yellow" if event.type == "Warning" else "dim", one_line=True)
             for event, line in zip(last, lines, strict=True)
         ]
         return Padding(Group(*rows), (1, 0, 0, 2))
+
+
+def _text(words: str, style: str = "default", *, one_line: bool = False) -> Text:
+    """Foreign words: a `str` would be read for rich's markup, and `Text` lets ESC through."""
+    if one_line:
+        return Text(shown(words), style=style, no_wrap=True, overflow="ellipsis")
+    return Text(shown(words), style=style)
 
 
 def _mark(state: State) -> str:
@@ -222,7 +229,9 @@ def _march(seen: Observation) -> Text:
         if line:
             line.append(" → ", style="dim")
         style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")
-        line.append(condition.type, style=style).append(f" {words.clock(condition.since)}", style="dim")
+        line.append(shown(condition.type), style=style).append(
+            f" {words.clock(condition.since)}", style="dim"
+        )
     return line
 
 
@@ -239,11 +248,11 @@ def _members(seen: Observation, most: int) -> Table:
         name, rank, phase, code, restarts = words.member_row(member)
         colour = "yellow" if phase.startswith("waits") else words.MEMBER_COLOURS.get(member.phase, "default")
         table.add_row(
-            name,
-            rank,
-            Text(phase, style=colour),
-            code,
-            restarts if member.restarts else Text("0", style="dim"),
+            _text(name),
+            _text(rank),
+            _text(phase, colour),
+            _text(code),
+            _text(restarts) if member.restarts else Text("0", style="dim"),
         )
     hidden = len(seen.members) - len(shown)
     if hidden:
@@ -271,5 +280,5 @@ def _figures(seen: Observation) -> str:
     if seen.progress.checkpoint:
         parts.append(f"checkpoint {seen.progress.checkpoint.rpartition('/')[2]}")
     if seen.progress.lost_steps:
-        parts.append(f"{seen.progress.lost_steps} steps lost")
+        parts.append(f"{counted(seen.progress.lost_steps, 'step')} lost")
     return "   ".join(parts)

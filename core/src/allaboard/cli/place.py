@@ -136,7 +136,9 @@ class Place:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    from allaboard.cli.saying import say
+
+    say(line, to_stderr=True)
 
 
 _here = Place()

@@ -1,10 +1,16 @@
-"""Saying things: lines for people, objects for machines, and what to do when nobody listens any more."""
+"""Saying things: lines for people, objects for machines, and what to do when nobody listens any more.
+
+Here is the edge of the terminal. Whatever is said is made of foreign words as well (names, uris, logs, other
+people's runs, servers' sentences), so everything that goes through here leaves without secrets and with its
+control characters visible; colours are put in as `style` marks them, and no other way.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,14 +18,17 @@ from typing import Any
 
 import click
 
+from allaboard.printable import visible, visible_json
+from allaboard.redaction import redact_text, redact_texts
+
 
 def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None:
-    """A line for people on stdout; an error goes to stderr, and so do lines beside a JSON object. A terminal
-    that went away is no reason to fail."""
-    line = f"{click.style('error:', fg='red', bold=True)} {text}" if error else text
+    """A line for people on stdout; an error, which may have several, goes to stderr, and so do lines beside a
+    JSON object. A terminal that went away is no reason to fail."""
     aside = error or to_stderr
+    line = f"{style('error:', 'red', bold=True)} {text}" if error else text
     try:
-        click.echo(line, err=aside, color=colours(aside))
+        click.echo(coloured(shown(line, lines=error), colours(aside)), err=aside, color=colours(aside))
     except BrokenPipeError:
         if aside:
             return
@@ -28,9 +37,42 @@ def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None
         return
 
 
-def show(value: Any) -> None:
-    """The one JSON object of a verb, on stdout."""
-    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))
+def shown(text: str, *, lines: bool = False) -> str:
+    """``text`` as it may be printed; ``lines``: it may have several."""
+    return visible(redact_text(text), newlines=lines, tabs=True)
+
+
+# The marks of a colour, from Unicode's private use: `visible` lets them pass, and whoever else writes them
+# gets a colour and nothing more.
+_BEGINS, _IS, _ENDS = "\uf8f0", "\uf8f1", "\uf8f2"
+_MARKED = re.compile(f"{_BEGINS}([a-z_]*)(!?){_IS}|{_ENDS}")
+
+
+def style(text: str, colour: str = "", bold: bool = False, dim: bool = False) -> str:
+    """``text`` marked to be printed in a colour of click's, or dim."""
+    return f"{_BEGINS}{'dim' if dim else colour}{'!' if bold else ''}{_IS}{text}{_ENDS}"
+
+
+def coloured(text: str, wanted: bool) -> str:
+    """``text`` with its marks turned into what a terminal understands, or taken out."""
+    return _MARKED.sub(lambda mark: _code(mark) if wanted else "", text)
+
+
+def _code(mark: re.Match[str]) -> str:
+    if mark[1] is None:
+        return "\x1b[0m"
+    try:
+        begun = click.style("", fg=None if mark[1] in ("", "dim") else mark[1], bold=mark[2] == "!" or None,
+                            dim=mark[1] == "dim" or None, reset=False)  # fmt: skip
+    except TypeError:
+        return ""
+    return begun
+
+
+def show(value: Any, *, exact: bool = False) -> None:
+    """The one JSON object of a verb, on stdout. ``exact``: with its secrets, for what is to be sent."""
+    found = plain(value) if exact else plain(redact_texts(value))
+    click.echo(visible_json(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)))
 
 
 def show_line(value: Any) -> None:
@@ -39,7 +81,8 @@ def show_line(value: Any) -> None:
 
 
 def as_json_line(value: Any) -> str:
-    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    found = plain(value)
+    return visible_json(json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
 
 
 def plain(value: Any) -> Any:
@@ -94,7 +137,7 @@ class Ink:
         self.wanted = wanted
 
     def __call__(self, text: str, colour: str, bold: bool = False) -> str:
-        return click.style(text, fg=colour, bold=bold) if self.wanted else text
+        return style(text, colour, bold) if self.wanted else text
 
 
 def silence() -> None:

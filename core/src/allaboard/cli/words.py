@@ -13,6 +13,7 @@ from typing import Any
 from allaboard.diagnose import Evidence
 from allaboard.follow import Outcome
 from allaboard.observation import PHASES, Condition, Event, MemberSeen, Observation, State
+from allaboard.printable import visible
 from allaboard.status import state_of
 from allaboard.units import show_seconds
 
@@ -205,7 +206,7 @@ def notable(events: Iterable[Event]) -> list[Event]:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
     """Columns of text, as wide as they must be."""
-    everything = [list(head), *(list(row) for row in rows)]
+    everything = [[visible(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[n]) for row in everything) for n in range(len(head))]
     return [
         (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

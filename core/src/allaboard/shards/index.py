@@ -23,8 +23,6 @@ from allaboard.untrusted import RECORDS, Unreadable, parse_json
 
 INDEX = "index.json"
 VERSION = 1
-LARGEST = RECORDS.size + 1
-"""So many bytes of an index are read: enough to see that one is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class Index:
         Corrupt otherwise.
         """
         try:
-            body = parse_json(data, RECORDS)
+            body = parse_json(data, RECORDS, spelling=False)
             version = _count(body["version"], "version")
         except Unreadable as error:
             raise Corrupt(f"{where} is no index of shards: it {error}; prepare the data set again") from error

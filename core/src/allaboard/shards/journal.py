@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from allaboard.errors import StorageMissing
 from allaboard.shards.index import Shard
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
 from allaboard.untrusted import RECORDS, parse_json
 
 JOURNAL = "journal.json"
@@ -38,7 +38,7 @@ class Journal:
     @classmethod
     def read(cls, store: Store) -> Journal | None:
         try:
-            body = parse_json(store.read(JOURNAL, 0, RECORDS.size + 1), RECORDS)
+            body = parse_json(read_small(store, JOURNAL, RECORDS.size), RECORDS, spelling=False)
             if body["version"] != VERSION:
                 return cls(store)
             shards = [Shard.from_dict(fields) for fields in body["shards"]]

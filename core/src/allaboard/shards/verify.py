@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allaboard.errors import Corrupt, StorageMissing
-from allaboard.shards.index import INDEX, LARGEST, Index, Shard
+from allaboard.shards.index import INDEX, Index, Shard
 from allaboard.shards.tar import table
 from allaboard.storage import open_store
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import said
+from allaboard.untrusted import RECORDS
 
 _CHUNK = 8 * 2**20
 
@@ -28,7 +29,7 @@ def load_index(at: str | os.PathLike[str] | Store) -> Index:
     """
     store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
     try:
-        return Index.from_bytes(store.read(INDEX, 0, LARGEST), f"{store.uri}/{INDEX}")
+        return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing as error:
         raise StorageMissing(
             f"{store.uri} holds no {INDEX}: no data set was prepared there, or not to its end; "

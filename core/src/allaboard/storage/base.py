@@ -21,6 +21,8 @@ from urllib.parse import quote
 
 from allaboard import filenames
 from allaboard.errors import BadInput
+from allaboard.redaction import redact_text, redact_url
+from allaboard.untrusted import LIMITS
 
 OWN = filenames.OWN
 """How the names begin that stores use for themselves."""
@@ -157,8 +159,8 @@ def scheme_of(uri: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """``uri``, or a text with one, without a password that somebody wrote into it."""
-    return re.sub(r"//[^/\s]*@", "//***@", uri)
+    """``uri``, or a text with one, without a password or a signature that somebody wrote into it."""
+    return redact_text(redact_url(uri))
 
 
 def join(uri: str, *parts: str) -> str:
@@ -174,3 +176,10 @@ def join(uri: str, *parts: str) -> str:
         return uri
     start = uri if uri.endswith("/") else f"{uri}/"
     return start + "/".join(inner)
+
+
+def read_small(store: Store, key: str, most: int = LIMITS.size) -> bytes:
+    """The bytes of an object that is small if it is right. Of a larger one ``most`` and one more are read,
+    which no reader of `allaboard.untrusted` takes.
+    """
+    return store.read(key, 0, most + 1)

@@ -43,6 +43,7 @@ from allaboard.errors import (
     StorageUnreachable,
     StorageUnsupported,
 )
+from allaboard.redaction import redact_text
 from allaboard.storage import disk
 from allaboard.storage.base import (
     OWN,
@@ -577,9 +578,8 @@ def _translated(error: BaseException, place: str, doing: str, client: _Client | 
     code = _code(error) or type(error).__name__
     retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
     again = f" (tried {retries + 1} times)" if retries else ""
-    text = shown(code if words in ("", "Unknown") else f"{code}: {words}")
-    for secret in client.secrets if client else ():
-        text = text.replace(secret, "***")
+    known = client.secrets if client else ()
+    text = redact_text(code if words in ("", "Unknown") else f"{code}: {words}", known)
     where = f" at {client.endpoint}" if client else ""
     return kind(f"{place}: {text.rstrip('.')}{again} while {doing} it{where}; {advice}")
 

@@ -200,7 +200,6 @@ class TrainingJobSensor(Watching):
         return how_it_ended(last, str(self.kind), backend.api.namespace) if state_of(last).is_final else None
 
     def trigger(self) -> BaseTrigger:
-        from allaboard.backends.local.machine import fingerprint
         from allaboard_provider.triggers.jobs import JobTrigger
         from allaboard_provider.triggers.train import RunTrigger
 
@@ -214,7 +213,7 @@ class TrainingJobSensor(Watching):
         what |= {"since": self._since, "of_ids": self._of_ids}
         if not self.hook.is_local:
             return RunTrigger(backend="kubernetes", connection=self.hook.conn_id, **what)
-        return RunTrigger(fingerprint=fingerprint(str(self.hook.local().runs)), **what)
+        return RunTrigger(fingerprint=self.hook.local().place(), **what)
 
     def execute(self, context: Context) -> Any:
         self._read_since(context)

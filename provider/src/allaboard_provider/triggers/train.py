@@ -412,9 +412,8 @@ class RunTrigger(LookTrigger):
 
     def is_here(self) -> bool:
         from allaboard.backends.local.backend import LocalBackend
-        from allaboard.backends.local.machine import fingerprint
 
-        return fingerprint(str(LocalBackend().runs)) == self.fingerprint
+        return LocalBackend().place() == self.fingerprint
 
     def is_there(self) -> bool:
         from allaboard.backends.local.backend import LocalBackend

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
 from allaboard.errors import Conflict as Lost
+from allaboard.printable import visible
+from allaboard.redaction import redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class ApiError(AllaboardError):
         retried: bool = False,
         what: str = "",
     ) -> None:
+        # The server's words, and those of whoever made it say them: one line, without secrets.
+        message = visible(redact_text(message))
         super().__init__(f"{what}: {message}" if what else message)
         self.status = status
         self.reason = reason

@@ -14,7 +14,6 @@ without an end.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import socket
@@ -33,6 +32,7 @@ from allaboard.backends.kubernetes.settings import Secret, Settings, Source
 from allaboard.backends.kubernetes.tls import context_of
 from allaboard.backends.kubernetes.wire import Broken, Json, Patience, Reply, Request
 from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.redaction import hide_known
 
 if TYPE_CHECKING:
     import aiohttp
@@ -421,7 +421,7 @@ class Api(_Client):
             response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return _broken(error, request)
-        return Reply(response.status, headers, body)
+        return Reply(response.status, headers, without_echo(response.status, body, secret.authorization))
 
     def _pool_for(self, settings: Settings, secret: Secret) -> urllib3.PoolManager:
         """The pool of connections; another one when certificates changed."""
@@ -711,7 +711,7 @@ class AsyncApi(_Client):
                 body = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return _broken(error, request)
-        return Reply(response.status, headers, body)
+        return Reply(response.status, headers, without_echo(response.status, body, secret.authorization))
 
     async def _secret(self, settings: Settings) -> Secret:
         credentials = settings.credentials
@@ -848,7 +848,7 @@ class _EventReader:
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         try:
-            said = json.loads(line)
+            said = wire.parsed(line)
             kind, thing = said["type"], said["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise BackendUnreachable("the API server sent half an event") from error
@@ -858,6 +858,14 @@ class _EventReader:
             return kind, thing
         rows = self._tables.rows(thing)
         return kind, {"metadata": {"resourceVersion": wire.version_of(thing)}, "rows": rows}
+
+
+def without_echo(status: int, body: bytes, authorization: str | None) -> bytes:
+    """An answer that refuses may quote the credential that it refuses; its words are printed and kept."""
+    token = (authorization or "").rpartition(" ")[2]
+    if status < 400 or not token:
+        return body
+    return hide_known(body.decode("utf-8", "replace"), [token]).encode()
 
 
 def _told(status: Json) -> AllaboardError:
