@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
+from allaboard.identity import airflow_key
 from allaboard.observation import Owner
-from allaboard_provider.identity import in_triggerer, on_worker, stopping
+from allaboard_provider.identity import in_triggerer, is_of_task, on_worker, stopping
 from tests.provider.building import TaskInstance
 
 
 def test_a_worker_that_is_gone_for_good_leaves_a_run_that_ends_by_itself() -> None:
     ti = TaskInstance()
     assert on_worker(ti) == Owner(str(ti.id), "worker", "attached")
+
+
+def test_a_worker_that_is_killed_leaves_its_run_to_the_next_try_as_long_as_there_is_one() -> None:
+    for tries, expected in ((1, "orchestrated"), (2, "orchestrated"), (3, "attached")):
+        assert on_worker(TaskInstance(try_number=tries, max_tries=2)).kind == expected
 
 
 def test_a_triggerer_that_is_away_stops_nothing() -> None:
@@ -22,3 +30,14 @@ def test_whoever_stops_a_run_owns_it_first_and_a_new_try_still_starts_anew() -> 
     """
     owner = stopping("try 1")
     assert owner.id != "try 1" and owner.phase == "deferred" and owner.kind == "attached"
+
+
+@pytest.mark.parametrize("key", ["nightly", "[" * 100_000, "3", '"airflow"', "[]", '["kfp", "a", "d", "r"]'])
+def test_a_key_of_others_is_of_no_task(key: str) -> None:
+    assert not is_of_task(key, "d", "r")
+
+
+def test_a_key_is_of_its_task_and_of_its_dag_run() -> None:
+    key = airflow_key("here", "d", "r", "t", 3)
+    assert is_of_task(key, "d", "r") and is_of_task(key, "d", "r", "t", 3)
+    assert not is_of_task(key, "d", "r", "t") and not is_of_task(key, "d", "another")

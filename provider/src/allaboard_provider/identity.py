@@ -9,7 +9,6 @@ state store, which lives through retries and clears.
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Any
 
@@ -17,6 +16,7 @@ from airflow.sdk import Variable, conf
 
 from allaboard.identity import airflow_key
 from allaboard.observation import Owner
+from allaboard.untrusted import parse_json
 
 VARIABLE = "allaboard_instance"
 STORED = "allaboard_instance"
@@ -68,7 +68,7 @@ def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, m
     installation is not compared: whoever asks need not know its name.
     """
     try:
-        kind, _, *known = json.loads(key)
+        kind, _, *known = parse_json(key)
     except (ValueError, TypeError):  # a key that a person chose
         return False
     if kind != "airflow" or known[:2] != [dag_id, run_id]:
