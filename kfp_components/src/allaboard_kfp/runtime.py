@@ -8,7 +8,7 @@ contract 4: 1 failed or lost, 2 bad input, 3 stopped, 4 out of time, 5 nobody an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from allaboard.promotion import promote
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
-from allaboard.units import rfc3339, show_bytes
+from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
 from allaboard_kfp.given import as_written, job_of
 from allaboard_kfp.history import History, history
@@ -81,7 +81,9 @@ def run_prepare_shards(
             progress=Meter("samples").moved,
             notice=say,
         )
-        say(f"{index.samples:,} samples in {len(index.shards)} shards, {show_bytes(index.size)}: {uri}")
+        say(
+            f"{counted(index.samples, 'sample')} in {counted(len(index.shards), 'shard')}, {show_bytes(index.size)}: {uri}"
+        )
         facts = {"samples": index.samples, "shards": len(index.shards), "bytes": index.size}
         point(dataset, uri, {**facts, "created": index.created, "fingerprint": index.fingerprint})
         return uri
@@ -260,12 +262,15 @@ def _publish(
 
 
 def _history(backend: Backend, outcome: Outcome) -> History:
-    lines: list[str] = []
+    return history(_wrote(backend, outcome))
+
+
+def _wrote(backend: Backend, outcome: Outcome) -> Iterator[str]:
+    """The lines of rank 0, over all attempts."""
     for attempt in range(1, outcome.seen.attempt + 1):
         with suppress(AllaboardError):  # an attempt whose logs are gone
             found = backend.logs(outcome.run, Selection(ranks=(0,), attempt=attempt))
-            lines += [item.text for item in found if isinstance(item, LogLine)]
-    return history(lines)
+            yield from (item.text for item in found if isinstance(item, LogLine))
 
 
 def _value(wanted: Wanted, *sources: Mapping[str, Any]) -> float:

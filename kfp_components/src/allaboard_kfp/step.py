@@ -35,6 +35,7 @@ from allaboard.reportline import decode
 from allaboard.running import backend_of, paced
 from allaboard.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
+from allaboard.units import counted
 from allaboard_kfp.given import as_written, on_cluster
 from allaboard_kfp.identity import check_place, key_of, owner_of
 
@@ -224,7 +225,7 @@ class StepView:
                 self.spoke_at = now
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
-                members = f"{running} of {len(seen.members)} members running"
+                members = f"{running} of {counted(len(seen.members), 'member')} running"
                 say(f"{words.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
 
     def say(self, text: str) -> None:
@@ -281,24 +282,23 @@ class Rank0:
         if last:
             yield from self._left_out(seen)
 
-    def _lines(self, seen: Observation, last: bool) -> list[str]:
-        found: list[str] = []
+    def _lines(self, seen: Observation, last: bool) -> Iterator[str]:
         try:
             for item in self.backend.logs(self.run, Selection(ranks=(0,), attempt=seen.attempt), self.cursor):
                 if isinstance(item, LogLine):
                     if decode(item.text) is None:
-                        found.append(item.text)
+                        yield item.text
                 else:
                     self.cursor = item
         except AllaboardError as error:
             # What cannot be read now may be readable at the next look, if there is one.
-            return [f"… what it wrote cannot be read: {error}"] if last else []
-        return found
+            if last:
+                yield f"… what it wrote cannot be read: {error}"
 
     def _left_out(self, seen: Observation) -> Iterator[str]:
         if self.left_out:
             where = next((m.log for m in seen.members if m.rank == 0 and m.log), None)
-            yield f"[rank0] … {self.left_out:,} lines left out here" + (
+            yield f"[rank0] … {counted(self.left_out, 'line')} left out here" + (
                 f"; all are in {where}" if where else ""
             )
             self.left_out = 0

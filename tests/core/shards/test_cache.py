@@ -48,6 +48,7 @@ class Counted:
         self.spoil = 0
         self.full = 0
         self.uri = store.uri
+        self.stat = store.stat
         self.local_path = store.local_path
 
     def download(self, key: str, path: Path, progress: object = None) -> None:

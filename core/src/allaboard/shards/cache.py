@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
 
 from allaboard.errors import Corrupt, SiteError, StorageFull
 from allaboard.shards.index import Shard
@@ -34,7 +35,8 @@ if sys.platform != "win32":
 
 LIMIT = 20 * 2**30
 _NAME = re.compile(r"[0-9a-f]{64}")
-_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+# Without O_NONBLOCK opening a pipe of that name waits for ever.
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def checksum(path: Path) -> str:
@@ -74,6 +76,8 @@ class Cache:
             fd = os.open(path, _READ)
         try:
             found = os.fstat(fd)
+            if not S_ISREG(found.st_mode):
+                raise _corrupt(str(path), "it is no file")
             if found.st_size != shard.size:
                 raise _corrupt(str(path), f"it has {found.st_size} bytes, the index says {shard.size}")
             state = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
@@ -146,6 +150,7 @@ class Cache:
             incoming.parent.mkdir(parents=True, exist_ok=True)
             sweep(incoming.parent, time.time())
             self._sweep_incoming(incoming.parent)
+        self._look(store, shard)
         self._make_room(shard.size)
         self._download(store, shard, incoming)
         if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
@@ -158,6 +163,13 @@ class Cache:
             fd = os.open(incoming, _READ)
             incoming.replace(path)
             return fd
+
+    def _look(self, store: Store, shard: Shard) -> None:
+        """A size that is only claimed makes no room and is not downloaded."""
+        entry = store.stat(shard.name)
+        if entry is not None and entry.size != shard.size:
+            where = f"{store.uri}/{shard.name}"
+            raise _corrupt(where, f"it has {entry.size} bytes, the index says {shard.size}")
 
     def _sweep_incoming(self, folder: Path) -> None:
         """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for
