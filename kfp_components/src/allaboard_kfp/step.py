@@ -13,7 +13,6 @@ import json
 import os
 import select
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -38,6 +37,7 @@ from allaboard.reportline import decode
 from allaboard.running import backend_of, paced
 from allaboard.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
+from allaboard.storage.scratch import own_folder
 from allaboard.units import counted
 from allaboard_kfp.given import as_written, on_cluster
 from allaboard_kfp.identity import check_place, key_of, owner_of
@@ -132,7 +132,7 @@ class Place:
         if on_cluster() and "ALLABOARD_HOME" not in environ:
             # The user of a pod may have no home that can be written, and what is there ends with the pod
             # anyway.
-            environ["ALLABOARD_HOME"] = str(Path(tempfile.gettempdir()) / f"allaboard-{os.getuid()}")
+            environ["ALLABOARD_HOME"] = str(own_folder())
         return LocalBackend(environ, self.site, patience=PATIENCE)
 
 

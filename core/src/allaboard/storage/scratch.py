@@ -44,7 +44,7 @@ def own_folder() -> Path:
         found = folder.lstat()
     if not _is_own_folder(found):
         raise SiteError(
-            f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR, or give cache="
+            f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR to a folder of your own"
         )
     return folder
 
@@ -166,7 +166,7 @@ def _temporary() -> Path:
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError as error:
-        raise SiteError(f"no folder for scratch data: {error}; set TMPDIR, or give cache=") from error
+        raise SiteError(f"no folder for scratch data: {error}; set TMPDIR") from error
 
 
 def _is_own_folder(found: os.stat_result) -> bool:
