@@ -137,8 +137,9 @@ def _questions(ready: Ready, api: Api) -> dict[tuple[str, str], Callable[[], Any
 
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
-    """Whether not every node will do."""
-    return bool(wants.asked(spec)) or bool(spec.get("nodeSelector") or spec.get("affinity"))
+    """Whether not every node will do. The little that the operator's own container asks for is not meant."""
+    asks = wants.asked({"containers": spec.get("containers")})
+    return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 
 def _get(api: Api, resource: Resource, name: str) -> Sought:
