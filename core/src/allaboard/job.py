@@ -88,7 +88,9 @@ class Gang(TypedDict, total=False):
 
 
 class Clocks(TypedDict, total=False):
-    """Limits of phases. Each stands still while an earlier phase holds it; none by default."""
+    """Limits of phases. Each stands still while an earlier phase holds it; none by default, but that on a
+    cluster what can never start has failed after 10 minutes.
+    """
 
     admitted: Annotated[
         str | int | float, "duration", "from the submission until the queue lets it in", "12h"

@@ -132,18 +132,23 @@ def plan_gang(
         priority=written.get("priority"),
         topology=(written.get("topology") or {}).get("require"),
     )
-    return plan, tuple(_notes(written, name, facts, asked))
+    return plan, tuple(_notes(written, name, facts, asked, layout.total))
 
 
-def _notes(written: Mapping[str, Any], name: str, facts: ClusterFacts, asked: str) -> Iterator[str]:
+def _notes(
+    written: Mapping[str, Any], name: str, facts: ClusterFacts, asked: str, total: int
+) -> Iterator[str]:
     gang = GANGS.get(name)
     # Of an operator that makes PodGroups of its own, only what it hands on: Volcano takes no time-out.
     understood = gang.UNDERSTANDS if gang else frozenset({"queue"})
     void = [f"gang.{n}" for n in ("queue", "timeout", "topology") if n in written and n not in understood]
     if void:
         yield f"{', '.join(void)}: no meaning with {gang.TITLE if gang else name}, left out"
-    if asked == AUTO and name == "none" and facts.kinds is not None:
-        yield "this cluster has no gang scheduler that is known: members start one by one"
+    if asked == AUTO and name == "none" and facts.kinds is not None and total > 1:
+        yield (
+            "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
+            "by themselves (`allaboard cluster` lists what there is)"
+        )
 
 
 def name_problems(name: Any, path: str = "gang.scheduler") -> Iterator[Problem]:

@@ -51,7 +51,7 @@ def backend_of(
     from allaboard.backends.kubernetes.access import Access
     from allaboard.backends.kubernetes.backend import KubernetesBackend
 
-    return KubernetesBackend(Access(kubeconfig, context, namespace).api(), site=site)
+    return KubernetesBackend(Access(kubeconfig, context, namespace).api(), site=site, ask_first=True)
 
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:

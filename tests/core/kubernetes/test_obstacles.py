@@ -166,9 +166,8 @@ def test_a_volume_that_does_not_mount(said: str, code: str, never: bool) -> None
         ('pods "x" is forbidden: violates PodSecurity "restricted:latest": ...', "pod_security_denied", True),
         ('pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=4, limited: pods=4',
          "resource_quota_exceeded", False),
-
-               ('pods "x" is forbidden: exceeded quota: q, requested: requests.cpu=64, used: requests.cpu=0, limited: '
-         'requests.cpu=4', "resource_quota_exceeded", True),
+        ('pods "x" is forbidden: exceeded quota: q, requested: requests.cpu=64, used: requests.cpu=0, '
+         'limited: requests.cpu=4', "resource_quota_exceeded", True),
         ('pods "x" is forbidden: failed quota: q: must specify cpu', "resource_quota_exceeded", True),
         ('pods "x" is forbidden: error looking up service account ns/t: serviceaccount "t" not found',
          "pod_reference_missing", True),

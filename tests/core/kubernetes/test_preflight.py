@@ -534,7 +534,60 @@ def test_what_the_api_server_refuses_is_quoted() -> None:
             )
 
     check = Cluster(refuses=refuses).says("dry_run")
-    assert check.stops and [(e.field, e.text) for e in check.evidence] == [("spec.x", "unknown field")]
+    assert check.stops and [e.text for e in check.evidence] == ["unknown field"]
+    assert check.evidence[0].field == "engine_spec.x"
+
+
+TEMPLATE = "spec.pytorchReplicaSpecs.Master.template"
+
+
+@pytest.mark.parametrize(
+    ("job_path", "pod_path", "path", "near"),
+    [
+        (f"{TEMPLATE}.spec.hostNetwrk", "spec.hostNetwrk", "pod.spec.hostNetwrk", "hostNetwork"),
+        (
+            f"{TEMPLATE}.spec.containers[0].imagePulPolicy",
+            "spec.containers[0].imagePulPolicy",
+            "pod.spec.containers[0].imagePulPolicy",
+            "imagePullPolicy",
+        ),
+        (f"{TEMPLATE}.spec.volumes[2].nfs.sever", "spec.volumes[2].nfs.sever",
+         "pod.spec.volumes[2].nfs.sever", "server"),
+        ("spec.runPolicy.cleanPodPolcy", None, "engine_spec.runPolicy.cleanPodPolcy", "cleanPodPolicy"),
+        (f"{TEMPLATE}.spec.zzzzqq", "spec.zzzzqq", "pod.spec.zzzzqq", None),
+    ],
+)  # fmt: skip
+def test_a_misspelt_field_is_told_once_with_its_path_and_the_nearest_name(
+    job_path: str, pod_path: str | None, path: str, near: str | None
+) -> None:
+    def refuses(body: Json) -> None:
+        field = job_path if body["kind"] == "PyTorchJob" else pod_path
+        if body["kind"] in ("PyTorchJob", "Pod") and field is not None:
+            words = f'cannot be handled as a {body["kind"]}: strict decoding error: unknown field "{field}"'
+            raise Invalid(words, status=400, causes=[Cause(field, "unknown field", "UnknownField")])
+
+    (check,) = [c for c in Cluster(refuses=refuses).checks() if c.id == "dry_run"]
+    assert check.stops and check.summary.startswith(f"{path}: ")
+    assert check.fix == (f"did you mean {near!r}?" if near else "take it out, or correct its name")
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        (
+            'User "jo" cannot create resource "pytorchjobs" in API group "kubeflow.org"',
+            "have the right granted",
+        ),
+        (
+            "Pod cannot be handled as a Pod: json: cannot unmarshal string into Go struct field "
+            "PodSpec.spec.hostNetwork of type bool",
+            "spec.hostNetwork is a bool, not a string",
+        ),
+        ("Pod in version v1 cannot be handled as a Pod: odd", "correct what it names in the job"),
+    ],
+)
+def test_only_a_missing_right_is_to_be_granted(said: str, fix: str) -> None:
+    assert checks_module._what_to_do(said).startswith(fix)
 
 
 def test_pods_are_tried_where_one_may() -> None:

@@ -255,12 +255,12 @@ def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
     if one is None:
         return
     fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
-    evidence: tuple[Evidence, ...] = (Evidence(one.object, one.field, one.said),) if one.said else ()
+    evidence = [Evidence(one.object, one.field, one.said)] if one.said else []
     if one.field.startswith("initContainerStatuses"):
         last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
-        evidence += tuple(Evidence(f"log/{one.member}", "text", text) for text in last)
+        evidence += [Evidence(f"log/{one.member}", "text", text) for text in last]
         fix = f"its log says why: allaboard logs {seen.run} {one.member}"
-    yield Diagnosis(one.code, one.text, evidence, one.member, not one.never, fix)
+    yield Diagnosis(one.code, one.text, tuple(evidence), one.member, not one.never, fix)
 
 
 def _never_started(seen: Observation, code: str, text: str) -> Diagnosis:

@@ -418,11 +418,13 @@ class FakeApi:
         fields: str | None = None,
         limit: int | None = 500,
         resource_version: str | None = None,
+        at_most: int | None = None,
         table: bool = False,
     ) -> tuple[list[Json], str]:
         found: tuple[list[Json], str] = self._ask(
             "list", resource, "", namespace, lambda ns: self.cluster.list(resource, ns, labels, fields)
         )
+        found = (found[0][:at_most], found[1])
         return ([_row(o) for o in found[0]], found[1]) if table else found
 
     def create(

@@ -106,8 +106,8 @@ def a_pod(
 ) -> Json:
     """The pod of a member. ``placed``: when it got its node, None: no scheduler has said a word;
     ``unschedulable``: what one said instead; ``waiting``: what its container waits for, in ``words``;
-    ``last``: how its container ended before; ``reason`` and ``exit_code``: how it has ended now; ``pod_reason``: of the
-    pod.
+    ``last``: how its container ended before; ``reason`` and ``exit_code``: how it has ended now;
+    ``pod_reason``: of the pod.
     """
     role, _, index = member.rpartition("-")
     status: Json = {"phase": phase, "conditions": []}

@@ -119,7 +119,7 @@ class AllaboardHook(BaseHook):
         from allaboard_provider.clusters import settings_of
 
         api = Api(settings_of(self.cluster))
-        return KubernetesBackend(api, site=self.site, environ=self.environment, pause=pause)
+        return KubernetesBackend(api, site=self.site, environ=self.environment, ask_first=True, pause=pause)
 
     # In a triggerer.
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes import janitor, logs
+from allaboard.backends.kubernetes.asking import Asking
 from allaboard.backends.kubernetes.hub import (
     AsyncChanges,
     AsyncHub,
@@ -120,7 +121,8 @@ class _Looks:
 class KubernetesBackend:
     """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
     ``facts``: what is known of the cluster; it is asked when they are not given. ``environ``: the caller's
-    environment. ``hub``, ``keeper``: who watches, and who keeps the Lease; those of this process where none
+    environment. ``ask_first``: a launch says what will not work, as far as one request each tells. ``hub``,
+    ``keeper``: who watches, and who keeps the Lease; those of this process where none
     is given. ``pause`` sleeps.
     """
 
@@ -136,9 +138,10 @@ class KubernetesBackend:
         environ: Mapping[str, str] | None = None,
         hub: Hub | None = None,
         keeper: Keeper | None = None,
+        ask_first: bool = False,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.api, self.pause = api, pause
+        self.api, self.pause, self.ask_first = api, pause, ask_first
         self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
         self.verbs = _verbs(api.namespace, site, facts, environ)
         self._looks = _Looks()
@@ -163,7 +166,11 @@ class KubernetesBackend:
         return self.keeper.hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        return self._act(self.verbs.launch(plan, owner, self._lease(owner)))
+        if not self.ask_first:
+            return self._act(self.verbs.launch(plan, owner, self._lease(owner)))
+        asking = Asking(self.api)
+        handle = self._act(self.verbs.launch(plan, owner, self._lease(owner), asking.begin))
+        return replace(handle, notes=(*handle.notes, *asking.notes()))
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         return self._act(self.verbs.adopt(handle, old, new, self._lease(new)))

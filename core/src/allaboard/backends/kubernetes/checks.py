@@ -7,6 +7,7 @@ it, else a warning. None is: nobody may look, or nothing tells.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,13 +16,14 @@ from typing import Any
 from allaboard.backends.checks import ERROR, WARNING, Check
 from allaboard.backends.kubernetes import podsecurity, wants
 from allaboard.backends.kubernetes.errors import ApiError, Exists
+from allaboard.backends.kubernetes.fieldnames import problem_of
 from allaboard.backends.kubernetes.parts import BY_GANG, BY_KIND
 from allaboard.backends.kubernetes.rbac import Access
 from allaboard.backends.kubernetes.resources import Resource
 from allaboard.backends.kubernetes.survey import Survey
 from allaboard.backends.kubernetes.wants import Pods, amount, asked, show
 from allaboard.diagnose import Evidence
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
@@ -587,11 +589,8 @@ def nodes(facts: Facts) -> Iterator[Check]:
                 severity=severity,
             )
         else:
-            yield _is_well("nodes", f"{_all(total)} the nodes, were they empty")
-
-
-def _all(total: int) -> str:
-    return "its one member fits" if total == 1 else f"all {total} members fit"
+            who = "its one member fits" if total == 1 else f"all {total} members fit"
+            yield _is_well("nodes", f"{who} the nodes, were they empty")
 
 
 def _grows(labels: Mapping[str, str]) -> bool:
@@ -683,8 +682,17 @@ def dry_run(facts: Facts) -> Iterator[Check]:
     """The API server takes every object; and the pods, where one may try."""
     every = [*facts.tried, *(facts.pods_tried or ())]
     refused = [t for t in every if t.error is not None and not isinstance(t.error, Exists)]
+    told: set[str] = set()
     for one in refused:
         causes = one.error.causes if isinstance(one.error, ApiError) else ()
+        if causes and all(cause.message == "unknown field" for cause in causes):
+            # The job and its pods have the same ones, each by a path of its own.
+            is_pod = one in (facts.pods_tried or ())
+            found = [problem_of(cause, is_pod) for cause in causes]
+            fresh = [problem for problem in found if problem.path not in told]
+            told |= {problem.path for problem in fresh}
+            yield from (_misspelt(one.what, problem) for problem in fresh)
+            continue
         said = tuple(_quote(one.what, cause.field, cause.message) for cause in causes) or (
             _quote(one.what, "dry run", str(one.error)),
         )
@@ -703,8 +711,24 @@ def dry_run(facts: Facts) -> Iterator[Check]:
         )
 
 
+def _misspelt(what: str, problem: Problem) -> Check:
+    said = _quote(what, problem.path, problem.message)
+    hint = (
+        f"did you mean {problem.suggestion!r}?" if problem.suggestion else "take it out, or correct its name"
+    )
+    return Check("dry_run", False, f"{problem.path}: there is no such field here", (said,), hint)
+
+
+_NO_RIGHT = re.compile(r'User "[^"]*" cannot \w+ resource')
+_WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+) of type (\S+)")
+
+
 def _what_to_do(message: str) -> str:
     """By the words of the refusal; each is a cause of its own (failure-modes.md, 1A)."""
+    if _NO_RIGHT.search(message):
+        return "have the right granted: allaboard cluster --rbac submitter"
+    if (wrong := _WRONG_TYPE.search(message)) is not None:
+        return f"{wrong[2]} is a {wrong[3].rpartition('.')[2]}, not a {wrong[1]}: correct it in pod"
     for words, fix in (
         ("failed calling webhook", "its operator or policy webhook is away: try again, or tell who runs it"),
         ("exceeded quota", "wait until others have ended, or make the gang smaller"),
@@ -714,8 +738,7 @@ def _what_to_do(message: str) -> str:
         ("error looking up service account", "create the service account, or correct its name in pod"),
         ("no PriorityClass", "correct gang.priority"),
         ("denied the request", "follow its words, or ask whose policy it is"),
-        ("cannot", "have the right granted: allaboard cluster --rbac submitter"),
-        ("unknown field", "correct the field in pod"),
+        ("unknown field", "correct the field that it names"),
     ):
         if words in message:
             return fix

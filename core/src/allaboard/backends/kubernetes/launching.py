@@ -38,12 +38,13 @@ from allaboard.backends.kubernetes.ending import (
     stop_recorded,
 )
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.fieldnames import problem_of
 from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
 from allaboard.backends.kubernetes.placing import Ready
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.reports import carried
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.errors import BadInput, Problem, SiteError, SpecChanged
+from allaboard.errors import BadInput, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
 from allaboard.identity import differences
 from allaboard.identity import same_spec as hash_fits
@@ -427,7 +428,7 @@ def _refused(error: ApiError | _Taken, stored: Stored, ready: Ready) -> BadInput
             code="crd_missing",
         )
     if isinstance(error, Invalid) and error.causes:
-        problems = [Problem(cause.field, cause.message) for cause in error.causes]
+        problems = [problem_of(cause) for cause in error.causes]
         return BadInput(f"run {run} was not started: the cluster refuses its objects:", problems)
     if isinstance(error, Forbidden):
         return SiteError(f"run {run} was not started: {error}", code=error.code)

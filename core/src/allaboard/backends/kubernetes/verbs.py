@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -160,10 +160,25 @@ class Verbs:
 
     # Launching.
 
-    def launch(self, plan: Plan, owner: Owner, lease: str = "") -> Talk[Handle]:
-        """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing."""
+    def launch(
+        self,
+        plan: Plan,
+        owner: Owner,
+        lease: str = "",
+        on_ready: Callable[[Ready], None] | None = None,
+    ) -> Talk[Handle]:
+        """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing.
+        ``on_ready`` is told what is about to be made.
+        """
+
+        def prepare(plan: Plan, generation: int, attempt: int) -> Talk[Ready]:
+            made = yield from self._prepare(plan, generation, attempt)
+            if on_ready is not None:
+                on_ready(made)
+            return made
+
         try:
-            handle = yield from launching.launch(plan, owner, self._prepare, lease)
+            handle = yield from launching.launch(plan, owner, prepare, lease)
         except Missing as error:
             yield from check_namespace(self.namespace)
             raise BadInput(f"run {plan.run} was not started: {error}") from error

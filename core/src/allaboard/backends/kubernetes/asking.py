@@ -1,0 +1,168 @@
+"""What would keep a job from starting, asked for while it is being sent: the checks of `preflight` that take
+one request each. They run side by side with the launch, which waits for them no longer than `PATIENCE`; what
+has no answer by then is not said, and shows within seconds in `status`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from allaboard.backends.kubernetes import checks, wants
+from allaboard.backends.kubernetes.checks import Facts, Sought
+from allaboard.backends.kubernetes.errors import Missing
+from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.placing import Ready
+from allaboard.backends.kubernetes.resources import (
+    CONFIGMAPS,
+    LIMITRANGES,
+    NAMESPACES,
+    NODES,
+    PRIORITYCLASSES,
+    PVCS,
+    RESOURCEQUOTAS,
+    SECRETS,
+    SERVICEACCOUNTS,
+    Resource,
+)
+from allaboard.backends.kubernetes.survey import Node, Survey, node_of
+from allaboard.errors import AllaboardError
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.transport import Api
+
+PATIENCE = 0.2
+"""Seconds that a launch that is done waits for the answers."""
+AT_A_TIME = 8
+NODES_LOOKED_AT = 200
+"""Of more nodes nothing is concluded: the list would be larger than the question is worth."""
+ASKED = (checks.volumes, checks.secrets, checks.nodes, checks.quota, checks.pod_security)
+
+
+class Asking:
+    """The questions of one launch. ``requests``: how many were sent."""
+
+    def __init__(self, api: Api) -> None:
+        self.api, self.requests = api, 0
+        self._found: dict[tuple[str, str], Any] = {}
+        self._threads: list[threading.Thread] = []
+        self._ready: Ready | None = None
+        self._turn = threading.Semaphore(AT_A_TIME)
+
+    def begin(self, ready: Ready) -> None:
+        """Ask about the objects that are about to be made."""
+        if self._ready is not None:
+            return  # it is prepared again because somebody was faster; the questions are the same
+        self._ready = ready
+        for key, question in _questions(ready, self.api).items():
+            thread = threading.Thread(target=self._ask, args=(key, question), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no room for another thread
+                return
+            self.requests += 1
+            self._threads.append(thread)
+
+    def _ask(self, key: tuple[str, str], question: Callable[[], Any]) -> None:
+        with self._turn:
+            try:
+                self._found[key] = question()
+            except Missing as error:
+                self._found[key] = None if error.unserved else Sought()
+            except AllaboardError:  # nobody may look, or nobody answers: it stays unknown
+                return
+
+    def notes(self) -> tuple[str, ...]:
+        """What will not work, each in a sentence with what to do."""
+        end = time.monotonic() + PATIENCE
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return () if self._ready is None else tuple(_said(self._facts(self._ready)))
+
+    def _facts(self, ready: Ready) -> Facts:
+        found = dict(self._found)
+
+        def each(resource: Resource, names: Any) -> dict[str, Sought]:
+            asked = {name: found.get((resource.plural, name)) for name in names}
+            return {
+                name: one if isinstance(one, Sought) else Sought(known=False) for name, one in asked.items()
+            }
+
+        pods = wants.pods_of(ready.job)
+        limits = found.get((LIMITRANGES.plural, ""))
+        space = found.get((NAMESPACES.plural, self.api.namespace))
+        survey = Survey(self.api.server, "", self.api.namespace, frozenset(), nodes=_nodes(found))
+        return Facts(
+            survey=survey,
+            manifests=ready.manifests,
+            resources=[resource_of(manifest) for manifest in ready.manifests],
+            gang=ready.gang,
+            namespace=space if isinstance(space, Sought) else Sought(known=False),
+            # Without the defaults that LimitRanges give nothing is known of what a pod must state.
+            quotas=found.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
+            limits=limits,
+            claims=each(PVCS, wants.claims(pods)),
+            secrets=each(SECRETS, wants.secrets(pods)),
+            config_maps=each(CONFIGMAPS, wants.config_maps(pods, _own(ready))),
+            accounts=each(SERVICEACCOUNTS, wants.accounts(pods) - {"default"}),
+            priorities=each(PRIORITYCLASSES, wants.priorities(pods)),
+        )
+
+
+def _own(ready: Ready) -> list[str]:
+    return [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
+
+
+def _questions(ready: Ready, api: Api) -> dict[tuple[str, str], Callable[[], Any]]:
+    pods = wants.pods_of(ready.job)
+    named = (
+        (PVCS, wants.claims(pods)),
+        (SECRETS, wants.secrets(pods)),
+        (CONFIGMAPS, wants.config_maps(pods, _own(ready))),
+        (SERVICEACCOUNTS, wants.accounts(pods) - {"default"}),
+        (PRIORITYCLASSES, wants.priorities(pods)),
+        (NAMESPACES, [api.namespace]),
+    )
+    found: dict[tuple[str, str], Callable[[], Any]] = {
+        (resource.plural, name): partial(_get, api, resource, name)
+        for resource, names in named
+        for name in sorted(names)
+    }
+    lists = [RESOURCEQUOTAS, LIMITRANGES]
+    lists += [NODES] if any(_is_particular(group.spec) for group in pods) else []
+    return found | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
+
+
+def _is_particular(spec: Mapping[str, Any]) -> bool:
+    """Whether not every node will do. The little that the operator's own container asks for is not meant."""
+    asks = wants.asked({"containers": spec.get("containers")})
+    return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
+
+
+def _get(api: Api, resource: Resource, name: str) -> Sought:
+    return Sought(api.get(resource, name))
+
+
+def _list(api: Api, resource: Resource) -> list[Any]:
+    items, _ = api.list(resource, limit=NODES_LOOKED_AT, at_most=NODES_LOOKED_AT)
+    return list(items)
+
+
+def _nodes(found: Mapping[tuple[str, str], Any]) -> tuple[Node, ...] | None:
+    items = found.get((NODES.plural, ""))
+    if not isinstance(items, list) or not items or len(items) >= NODES_LOOKED_AT:
+        return None
+    return tuple(node_of(item) for item in items)
+
+
+def _said(facts: Facts) -> Iterator[str]:
+    for ask in ASKED:
+        for check in ask(facts):
+            # What is left of a quota is a moment's, and its own pods may be counted already.
+            if check.ok is not False or (check.id == "quota" and not check.stops):
+                continue
+            word = "it will not start" if check.stops else "warning"
+            yield f"{word}: {check.summary}" + (f"; {check.fix}" if check.fix else "")

@@ -1,0 +1,98 @@
+"""Fields that the API server does not know: where they stand in the job, and what was probably meant. The
+names are those of Kubernetes 1.36 and of the Training Operator 1.9; values in, values out.
+"""
+
+from __future__ import annotations
+
+import re
+
+from allaboard.backends.kubernetes.errors import Cause
+from allaboard.errors import Problem
+from allaboard.names import nearest
+
+_POD = """activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy
+enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers
+hostname hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os
+overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims
+resources restartPolicy runtimeClassName schedulerName schedulingGates schedulingGroup
+securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace
+subdomain terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"""
+_CONTAINER = """args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports
+readinessProbe resizePolicy resources restartPolicy restartPolicyRules securityContext
+startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty
+volumeDevices volumeMounts workingDir"""
+_VOLUME = """awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir
+ephemeral fc flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi
+name nfs persistentVolumeClaim photonPersistentDisk portworxVolume projected quobyte rbd
+scaleIO secret storageos vsphereVolume"""
+_SECURITY = """allowPrivilegeEscalation appArmorProfile capabilities fsGroup fsGroupChangePolicy
+privileged procMount readOnlyRootFilesystem runAsGroup runAsNonRoot runAsUser
+seLinuxChangePolicy seLinuxOptions seccompProfile supplementalGroups
+supplementalGroupsPolicy sysctls windowsOptions"""
+_PROBE = """exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds successThreshold
+tcpSocket terminationGracePeriodSeconds timeoutSeconds"""
+_RUN_POLICY = """activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend
+ttlSecondsAfterFinished"""
+KNOWN: dict[str, str] = {
+    "template": "metadata spec",
+    "metadata": "annotations finalizers labels name namespace",
+    "spec": _POD,
+    "containers": _CONTAINER,
+    "initContainers": _CONTAINER,
+    "volumes": _VOLUME,
+    "securityContext": _SECURITY,
+    "livenessProbe": _PROBE,
+    "readinessProbe": _PROBE,
+    "startupProbe": _PROBE,
+    "resources": "claims limits requests",
+    "env": "name value valueFrom",
+    "valueFrom": "configMapKeyRef fieldRef fileKeyRef resourceFieldRef secretKeyRef",
+    "envFrom": "configMapRef prefix secretRef",
+    "ports": "containerPort hostIP hostPort name protocol",
+    "volumeMounts": "mountPath mountPropagation name readOnly recursiveReadOnly subPath subPathExpr",
+    "tolerations": "effect key operator tolerationSeconds value",
+    "affinity": "nodeAffinity podAffinity podAntiAffinity",
+    "nodeAffinity": """preferredDuringSchedulingIgnoredDuringExecution
+        requiredDuringSchedulingIgnoredDuringExecution""",
+    "topologySpreadConstraints": """labelSelector matchLabelKeys maxSkew minDomains nodeAffinityPolicy
+        nodeTaintsPolicy topologyKey whenUnsatisfiable""",
+    "emptyDir": "medium sizeLimit",
+    "hostPath": "path type",
+    "persistentVolumeClaim": "claimName readOnly",
+    "secret": "defaultMode items optional secretName",
+    "configMap": "defaultMode items name optional",
+    "nfs": "path readOnly server",
+    "runPolicy": _RUN_POLICY,
+    "schedulingPolicy": "minAvailable minResources priorityClass queue scheduleTimeoutSeconds",
+    "elasticPolicy": """maxReplicas maxRestarts metrics minReplicas nProcPerNode rdzvBackend rdzvConf
+        rdzvHost rdzvId rdzvPort standalone""",
+}
+"""What stands below a field, by its name."""
+
+_TEMPLATE = re.compile(r"^spec\.\w+ReplicaSpecs(?:\.\w+|\[\w+\])\.template\.")
+
+
+def in_the_job(path: str) -> str:
+    """Where a field of the job object comes from: ``pod.spec.x`` or ``engine_spec.x``; of what is written
+    from other fields its own path.
+    """
+    if _TEMPLATE.match(path):
+        return f"pod.{_TEMPLATE.sub('', path)}"
+    return f"engine_spec.{path.removeprefix('spec.')}" if path.startswith("spec.") else path
+
+
+def meant(path: str) -> str | None:
+    """The name that somebody probably meant who wrote the last one of this path."""
+    parts = [re.sub(r"\[[^\]]*\]$", "", part) for part in path.split(".")]
+    above = parts[-2] if len(parts) > 1 else ""
+    if above == "spec" and len(parts) == 2:
+        known = "elasticPolicy nprocPerNode pytorchReplicaSpecs runPolicy"
+    else:
+        known = KNOWN.get(above) or " ".join(KNOWN.values())
+    return nearest(parts[-1], sorted({*known.split()}))
+
+
+def problem_of(cause: Cause, of_pod: bool = False) -> Problem:
+    """A finding of the API server, told of the job. ``of_pod``: it was a pod that was tried."""
+    path = f"pod.{cause.field}" if of_pod and cause.field else in_the_job(cause.field)
+    return Problem(path, cause.message, meant(cause.field) if "unknown field" in cause.message else None)
