@@ -7,15 +7,22 @@ import fcntl
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from tests.cluster import components
-from tests.cluster.build import Unavailable, ensure
+from tests.cluster.build import Build, Unavailable, Work, ensure
+from tests.cluster.kubelet.images import PYTHON_IMAGES, SYSTEM_IMAGES
 from tests.cluster.plane import ROOT, ControlPlane, PlaneError, obstacle
 
 STATE = ROOT / ".allaboard" / "cluster"
+IMAGES = f"""\
+images of its nodes, and no others; nothing is pulled:
+    {", ".join(PYTHON_IMAGES)}
+        Python with torch, torchrun, numpy and allaboard: the environment of this checkout
+    {", ".join(SYSTEM_IMAGES)}
+        the plain system of this machine"""
 
 
 def main(arguments: list[str]) -> int:
@@ -25,9 +32,12 @@ def main(arguments: list[str]) -> int:
         "build", help="build what is not built yet (the first time some 14 minutes on 2 cores)"
     )
     build.add_argument("components", nargs="*", help="default: all")
+    background = "build behind whatever else runs on the machine (nice), for when nobody waits"
+    build.add_argument("--background", action="store_true", help=background)
     build.set_defaults(run=run_build, changes=False)
     up = verbs.add_parser("up", help="start the cluster, or tell where it runs")
     up.add_argument("components", nargs="*", help="default: all that can be built here")
+    up.add_argument("--background", action="store_true", help=background)
     up.set_defaults(run=run_up, changes=True)
     down = verbs.add_parser("down", help="stop the cluster and remove all that is in it")
     down.add_argument(
@@ -72,9 +82,11 @@ def tell(line: str) -> None:
 
 def run_build(options: argparse.Namespace) -> int:
     failed = 0
-    for build in components.builds(components.chosen(options.components or components.known())):
+    builds = components.builds(components.chosen(options.components or components.known()))
+    work = _work(builds, options.background)
+    for build in builds:
         try:
-            ensure(build, tell)
+            ensure(build, tell, work)
         except Unavailable as reason:
             tell(f"{reason}")
             failed += 1
@@ -88,7 +100,7 @@ def run_up(options: argparse.Namespace) -> int:
     except PlaneError:
         plane = ControlPlane(
             STATE,
-            _possible(options.components or components.known(), options.components),
+            _possible(options.components or components.known(), options),
             detached=True,
             tell=tell,
         )
@@ -97,7 +109,7 @@ def run_up(options: argparse.Namespace) -> int:
     else:
         there = {part.name for part in plane.parts}
         missing = [name for name in options.components or components.known() if name not in there]
-        plane.add(_possible(missing, options.components))
+        plane.add(_possible(missing, options))
         tell("the cluster runs")
     tell(
         f"""
@@ -109,6 +121,8 @@ def run_up(options: argparse.Namespace) -> int:
     make cluster-status                      # what runs; its logs are in {plane.log("etcd").parent}
     make cluster-down"""
     )
+    if any(part.name == "nodes" for part in plane.parts):
+        tell(f"\n{IMAGES}")
     return 0
 
 
@@ -118,16 +132,26 @@ def _allaboard() -> str:
     return str(beside.relative_to(ROOT)) if beside.is_relative_to(ROOT) else "allaboard"
 
 
-def _possible(names: Collection[str], asked: Collection[str]) -> list[str]:
+def _work(builds: Sequence[Build], background: bool) -> Work:
+    """What of these is to be built, said."""
+    work = Work(builds, background=background)
+    if work.plan is not None:
+        tell(work.plan)
+    return work
+
+
+def _possible(names: Collection[str], options: argparse.Namespace) -> list[str]:
     """Those of these components that this machine can have, built. Unavailable for one that was asked for."""
     possible = []
     told = set()
-    for component in components.chosen(names):
+    chosen = components.chosen(names)
+    work = _work(components.builds(chosen), options.background)
+    for component in chosen:
         with suppress(Unavailable):
             if component.build:
-                ensure(component.build, tell)
+                ensure(component.build, tell, work)
         if reason := obstacle(component):
-            if component.name in (*components.BASE, *asked):
+            if component.name in (*components.BASE, *options.components):
                 raise Unavailable(reason)
             if reason not in told:
                 tell(f"left out: {reason}")
@@ -168,6 +192,8 @@ def run_status(options: argparse.Namespace) -> int:
         version = component.build.version if component.build else ""
         tell(f"{name:24} {version:8} {state}")
     tell(f"kubeconfig: {plane.kubeconfig}")
+    if "nodes" in status:
+        tell(IMAGES)
     return 0
 
 

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,18 +120,51 @@ def cache() -> Path:
     return Path(home) / "allaboard" / "cluster"
 
 
-def ensure(build: Build, tell: Tell = print) -> Path:
-    """The folder of this build, made when it is not there. One process builds, others wait for it."""
+class Work:
+    """Several builds, one after the other, and how far they are, for whoever waits for all of them.
+    ``background``: behind whatever else runs on the machine, because nobody waits.
+    """
+
+    def __init__(self, builds: Sequence[Build], *, background: bool = False) -> None:
+        self.background = background
+        self.began = time.monotonic()
+        self.programs = [(b.name, name) for b in builds if not b.is_there for name, _ in b.packages]
+        self.minutes = sum(b.minutes for b in builds if not b.is_there)
+        self.built: set[tuple[str, str]] = set()
+
+    @property
+    def plan(self) -> str | None:
+        """What is to be built; None: nothing."""
+        if not self.programs:
+            return None
+        names = ", ".join(dict.fromkeys(build for build, _ in self.programs))
+        count = f"{len(self.programs)} program{'' if len(self.programs) == 1 else 's'}"
+        return f"{count} to build, of {names}: some {self.minutes:g} minutes from a cold cache on 2 cores"
+
+    def __str__(self) -> str:
+        """``5 of 14 programs built in 6.2 min; left: kube-proxy, jobset``"""
+        left = [name for build, name in self.programs if (build, name) not in self.built]
+        done = f"{len(self.programs) - len(left)} of {len(self.programs)} programs built"
+        span = _span(time.monotonic() - self.began)
+        return f"{done} in {span}" + (f"; left: {', '.join(left)}" if left else "")
+
+
+def ensure(build: Build, tell: Tell = print, work: Work | None = None) -> Path:
+    """The folder of this build, made when it is not there. One process builds, others wait for it.
+    ``work``: what it is a part of.
+    """
     if build.is_there:
         return build.place
+    work = work or Work([build])
     with _alone(build, tell):
         if not build.is_there:
             try:
-                _make(build, tell)
+                _make(build, tell, work)
             except Unavailable as reason:
                 _reason_file(build).write_text(str(reason))
                 raise
             _reason_file(build).unlink(missing_ok=True)
+        work.built |= {(build.name, name) for name, _ in build.packages}
     return build.place
 
 
@@ -160,11 +193,8 @@ def _alone(build: Build, tell: Tell) -> Iterator[None]:
         yield
 
 
-def _make(build: Build, tell: Tell) -> None:
+def _make(build: Build, tell: Tell, work: Work) -> None:
     go = _go(build)
-    tell(
-        f"{build.name} {build.version}: building, some {build.minutes:g} minutes from a cold cache on 2 cores"
-    )
     started = time.monotonic()
     for left in cache().glob(f"{build.name}-unfinished-*"):
         # By one that was killed: whoever builds now holds the lock.
@@ -172,9 +202,11 @@ def _make(build: Build, tell: Tell) -> None:
     unfinished = Path(tempfile.mkdtemp(prefix=f"{build.name}-unfinished-", dir=cache()))
     try:
         for binary, package in build.packages:
+            tell(f"{build.name} {build.version}: building {binary}; {work}")
             _run_go(
                 build,
                 tell,
+                work,
                 go,
                 "build",
                 "-trimpath",
@@ -184,8 +216,11 @@ def _make(build: Build, tell: Tell) -> None:
                 str(unfinished / binary),
                 package,
             )
+            work.built.add((build.name, binary))
         if build.files:
-            source = Path(_run_go(build, tell, go, "list", "-m", "-f", "{{.Dir}}", build.module).strip())
+            source = Path(
+                _run_go(build, tell, work, go, "list", "-m", "-f", "{{.Dir}}", build.module).strip()
+            )
             _copy_files(build, source, unfinished / "files")
         unfinished.chmod(0o755)
         unfinished.rename(build.place)
@@ -214,7 +249,7 @@ def _go(build: Build) -> str:
     return go
 
 
-def _run_go(build: Build, tell: Tell, go: str, *arguments: str) -> str:
+def _run_go(build: Build, tell: Tell, work: Work, go: str, *arguments: str) -> str:
     # Not what was set for other projects, by variables or `go env -w`: flags, workspaces, targets.
     environ = {
         **os.environ,
@@ -225,9 +260,8 @@ def _run_go(build: Build, tell: Tell, go: str, *arguments: str) -> str:
     }
     for name in ("GOOS", "GOARCH", "GOEXPERIMENT"):
         environ.pop(name, None)
-    # Behind whatever else runs on the machine: a build has the time.
-    command = ["nice", "-n", "19", go, *arguments]
-    with tempfile.TemporaryFile("w+") as errors, _heartbeat(build, tell):
+    command = [*(["nice", "-n", "19"] if work.background else []), go, *arguments]
+    with tempfile.TemporaryFile("w+") as errors, _heartbeat(build, tell, work):
         ended = subprocess.run(
             command,
             cwd=build.folder,
@@ -252,13 +286,12 @@ def _interrupted_with_us() -> None:
 
 
 @contextmanager
-def _heartbeat(build: Build, tell: Tell) -> Iterator[None]:
+def _heartbeat(build: Build, tell: Tell, work: Work) -> Iterator[None]:
     done = threading.Event()
-    started = time.monotonic()
 
     def beat() -> None:
         while not done.wait(HEARTBEAT):
-            tell(f"{build.name}: still building ({_span(time.monotonic() - started)})")
+            tell(f"{build.name}: still building; {work}")
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import build, components
-from tests.cluster.build import Build, Unavailable, ensure, why_not
+from tests.cluster.build import Build, Unavailable, Work, ensure, why_not
 
 TOOL = Build(
     "tool", "example.org/tool", (("tool", "example.org/tool/cmd"),), files=("crds/*.yaml",), minutes=1
@@ -132,3 +132,36 @@ def test_every_module_is_pinned_and_every_pin_is_used() -> None:
 def test_an_unknown_component_is_answered_with_the_known() -> None:
     with pytest.raises(LookupError, match="no component volcanoo; there are etcd, kube-apiserver"):
         components.chosen(["volcanoo"])
+
+
+def test_what_is_done_and_left_is_counted_over_all_that_is_built(go: Path) -> None:
+    for name in ("pair", "there"):
+        (build.GO / name).mkdir()
+        (build.GO / name / "go.mod").write_text("module x\n\nrequire example.org/tool v1.2.3\n")
+    pair = Build("pair", "example.org/tool", (("left", "x/left"), ("right", "x/right")), minutes=2)
+    there = Build("there", "example.org/tool", (("there", "x/there"),))
+    ensure(there, silent)
+    lines: list[str] = []
+    work = Work([there, TOOL, pair])
+    assert work.plan == "3 programs to build, of tool, pair: some 3 minutes from a cold cache on 2 cores"
+    for each in (there, TOOL, pair):
+        ensure(each, lines.append, work)
+    begun = [line.partition(": ")[2] for line in lines if "building" in line]
+    assert [line.partition(" in ")[0] for line in begun] == [
+        "building tool; 0 of 3 programs built",
+        "building left; 1 of 3 programs built",
+        "building right; 2 of 3 programs built",
+    ]
+    assert begun[1].endswith("; left: left, right")
+    assert str(work).startswith("3 of 3 programs built in") and "left" not in str(work)
+    assert Work([there, TOOL, pair]).plan is None
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_build_that_somebody_waits_for_has_its_full_share(
+    go: Path, monkeypatch: pytest.MonkeyPatch, background: bool
+) -> None:
+    before = os.nice(0)
+    (go.parent / "bin" / "go").write_text(GO.replace("build)\n", 'build)\n    nice > "$COUNT.nice"\n'))
+    ensure(TOOL, silent, Work([TOOL], background=background))
+    assert int(Path(f"{go}.nice").read_text()) == (19 if background else before)

@@ -10,6 +10,8 @@ import re
 import secrets
 import threading
 import time
+import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,10 @@ from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.evidence import Witness, attend
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.logs import Looked, afollow, follow, read
-from allaboard.backends.kubernetes.resources import PODS
+from allaboard.backends.kubernetes.resources import PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.transport import Api
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State
 from allaboard.testing import a_job
 from tests.cluster.api import Object, until
@@ -327,6 +329,64 @@ def test_a_large_log_passes_in_bounded_pieces(gang: Gang, api: Api, monkeypatch:
     lines, _ = once(api, gang)
     for name in gang.seats:
         assert numbers(lines, name) == [*range(1, 6001)]
+
+
+@pytest.mark.slow
+def test_a_log_of_any_size_is_read_once_and_in_little_memory(gang: Gang, api: Api) -> None:
+    """Two seconds of a member that write more than any request would hold, and a line that no piece does."""
+    words = "x" * 89
+    script = f"yes '{words}' | head -n 60000; head -c 3000000 /dev/zero | tr '\\0' z; echo; echo end"
+    gang.member("master-0", script)
+    gang.until("master-0", "Succeeded")
+    tracemalloc.start()
+    try:
+        count, size, last = 0, 0, deque[LogLine](maxlen=2)
+        for item in logs.read(api, None, gang.tries(), Selection()):
+            if isinstance(item, LogLine):
+                count, size = count + (not item.more), size + len(item.text)
+                last.append(item)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (count, size, last[-1].text) == (60_002, 60_000 * 89 + 3_000_000 + 3, "end")
+    assert peak < 20 << 20, f"{peak >> 20} MiB for a log of 8 MB, which as lines would be 50"
+
+
+@pytest.mark.needs("training-operator")
+def test_a_job_of_others_is_watched_by_its_name_and_never_changed(gang: Gang, api: Api) -> None:
+    container = {"name": "pytorch", "image": "alpine", "command": ["sh", "-c", "echo trains; sleep 2"]}
+    spec = {
+        "containers": [container],
+        "nodeSelector": {OWN: gang.mark},
+        "tolerations": [{"key": OWN, "operator": "Exists"}],
+    }
+    replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
+    body = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "nightly"},
+        "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}},
+    }
+    made = api.create(PYTORCHJOBS, body)
+    backend = KubernetesBackend(api)
+    assert [seen.run for seen in backend.list_others()] == ["nightly"]
+    assert backend.list() == []
+    job = backend.others("nightly")
+    outcome = running.attach("nightly", backend=job)
+    assert outcome.state == State.SUCCEEDED
+    # The operator asks for the master alone: the worker may be a moment behind it.
+    assert {m.name: m.exit_code for m in outcome.seen.members}["master-0"] == 0
+    lines = [line for line in job.logs("nightly", Selection(), follow=True) if isinstance(line, LogLine)]
+    assert [(line.member, line.text) for line in lines if not line.container] == [
+        ("master-0", "trains"),
+        ("worker-0", "trains"),
+    ]
+    events = job.events("nightly")
+    assert "PyTorchJobSucceeded" in [event.reason for event in events]
+    assert [event.time for event in events] == sorted(event.time or 0 for event in events)
+    with pytest.raises(BadInput, match="--adopt"):
+        job.delete("nightly")
+    assert api.get(PYTORCHJOBS, "nightly")["spec"] == made["spec"]
 
 
 @pytest.mark.slow

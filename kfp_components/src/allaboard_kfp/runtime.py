@@ -82,8 +82,8 @@ def run_prepare_shards(
             progress=Meter("samples").moved,
             notice=say,
         )
-        made = f"{counted(index.samples, 'sample')} in {counted(len(index.shards), 'shard')}"
-        say(f"{made}, {show_bytes(index.size)}: {uri}")
+        samples, shards = counted(index.samples, "sample"), counted(len(index.shards), "shard")
+        say(f"{samples} in {shards}, {show_bytes(index.size)}: {uri}")
         facts = {"samples": index.samples, "shards": len(index.shards), "bytes": index.size}
         point(dataset, uri, {**facts, "created": index.created, "fingerprint": index.fingerprint})
         return uri

@@ -10,16 +10,11 @@ import tempfile
 from pathlib import Path
 
 from tests.cluster.kubelet.control import Control
-from tests.cluster.kubelet.images import Image, python_image
+from tests.cluster.kubelet.images import PYTHON_IMAGES, SYSTEM_IMAGES, Image, python_image
 from tests.cluster.kubelet.kubelet import Kubelet
 from tests.cluster.kubelet.node import parse_node
 from tests.cluster.kubelet.obstacles import FOLDER_PREFIX, obstacle, own_folder, sweep
 from tests.cluster.kubelet.settings import REAL, Settings
-
-SYSTEM_IMAGES = ("alpine:*", "alpine", "busybox:*", "busybox", "debian:*", "*/alpine:*", "*/busybox:*")
-"""Names that stand for the plain system of this machine."""
-PYTHON_IMAGES = ("python:*", "harness/*", "allaboard/*", "*/allaboard/*", "pytorch/*")
-"""Names that stand for the given Python environment."""
 
 
 def main() -> int:

@@ -28,6 +28,12 @@ ETC = (
 )  # fmt: skip
 """What is taken over from this machine's /etc: no secrets, no names of this machine."""
 
+SYSTEM_IMAGES = ("alpine:*", "alpine", "busybox:*", "busybox", "debian:*", "*/alpine:*", "*/busybox:*")
+"""Names that stand for the plain system of this machine."""
+PYTHON_IMAGES = (
+    "python", "python:*", "pytorch", "pytorch:*", "pytorch/*", "allaboard/*", "*/allaboard/*", "harness/*",
+)  # fmt: skip
+"""Names that stand for the given Python environment."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REFERENCE = re.compile(
     r"^(?:[a-zA-Z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,})?$"

@@ -169,6 +169,8 @@ class Node:
         self.dead: set[str] = set()
         self.before_log: Callable[[Pod], None] | None = None
         self.changed = threading.Condition()
+        self.breaks = 0
+        """So many answers are cut after their first 300 bytes."""
         self._numbers = 0
 
     def fresh(self, kind: str) -> str:
@@ -234,14 +236,14 @@ class Node:
         return AsyncFakeLogs(self)
 
 
-class _Body:
+class Body:
     """What `Api.log` returns."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.pieces = pieces
         self.closed = False
 
-    def __iter__(self) -> _Body:
+    def __iter__(self) -> Body:
         return self
 
     def __next__(self) -> bytes:
@@ -252,7 +254,7 @@ class _Body:
     def close(self) -> None:
         self.closed = True
 
-    def __enter__(self) -> _Body:
+    def __enter__(self) -> Body:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -264,15 +266,15 @@ class FakeLogs:
 
     def __init__(self, node: Node, cuts: float = 0.0) -> None:
         self.node, self.cuts = node, cuts
-        self.body: _Body | None = None
+        self.body: Body | None = None
 
     def log(self, pod: str, namespace: str | None = None, *, follow: bool = False, **options: Any) -> Any:
         options.pop("silence", None)
         if not follow:
-            return _Body(self._pieces(self.node.answer(pod, **options)))
+            return Body(self._pieces(self.node.answer(pod, **options)))
         _, one = self.node._container(pod, options["container"], options.get("previous", False))
         self.node.asked.append({"pod": pod, "follow": True, **options})
-        body = _Body(iter(()))
+        body = Body(iter(()))
         body.pieces = self._followed(one, options.get("since"), body)
         return body
 
@@ -283,12 +285,16 @@ class FakeLogs:
         raise Missing(f'pods "{name}" not found', status=404)
 
     def _pieces(self, body: bytes) -> Iterator[bytes]:
+        left = len(body) - 300 if self.node.breaks and len(body) > 300 else 0
         while body:
+            if left and len(body) <= left:
+                self.node.breaks -= 1
+                raise BackendUnreachable("the connection was cut")
             size = self.node.random.randint(1, 40)
             yield body[:size]
             body = body[size:]
 
-    def _followed(self, one: Container, since: str | None, body: _Body) -> Iterator[bytes]:
+    def _followed(self, one: Container, since: str | None, body: Body) -> Iterator[bytes]:
         sent = 0
         while not body.closed:
             # Whether it has ended first, its lines second: none that was written before the end is missed.

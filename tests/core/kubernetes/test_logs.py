@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Cursor, Gap, LogLine, Selection
+from allaboard.backends.kubernetes import lines as tape
 from allaboard.backends.kubernetes import logs
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.lines import SECOND
@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes.logs import Looked, afollow, aread, follow, r
 from allaboard.backends.kubernetes.tries import tries
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339
-from tests.core.kubernetes.kubelet import NOON, AsyncFakeLogs, FakeLogs, Node, until, written
+from tests.core.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written
 
 ALL = Selection()
 
@@ -374,7 +374,11 @@ def test_the_lines_since_a_moment(node: Node) -> None:
     assert texts(once(node, Selection(since=NOON / SECOND + 3.25), cursor)[0]) == ["step 10"]
 
 
-def test_a_large_log_passes_in_bounded_requests(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("at_once", "limits"), [(2, {266, None}), (8, {None})], ids=["many", "few"])
+def test_a_large_log_passes_in_bounded_requests_or_as_it_comes(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at_once: int, limits: set[int | None]
+) -> None:
+    monkeypatch.setattr(logs, "SIDE_BY_SIDE", at_once)
     monkeypatch.setattr(logs, "SMALLEST", 100)
     monkeypatch.setattr(logs, "LARGEST", 400)
     monkeypatch.setattr(logs, "AT_ONCE", 800)
@@ -388,11 +392,15 @@ def test_a_large_log_passes_in_bounded_requests(node: Node, monkeypatch: pytest.
     lines, cursor = once(node)
     assert sorted(texts(lines)) == sorted(written)
     assert [line.time for line in lines] == sorted(line.time or 0 for line in lines)
-    assert {asked["limit_bytes"] for asked in node.asked} >= {266, 532}
+    assert {asked["limit_bytes"] for asked in node.asked} == limits
+    if at_once == 8:
+        assert len(node.asked) == 3, "each log is asked for once"
     assert once(node, cursor=cursor)[0] == []
 
 
-def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 8], ids=["many", "few"])
+def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(logs, "SIDE_BY_SIDE", at_once)
     monkeypatch.setattr(logs, "LARGEST", 32 << 10)
     monkeypatch.setattr(logs, "SMALLEST", 32 << 10)
     for n in range(2):
@@ -406,7 +414,8 @@ def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.Monke
         def log(self, pod: str, namespace: str | None = None, **options: Any) -> Any:
             since = from_rfc3339(options["since"])
             begin = 0 if since is None else (int(since) - NOON // SECOND) * 100 * size
-            return contextlib.nullcontext([body[begin : begin + options["limit_bytes"]]])
+            end = size * 10_000 if options["limit_bytes"] is None else begin + options["limit_bytes"]
+            return Body(body[n : min(n + size, end)] for n in range(begin, end, size))
 
     api: Any = Large()
     tracemalloc.start()
@@ -417,6 +426,50 @@ def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.Monke
         tracemalloc.stop()
     assert count == 2 * 10_000 + 1
     assert peak < 2e6, f"{peak / 1e6:.1f} MB for two logs of 1 MB, which as lines would be 15"
+
+
+@pytest.mark.parametrize("blocks", [True, False], ids=["blocking", "async"])
+def test_an_answer_that_is_cut_is_gone_on_with(
+    node: Node, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    monkeypatch.setattr(logs, "SMALLEST", 100)
+    monkeypatch.setattr(logs, "LARGEST", 100)
+    pod = node.pod("worker-0", 0)
+    for n in range(60):
+        pod.writes(f"step {n}")
+        node.passes(0.3)
+    pod.ends()
+    node.breaks = 5
+    if blocks:
+        lines = once(node)[0]
+    else:
+        lines = [item for item in asyncio.run(aonce(node)) if isinstance(item, LogLine)]
+    assert texts(lines) == [f"step {n}" for n in range(60)]
+    assert node.breaks == 0 and len(node.asked) == 6
+
+
+def test_an_answer_that_is_always_cut_at_one_place_is_not_asked_for_for_ever(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "SMALLEST", 100)
+    monkeypatch.setattr(logs, "LARGEST", 100)
+    node.pod("worker-0", 0).writes(*(f"step {n}" for n in range(60)))
+    node.breaks = 1_000_000
+    with pytest.raises(BackendUnreachable):
+        once(node)
+
+
+def test_a_long_line_comes_in_pieces_that_say_so_and_is_one_of_the_last(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tape, "LONGEST", 100)
+    pod = node.pod("worker-0", 0)
+    pod.writes("before", "x" * 450, "y")
+    found, cursor = once(node)
+    assert "".join(line.text + ("" if line.more else "\n") for line in found) == f"before\n{'x' * 450}\ny\n"
+    assert once(node, cursor=cursor)[0] == []
+    found, _ = once(node, Selection(tail=2))
+    assert "".join(line.text for line in found) == "x" * 450 + "y"
 
 
 def test_an_unfinished_line_is_left_until_it_is_whole(node: Node) -> None:

@@ -23,8 +23,7 @@ are never touched (`allaboard checkpoints prune` does that).
 @json_option
 def delete(run: str, at: Place, as_json: bool) -> None:
     """Remove a run and its logs, stopping it first if it lives."""
-    backend = at.open()
-    seen = backend.observe(run)
+    backend, seen = at.own(run, "deleted")
     lived = not state_of(seen).is_final
     if lived and not as_json:
         say(f"{seen.run} is {state_of(seen)}: stopping it first")

@@ -23,7 +23,8 @@ Example:
 @json_option
 def events(run: str, at: Place, as_json: bool) -> None:
     """Say what happened to a run, in order."""
-    found = at.open().events(run)
+    backend, seen = at.watched(run)
+    found = backend.events(seen.run)
     if as_json:
         body = [
             {

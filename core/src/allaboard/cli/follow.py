@@ -49,8 +49,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 @sigterm_as_ctrl_c()
 def follow(run: str, at: Place, as_json: bool) -> int:
     """Watch a run to its end."""
-    backend = at.open()
-    seen = backend.observe(run)
+    backend, seen = at.watched(run)
     policy = paced(backend)
     if as_json:
         lines = Lines()

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -20,10 +20,14 @@ from allaboard.observation import Observation
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+
 EPILOG = """\b
 Examples:
   allaboard list
   allaboard list -n research
+  allaboard list --all -n research         with the jobs that others made
   allaboard list --orphans -n research     what clients that died have left behind
 """
 _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
@@ -31,14 +35,18 @@ _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "
 
 @click.command(name="list", epilog=EPILOG)
 @click.option("--orphans", is_flag=True, help="What clients that died have left behind, on a cluster.")
+@click.option("--all", "everything", is_flag=True, help="On a cluster: the jobs of others, too.")
 @place_options
 @json_option
-def list_runs(orphans: bool, at: Place, as_json: bool) -> None:
+def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None:
     """Show the runs of this machine or of a cluster's namespace, newest first."""
     if orphans:
         return list_orphans(at, as_json)
     backend = at.open()
     runs = backend.list()
+    if everything and at.is_cluster:
+        others = cast("KubernetesBackend", backend).list_others()
+        runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
     if as_json:
         show({"runs": [summary(seen) for seen in runs]})
         return
@@ -67,7 +75,7 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         words.gang(seen.members) or "-",
         str(seen.restarts),
         words.step(seen).removeprefix("step ") or "-",
-        who,
+        who if seen.key else "(a job of others)",
     )
 
 

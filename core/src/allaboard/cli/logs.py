@@ -77,8 +77,7 @@ def logs(
         tail=tail,
         since=None if since is None else time.time() - _ago(since),
     )
-    backend = at.open()
-    seen = backend.observe(run)
+    backend, seen = at.watched(run)
     if seen.deleted:
         raise BadInput(f"run {seen.run} was deleted, and its logs with it")
     printer = _Printer(

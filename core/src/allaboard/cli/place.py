@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from allaboard.errors import BadInput, SiteError
+from allaboard.errors import BadInput, SiteError, UnknownRun
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend, Handle
     from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.kubernetes.others import OthersJob
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.observation import Observation
     from allaboard.site import Site
@@ -128,11 +129,54 @@ class Place:
             cast("KubernetesBackend", backend).api.on_silence = _say
         return backend
 
+    def watched(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:
+        """What a verb that only looks is about: a run of ours, else on a cluster a job of others, and where
+        it is asked about. Where both have the name it is ours, and that is said.
+        """
+        backend = self.open()
+        if not self.is_cluster:
+            return backend, backend.observe(run, evidence)
+        on = cast("KubernetesBackend", backend)
+        if "/" in run:
+            others = on.others(run)
+            return others, others.observe(run, evidence)
+        try:
+            seen = backend.observe(run, evidence)
+        except UnknownRun:
+            if (found := _others(on, run)) is None:
+                raise
+            return found, found.observe(run, evidence)
+        if seen.run != run and (found := _others(on, run)) is not None:
+            kind = found.engine.KIND
+            _say(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
+        return backend, seen
+
+    def own(self, run: str, done: str) -> tuple[Backend, Observation]:
+        """What a verb that changes something is about: a run of ours. ``done``: the verb's participle, for
+        the refusal to do it to a job of others. Raises BadInput.
+        """
+        backend = self.open()
+        try:
+            return backend, backend.observe(run)
+        except UnknownRun:
+            if self.is_cluster:
+                on = cast("KubernetesBackend", backend)
+                if (found := on.others(run) if "/" in run else _others(on, run)) is not None:
+                    found.refuse(done)
+            raise
+
     @property
     def words(self) -> list[str]:
         """The same options, for another command line."""
         names = ("backend", "kubeconfig", "context", "namespace")
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
+
+
+def _others(backend: KubernetesBackend, name: str) -> OthersJob | None:
+    try:
+        return backend.others(name)
+    except UnknownRun:
+        return None
 
 
 def _say(line: str) -> None:

@@ -32,7 +32,7 @@ _BAR = 24
 @json_option
 def status(run: str, at: Place, as_json: bool) -> None:
     """Say how a run stands: its phases, members, progress, checkpoints, and why it waits or failed."""
-    seen = at.open().observe(run, evidence=True)
+    _, seen = at.watched(run, evidence=True)
     diagnoses = diagnose(seen)
     if as_json:
         show(summary(seen, diagnoses))
@@ -71,7 +71,7 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
     progress = seen.progress
     attempt = f"attempt {seen.attempt}, {seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
     yield _row("job", f"{seen.job}: {words.gang(seen.members) or 'no members yet'}, {attempt}")
-    if not seen.key.startswith("once/"):
+    if seen.key and not seen.key.startswith("once/"):
         yield _row("key", seen.key)
     if seen.owner is not None and not state_of(seen).is_final:
         yield _row(
@@ -131,7 +131,8 @@ def _commands(seen: Observation) -> list[str]:
         return [command(f"logs {seen.run}"), command(f"events {seen.run}")]
     if seen.suspended:
         return [command(f"resume {seen.run}"), command(f"stop {seen.run}")]
-    return [command(f"follow {seen.run}"), command(f"logs {seen.run} -f"), command(f"stop {seen.run}")]
+    watching = [command(f"follow {seen.run}"), command(f"logs {seen.run} -f")]
+    return [*watching, command(f"stop {seen.run}")] if seen.key else watching
 
 
 def _row(label: str, text: str) -> str:

@@ -45,8 +45,7 @@ def stop(run: str | None, orphans: bool, now: bool, reason: str, at: Place, as_j
         return stop_orphans(at, as_json)
     if run is None:
         raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
-    backend = at.open()
-    seen = backend.observe(run)
+    backend, seen = at.own(run, "stopped")
     ended = state_of(seen).is_final
     living = any(m.phase == "running" for m in seen.members)
     if not as_json and not ended:

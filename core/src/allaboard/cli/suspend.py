@@ -32,8 +32,8 @@ checkpoint. """
 @json_option
 def suspend(run: str, at: Place, as_json: bool) -> None:
     """End a run's members and give its slots back, until it is resumed."""
-    backend = at.open()
-    name = backend.observe(run).run
+    backend, seen = at.own(run, "suspended")
+    name = seen.run
     backend.suspend(name)
     if not as_json:
         say(f"{name}: suspending; its members may save and end")
@@ -52,8 +52,8 @@ Example:
 @json_option
 def resume(run: str, at: Place, as_json: bool) -> None:
     """Start the members of a suspended run again."""
-    backend = at.open()
-    name = backend.observe(run).run
+    backend, seen = at.own(run, "resumed")
+    name = seen.run
     backend.resume(name)
     seen = _until(backend, name, lambda s: not s.suspended, "resumed")
     watch = command(f"follow {name}")

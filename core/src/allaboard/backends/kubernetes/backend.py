@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import janitor, logs
+from allaboard.backends.kubernetes import janitor, logs, theirs
 from allaboard.backends.kubernetes.asking import Asking
 from allaboard.backends.kubernetes.hub import (
     AsyncChanges,
@@ -37,6 +37,7 @@ from allaboard.backends.kubernetes.hub import (
 from allaboard.backends.kubernetes.janitor import Orphan, Tidied
 from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
 from allaboard.backends.kubernetes.looking import resource_of, takes_rank_0
+from allaboard.backends.kubernetes.others import OthersJob
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import SECONDS
 from allaboard.backends.kubernetes.talk import Talk, adrive, drive
@@ -242,6 +243,21 @@ class KubernetesBackend:
     def changes_of(self, kind: str, name: str) -> AbstractContextManager[Changes]:
         """Wake-ups for whoever waits for a job that somebody else made, also before it is there."""
         return self.hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
+
+    def others(self, name: str) -> OthersJob:
+        """A job that somebody else made here, by its name or as ``pytorchjob/name``, to be looked at as a run
+        is. Raises UnknownRun.
+        """
+        kind, slash, job = name.partition("/")
+        if slash:
+            found = OthersJob(self, engine_of_kind(kind), job)
+            found.observe(job)
+            return found
+        return OthersJob(self, self._do(theirs.engine_of(name)), name)
+
+    def list_others(self) -> list[Observation]:
+        """Every job that somebody else made here, newest first."""
+        return self._do(theirs.every())
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

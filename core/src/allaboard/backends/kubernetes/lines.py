@@ -77,11 +77,14 @@ START = Position()
 
 
 class Stamped(NamedTuple):
-    """A line, its time in nanoseconds since the epoch, and where reading stands after it."""
+    """A line, its time in nanoseconds since the epoch, and where reading stands after it. ``more``: a piece
+    of one that is longer than `LONGEST`, and not the last.
+    """
 
     at: int
     text: str
     position: Position = START
+    more: bool = False
 
 
 class Tape:
@@ -107,7 +110,7 @@ class Tape:
         *lines, self._rest = (self._rest + data).split(b"\n")
         found = [item for raw in lines for item in self._long_line(raw)]
         while len(self._rest) > LONGEST:  # always cut at the same places, so that pieces can be counted
-            found += self._line(self._rest[:LONGEST])
+            found += self._line(self._rest[:LONGEST], more=True)
             self._rest = self._rest[LONGEST:]
         return found
 
@@ -123,11 +126,11 @@ class Tape:
 
     def _long_line(self, raw: bytes) -> Iterator[Stamped | Lost]:
         while len(raw) > LONGEST:
-            yield from self._line(raw[:LONGEST])
+            yield from self._line(raw[:LONGEST], more=True)
             raw = raw[LONGEST:]
         yield from self._line(raw)
 
-    def _line(self, raw: bytes) -> Iterator[Stamped | Lost]:
+    def _line(self, raw: bytes, *, more: bool = False) -> Iterator[Stamped | Lost]:
         at, text = self._clock.read(raw)
         if at is None:
             if raw.startswith(_NO_LOG):
@@ -144,7 +147,7 @@ class Tape:
             self.position = Position(at, 1, counted=False)
         else:
             self.position = self.position.after(at)
-        yield Stamped(at, text, self.position)
+        yield Stamped(at, text, self.position, more)
 
     def _is_known(self, at: int) -> bool:
         """Whether this line was read before, by another request."""

@@ -10,7 +10,8 @@ rules:
   node rotated the log, two restarts went by, the pod is gone.
 - Lines leave in the order of their times. To the present: exactly. While it runs: each is held back 2 s for
   those that come late. The clocks of nodes are believed.
-- Requests are bounded, and so is what is kept of their answers: a log of any size passes through.
+- What is held of answers is bounded: a log of any size passes through. Those of a few pods are read as they
+  come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
 - What was read survives its pod, with the follower that read it (`kept`).
 
 A cursor holds a position for each try: its container's id, the time of the last line, and the number of lines
@@ -58,20 +59,27 @@ SMALLEST, LARGEST = 64 << 10, 512 << 10
 MOST_GROWN = 64 << 20
 """A request grows up to this where a single second of a log is larger than it."""
 SIDE_BY_SIDE = 8
-"""Requests that are made at the same time."""
+"""Requests that are made at the same time, and answers that are read as they come."""
+MOST_HELD = 16 << 20
+"""Characters of the last lines that are asked for; of longer ones only so much is given."""
 LOOK_EVERY = 2.0
 """Seconds after which a follower looks for pods that came or went."""
 REST = 1.0
 """Seconds in which the status of a pod follows what happened on its node."""
 SILENCE = 50.0
 """Seconds without a line after which a stream is opened anew; load balancers cut it sooner or later."""
+QUEUED = 64
+"""Lines of streams, of a MiB at most, that wait to be merged."""
+PAUSE = 0.2
+"""Seconds after which a cursor follows lines behind which there is nothing more at the moment."""
 _VERSION = 1
 
 
 class Fetch(NamedTuple):
     """A request for lines of one try. ``since``: a whole second of the epoch. ``chain``: whose turn it is.
     ``proves``: no line of the answer is known, so only another look at the pod proves whose it is: a
-    container may be replaced between the look at its pod and the request for its log.
+    container may be replaced between the look at its pod and the request for its log. ``piece``: the answer
+    is read as it comes, so many bytes at a time.
     """
 
     one: Try
@@ -81,6 +89,7 @@ class Fetch(NamedTuple):
     limit: int | None = None
     follow: bool = False
     proves: bool = True
+    piece: int | None = None
 
     def must_prove(self, data: bytes) -> bool:
         """Whether it must be proven that this is its own log. Nothing at all of one that runs proves
@@ -122,7 +131,8 @@ class Entry(NamedTuple):
 
 def _line(one: Try, stamped: Stamped) -> LogLine:
     container = one.container if one.init else ""
-    return LogLine(one.member, one.rank, one.restart, stamped.at / SECOND, stamped.text, container)
+    at = stamped.at / SECOND
+    return LogLine(one.member, one.rank, one.restart, at, stamped.text, container, more=stamped.more)
 
 
 def _mark(one: Try, since: float | None, until: float | None, words: str) -> Entry:
@@ -292,12 +302,17 @@ def _restarts(first: int, last: int) -> str:
 
 @dataclass(slots=True)
 class _Chain:
-    """The tries of one pod that are to be read, in order, and what was read of the first and has not left."""
+    """The tries of one pod that are to be read, in order, and what was read of the first and has not left.
+    ``comes``: its answers are read as they come; ``tape``: of one of which there is more to read.
+    """
 
     tries: deque[Try]
     buffer: deque[Entry] = field(default_factory=deque)
     limit: int = LARGEST
     key: int = 0
+    comes: bool = False
+    tape: Tape | None = None
+    broke: Position | None = None
 
 
 class Pass:
@@ -317,8 +332,10 @@ class Pass:
         *,
         tail: int | None = None,
         since: float | None = None,
+        comes: bool = False,
     ) -> None:
-        self.book, self.tail, self.since = book, tail, since
+        """``comes``: whoever fetches can read an answer as it comes."""
+        self.book, self.tail, self.since, self.comes = book, tail, since, comes
         pods: dict[str, deque[Try]] = {}
         for one in found:
             if not book.is_done(one):
@@ -326,7 +343,8 @@ class Pass:
         limit = min(LARGEST, max(SMALLEST, AT_ONCE // max(1, len(pods))))
         # Marks first: at equal times they go before what follows them.
         self._chains = [_Chain(deque(), deque(entries)) for entries in leaving]
-        self._chains += [_Chain(tries, limit=limit) for tries in pods.values()]
+        few = comes and len(pods) <= SIDE_BY_SIDE
+        self._chains += [_Chain(tries, limit=limit, comes=few) for tries in pods.values()]
         self.doubtful: list[Try] = []
         self.stuck = False
         self._heap: list[tuple[int, int]] = []
@@ -339,6 +357,23 @@ class Pass:
         return [self._fetch(n, self._chains[n]) for n in sorted(self._waiting)]
 
     def _fetch(self, n: int, chain: _Chain) -> Fetch:
+        fetch = self._bounded(n, chain)
+        return fetch._replace(limit=None, piece=chain.limit) if chain.comes else fetch
+
+    def reads_on(self, fetch: Fetch) -> bool:
+        """Whether more of the answer to this one's try that was begun is wanted next."""
+        chain = self._chains[fetch.chain]
+        return chain.tape is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
+
+    def broken(self, fetch: Fetch) -> bool:
+        """An answer of which there was more to read was cut. Whether the rest is to be asked for anew:
+        something was read since that had to be the last time.
+        """
+        chain = self._chains[fetch.chain]
+        chain.tape, before, chain.broke = None, chain.broke, self.book.known(fetch.one).read
+        return before != chain.broke
+
+    def _bounded(self, n: int, chain: _Chain) -> Fetch:
         one = chain.tries[0]
         known = self.book.known(one)
         if known.read.at:
@@ -349,13 +384,14 @@ class Pass:
         since = None if self.since is None else int(self.since)
         return Fetch(one, n, since=since, limit=chain.limit, proves=not one.final)
 
-    def fed(self, fetch: Fetch, data: bytes) -> None:
-        """The answer to a request, whole."""
+    def fed(self, fetch: Fetch, data: bytes, *, goes_on: bool = False) -> None:
+        """The answer to a request; ``goes_on``: a piece of it, and not the last."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
         known = self.book.known(one)
-        more = fetch.limit is not None and len(data) >= fetch.limit
-        tape = Tape(known.read, whole=fetch.tail is None)
+        more = goes_on or (fetch.limit is not None and len(data) >= fetch.limit)
+        tape = chain.tape or Tape(known.read, whole=fetch.tail is None)
+        chain.tape = None
         found = tape.feed(data)
         if not more and not one.running:
             found += tape.close()
@@ -375,7 +411,11 @@ class Pass:
             self._put(chain, _mark(one, known.read.at / SECOND, None, words))
         known.doubted = ""
         self._take(chain, one, known, found)
-        if more and not found:
+        if goes_on:
+            chain.tape = tape
+        elif more and not found and self.comes:  # one second holds more than a request does
+            chain.comes = True
+        elif more and not found:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
         if not more or (not found and fetch.limit == MOST_GROWN):
             self._over(chain, one, done=not one.running)
@@ -640,24 +680,49 @@ def read(
 def _begin(book: Book, found: Sequence[Try], selection: Selection, *, first: bool) -> Pass:
     leaving = book.look(found, selection)
     tail = selection.tail if first else None
-    return Pass(book, chosen(found, selection), leaving, tail=tail, since=selection.since)
+    return Pass(book, chosen(found, selection), leaving, tail=tail, since=selection.since, comes=True)
 
 
 def _shown(book: Book, entries: Iterable[Entry], selection: Selection, *, first: bool) -> Iterator[LogLine]:
     """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
     lines = (line for entry in entries if (line := book.give(entry)) is not None)
     if first and selection.tail is not None:
-        yield from deque(lines, maxlen=selection.tail)
+        last = _Last(selection.tail)
+        for line in lines:
+            last.add(line)
+        yield from last.lines
     else:
         yield from lines
 
 
+class _Last:
+    """The last ``most`` lines of many. A long one may come in pieces; of all `MOST_HELD` is held."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.lines: deque[LogLine] = deque()
+        self._count = self._size = 0
+
+    def add(self, line: LogLine) -> None:
+        self.lines.append(line)
+        self._size += len(line.text)
+        self._count += not line.more
+        while self.lines and (self._count > self.most or (self._size > MOST_HELD and len(self.lines) > 1)):
+            gone = self.lines.popleft()
+            self._size -= len(gone.text)
+            self._count -= not gone.more
+
+
 def _entries(api: Api, namespace: str | None, one: Pass) -> Iterator[Entry]:
     yield from one.ready()
-    while wants := one.wants():
-        for fetch, answer in _answers(api, namespace, wants):
-            settle(one, fetch, answer)
-        yield from one.ready()
+    with _Answers(api, namespace, one) as answers:
+        while wants := one.wants():
+            for fetch, answer in answers.to(wants):
+                if not isinstance(answer, _Piece):
+                    settle(one, fetch, answer)
+                elif answer.data or not answer.goes_on:
+                    one.fed(fetch, answer.data, goes_on=answer.goes_on)
+            yield from one.ready()
 
 
 def answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
@@ -669,19 +734,70 @@ def answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
     return data
 
 
-def _answers(
-    api: Api, namespace: str | None, wants: Sequence[Fetch]
-) -> Iterable[tuple[Fetch, bytes | AllaboardError | None]]:
-    def fetched(fetch: Fetch) -> bytes | AllaboardError | None:
-        try:
-            return answer(api, namespace, fetch)
-        except AllaboardError as error:
-            return error
+class _Piece(NamedTuple):
+    """Of an answer that is read as it comes. ``goes_on``: it is not the last; with no bytes it was cut."""
 
-    if len(wants) == 1:
-        return [(wants[0], fetched(wants[0]))]
-    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wants)), "allaboard-logs") as pool:
-        return list(zip(wants, pool.map(fetched, wants), strict=True))
+    data: bytes
+    goes_on: bool
+
+
+class _Answers:
+    """Answers to the requests of a pass. Those that come in pieces stay open from one to the next."""
+
+    def __init__(self, api: Api, namespace: str | None, one: Pass) -> None:
+        self.api, self.namespace, self.one = api, namespace, one
+        self.open: dict[int, Any] = {}
+
+    def __enter__(self) -> _Answers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for n in [*self.open]:
+            self._close(n)
+
+    def to(self, wants: Sequence[Fetch]) -> Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
+        if len(wants) == 1:
+            return [(wants[0], self._fetched(wants[0]))]
+        with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wants)), "allaboard-logs") as pool:
+            return list(zip(wants, pool.map(self._fetched, wants), strict=True))
+
+    def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
+        reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
+        try:
+            if fetch.piece is None:
+                return answer(self.api, self.namespace, fetch)
+            if not reads_on:
+                self._close(fetch.chain)
+                self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
+            data, goes_on = _taken(self.open[fetch.chain], fetch.piece)
+            if not reads_on and fetch.must_prove(data):
+                pod = self.api.get(PODS, fetch.one.pod, self.namespace)
+                if not stands(pod, fetch.one):
+                    self._close(fetch.chain)
+                    return None
+        except AllaboardError as error:
+            self._close(fetch.chain)
+            if not reads_on or not self.one.broken(fetch):
+                return error
+            return _Piece(b"", goes_on=True)
+        if not goes_on:
+            self._close(fetch.chain)
+        return _Piece(data, goes_on)
+
+    def _close(self, n: int) -> None:
+        if (body := self.open.pop(n, None)) is not None:
+            body.close()
+
+
+def _taken(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
+    """So many bytes of an answer, or a little more, and whether there may be others."""
+    found, size = [], 0
+    for data in body:
+        found.append(data)
+        size += len(data)
+        if size >= most:
+            return b"".join(found), True
+    return b"".join(found), False
 
 
 class Looked(NamedTuple):
@@ -700,14 +816,14 @@ def follow(
     kept: Kept | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The same, and then lines as they come, until the run is over and everything was read. A cursor comes
-    about once a second between lines, and as the last item. ``look`` is called every two seconds and
-    whenever a stream has ended.
+    where there are no more lines at the moment, and as the last item. ``look`` is called every two seconds
+    and whenever a stream has ended.
     """
     book = Book(cursor, kept)
     following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
-    events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=1024)
+    events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=QUEUED)
     pumps: dict[str, _Pump] = {}
-    first, told = cursor is None, time.monotonic()
+    first, told, given = cursor is None, time.monotonic(), False
     try:
         while True:
             seen = look()
@@ -721,7 +837,7 @@ def follow(
             else:
                 yield from following.take(0.0, everything=True)
                 yield from _shown(book, entries, selection, first=first)
-            first = False
+            first, given = False, given or not pumps
             following.rest(one.doubtful, time.monotonic())
             found = chosen(seen.found, selection)
             for fetch in following.opens(found, time.monotonic()):
@@ -732,13 +848,16 @@ def follow(
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(queue.Empty):
-                    id, data = events.get(timeout=max(0.0, min(until, due or until) - now))
+                    next_at = min(until, due or until, told + PAUSE if given else until)
+                    id, data = events.get(timeout=max(0.0, next_at - now))
                     if id in pumps and _happened(following, id, data):
                         pumps.pop(id).stop()
                         until = min(until, now + 0.1)
-                yield from following.take(time.monotonic())
-                if time.monotonic() - told > 1.0:
-                    told = time.monotonic()
+                for line in following.take(time.monotonic()):
+                    given = True
+                    yield line
+                if given and time.monotonic() >= told + PAUSE:
+                    told, given = time.monotonic(), False
                     yield book.cursor()
         yield from following.take(0.0, everything=True)
         yield book.cursor()
@@ -761,7 +880,7 @@ def _step(following: Following, seen: Looked, selection: Selection, *, first: bo
     leaving = book.look([*seen.found, *(one for one in streaming if one.id not in here)], selection)
     tail = selection.tail if first else None
     unread = following.unread(chosen(seen.found, selection), now)
-    return Pass(book, unread, leaving, tail=tail, since=selection.since)
+    return Pass(book, unread, leaving, tail=tail, since=selection.since, comes=True)
 
 
 def _happened(following: Following, id: str, data: bytes | _End) -> bool:
@@ -852,10 +971,11 @@ async def _ashown(
     book: Book, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
 ) -> AsyncIterator[LogLine]:
     if first and selection.tail is not None:
-        last: deque[LogLine] = deque(maxlen=selection.tail)
+        last = _Last(selection.tail)
         async for some in entries:
-            last.extend(_shown(book, some, selection, first=False))
-        for line in last:
+            for line in _shown(book, some, selection, first=False):
+                last.add(line)
+        for line in last.lines:
             yield line
         return
     async for some in entries:
@@ -871,22 +991,74 @@ async def aanswer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes |
     return data
 
 
-async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIterator[Sequence[Entry]]:
-    turn = asyncio.Semaphore(SIDE_BY_SIDE)
+class _AsyncAnswers:
+    """`_Answers` in a loop."""
 
-    async def fetched(fetch: Fetch) -> bytes | AllaboardError | None:
+    def __init__(self, api: AsyncApi, namespace: str | None, one: Pass) -> None:
+        self.api, self.namespace, self.one = api, namespace, one
+        self.open: dict[int, Any] = {}
+        self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    async def to(self, wants: Sequence[Fetch]) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
+        found = await asyncio.gather(*(self._fetched(fetch) for fetch in wants))
+        return list(zip(wants, found, strict=True))
+
+    async def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
+        reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
         try:
-            async with turn:
-                return await aanswer(api, namespace, fetch)
+            async with self.turn:
+                if fetch.piece is None:
+                    return await aanswer(self.api, self.namespace, fetch)
+                if not reads_on:
+                    await self._close(fetch.chain)
+                    self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
+                data, goes_on = await _ataken(self.open[fetch.chain], fetch.piece)
+                if not reads_on and fetch.must_prove(data):
+                    pod = await self.api.get(PODS, fetch.one.pod, self.namespace)
+                    if not stands(pod, fetch.one):
+                        await self._close(fetch.chain)
+                        return None
         except AllaboardError as error:
-            return error
+            await self._close(fetch.chain)
+            if not reads_on or not self.one.broken(fetch):
+                return error
+            return _Piece(b"", goes_on=True)
+        if not goes_on:
+            await self._close(fetch.chain)
+        return _Piece(data, goes_on)
 
+    async def _close(self, n: int) -> None:
+        if (body := self.open.pop(n, None)) is not None:
+            await body.aclose()
+
+    async def close(self) -> None:
+        for n in [*self.open]:
+            await self._close(n)
+
+
+async def _ataken(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
+    found, size = [], 0
+    async for data in body:
+        found.append(data)
+        size += len(data)
+        if size >= most:
+            return b"".join(found), True
+    return b"".join(found), False
+
+
+async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIterator[Sequence[Entry]]:
     yield [*one.ready()]
-    while wants := one.wants():
-        answers = await asyncio.gather(*(fetched(fetch) for fetch in wants))
-        for fetch, answer in zip(wants, answers, strict=True):
-            settle(one, fetch, answer)
-        yield [*one.ready()]
+    answers = _AsyncAnswers(api, namespace, one)
+    try:
+        while wants := one.wants():
+            for fetch, answer in await answers.to(wants):
+                if not isinstance(answer, _Piece):
+                    settle(one, fetch, answer)
+                elif answer.data or not answer.goes_on:
+                    one.fed(fetch, answer.data, goes_on=answer.goes_on)
+            yield [*one.ready()]
+    finally:
+        await answers.close()
 
 
 async def afollow(
@@ -900,9 +1072,9 @@ async def afollow(
     """`follow` in a loop."""
     book = Book(cursor, kept)
     following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
-    events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=1024)
+    events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
     pumps: dict[str, asyncio.Task[None]] = {}
-    first, told = cursor is None, time.monotonic()
+    first, told, given = cursor is None, time.monotonic(), False
     try:
         while True:
             seen = await look()
@@ -919,7 +1091,7 @@ async def afollow(
                     yield line
                 async for line in _ashown(book, entries, selection, first=first):
                     yield line
-            first = False
+            first, given = False, given or not pumps
             following.rest(one.doubtful, time.monotonic())
             found = chosen(seen.found, selection)
             for fetch in following.opens(found, time.monotonic()):
@@ -930,15 +1102,16 @@ async def afollow(
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(asyncio.TimeoutError):
-                    wait = max(0.0, min(until, due or until) - now)
-                    id, data = await asyncio.wait_for(events.get(), wait)
+                    next_at = min(until, due or until, told + PAUSE if given else until)
+                    id, data = await asyncio.wait_for(events.get(), max(0.0, next_at - now))
                     if id in pumps and _happened(following, id, data):
                         pumps.pop(id).cancel()
                         until = min(until, now + 0.1)
                 for line in following.take(time.monotonic()):
+                    given = True
                     yield line
-                if time.monotonic() - told > 1.0:
-                    told = time.monotonic()
+                if given and time.monotonic() >= told + PAUSE:
+                    told, given = time.monotonic(), False
                     yield book.cursor()
         for line in following.take(0.0, everything=True):
             yield line

@@ -129,7 +129,7 @@ def once(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
     named = [one for one in tries if one.one.uid]
     written = {(one.one.member, line.at, line.text) for one in named for line in one.lines}
     for one in tries:
-        if one.one.uid or not all((one.one.member, at, text) in written for at, text, _ in one.lines):
+        if one.one.uid or not all((one.one.member, at, text) in written for at, text, *_ in one.lines):
             yield one
 
 

@@ -7,15 +7,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from allaboard import marks
+from allaboard.backends.base import Selection
+from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.kubernetes import reading, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
 from allaboard.backends.kubernetes.looking import ASKING, happened, last_word, resource_of, tries_of
 from allaboard.backends.kubernetes.resources import PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.engines import Engine
+from allaboard.backends.kubernetes.tries import Try
+from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, UnknownRun
-from allaboard.observation import Observation
+from allaboard.observation import Event, Observation
 from allaboard.status import state_of
 
 
@@ -49,6 +53,77 @@ def observe(
         tails = (yield from _tails(engine, seen, pods)) if evidence else {}
         seen = reading.of_object(job, now=now, pods=pods, events=events, tails=tails)
     return replace(seen, notes=tuple(notes))
+
+
+def engine_of(name: str) -> Talk[Engine]:
+    """Whose job this is, by its name: of the kinds that this cluster serves. Raises UnknownRun where none is
+    there, or it is an attempt of a run of ours.
+    """
+    for engine in ENGINES.values():
+        try:
+            job = yield from talk.get(resource_for(engine), name)
+        except (Missing, Forbidden):
+            continue
+        if not _is_ours(job):
+            return engine
+    raise UnknownRun(f"there is no job {name!r} here")
+
+
+def every() -> Talk[list[Observation]]:
+    """All jobs that others made in this namespace, newest first: two lists for each kind that is served."""
+    found: list[Observation] = []
+    for engine in ENGINES.values():
+        try:
+            jobs = [job for job in (yield from talk.list_all(resource_for(engine))) if not _is_ours(job)]
+        except (Missing, Forbidden):
+            continue
+        if not jobs:
+            continue
+        try:
+            pods = yield from talk.list_all(PODS, labels=engine.JOB_LABEL)
+        except Forbidden:
+            pods = []
+        now = yield from talk.server_time()
+        for job in jobs:
+            name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+            its = [
+                pod
+                for pod in pods
+                if marks.label_of(pod, engine.JOB_LABEL) == name and not _is_of_another(pod, engine.KIND, uid)
+            ]
+            found.append(reading.of_object(job, now=now, pods=its))
+    return sorted(found, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
+
+
+def events(engine: Engine, name: str) -> Talk[list[Event]]:
+    """What the cluster still knows to have happened to a job and its pods, oldest first."""
+    job = yield from talk.get(resource_for(engine), name)
+    pods = yield from _pods(engine, job, [])
+    about = yield from happened([thing["metadata"]["uid"] for thing in (job, *pods)], [])
+    now = yield from talk.server_time()
+    return [*reading.of_object(job, now=now, pods=pods, events=about).events]
+
+
+def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list[Try], bool]]:
+    """Every log of a job that can be read, and whether nothing more will be written. Raises BadInput for
+    what the job does not have.
+    """
+    if selection.attempt not in (None, 1):
+        raise BadInput(f"{engine.KIND} {name} is not a run of ours: it has one attempt")
+    try:
+        job = yield from talk.get(resource_for(engine), name)
+    except Missing:  # by its ttl, while it was read
+        return [], True
+    pods = yield from _pods(engine, job, [])
+    now = yield from talk.server_time()
+    seen = reading.of_object(job, now=now, pods=pods)
+    refuse_strangers(selection, seen.members)
+    over = state_of(seen).is_final and not any(member.phase == "running" for member in seen.members)
+    return tries_of(engine, seen.members, pods), over
+
+
+def _is_ours(job: Json) -> bool:
+    return marks.label_of(job, marks.RUN) is not None
 
 
 def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:
