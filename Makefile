@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test check bench cluster-up cluster-down cluster-status cluster-test lock clean
+.PHONY: help env demo demo-cluster demo-kfp test check bench kfp-versions cluster-up cluster-down cluster-status cluster-test lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ check: $(AIRFLOW)/.made ## lint, format, types and the import contracts; all of 
 bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same run
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(AIRFLOW)/bin/python tests/bench/run.py $(ARGS)
+
+kfp-versions: .venv/uv/$(UV_VERSION) ## the components' tests beside the lowest and the newest kfp that is declared (network, 10 minutes)
+	@.venv/uv/bin/python tests/kfp/versions.py $(ARGS)
 
 cluster-up: $(AIRFLOW)/.made ## a real Kubernetes control plane with its operators, as processes of this machine (built the first time: Go, 15 minutes)
 	@$(AIRFLOW)/bin/python -m tests.cluster up $(ARGS)

@@ -60,9 +60,6 @@ def retrain_digits(store: str = "", folder: str = "/app/digits", least: str = "a
         thresholds=least,
         store=store,
     )
-    # What has effects must happen each time, not be remembered.
-    for step in (data, trained, collected, judged, promoted):
-        step.set_caching_options(False)
     return promoted.outputs["promoted"]
 
 

@@ -17,7 +17,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # Settings of the caller that would change what is tested. The rest of the environment stays.
-FOREIGN = ("ALLABOARD_", "AIRFLOW__", "_AIRFLOW", "AIRFLOW_", "KFP_", "AWS_", "PET_", "TORCHELASTIC_")
+FOREIGN = (
+    "ALLABOARD_",
+    "AIRFLOW__",
+    "_AIRFLOW",
+    "AIRFLOW_",
+    "KFP_",
+    "AWS_",
+    "PET_",
+    "TORCHELASTIC_",
+    "KUBERNETES_",
+)
 # The ranks of a training that the tests may themselves run in, and what makes every child start slowly.
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONDONTWRITEBYTECODE")
 

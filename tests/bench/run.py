@@ -16,6 +16,7 @@ BENCHES = {
     "startup": "start-up of allaboard itself",
     "launch": "launch to first all-reduce, exit to outcome",
     "dag_parse": "parsing a DAG with a TrainingJob in it",
+    "checkpoints": "B3: saving and loading a state",
     "monitoring": "B1: following 1,000 jobs on an API server",
     "submission": "B2: submitting jobs to an API server",
 }

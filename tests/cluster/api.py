@@ -230,7 +230,7 @@ class Api:
                 raise
 
 
-def until(what: str, look: Callable[[], T | None], timeout: float = 30, pause: float = 0.05) -> T:
+def until(what: str, look: Callable[[], T | None], timeout: float = 120, pause: float = 0.05) -> T:
     """The first answer that is neither None nor False; TimeoutError that says what was waited for."""
     deadline = time.monotonic() + timeout
     while True:

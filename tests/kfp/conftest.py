@@ -59,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     monkeypatch.chdir(tmp_path / "work")
     yield Here(tmp_path)
     if (tmp_path / "home").exists():
-        for path in LocalBackend().runs.iterdir():
+        for path in LocalBackend().runs.glob("*"):
             run = RunFolder(path)
             record = read(run)
             if record is None:

@@ -151,6 +151,22 @@ def test_with_a_mounted_folder_as_store_the_artifacts_name_the_place(
     assert Path(done["parameters"]["checkpoint"]).is_dir()
 
 
+def test_a_job_that_asks_for_more_than_the_pod_has_fails_and_says_how_to_ask_for_it(
+    pods: Pods, job: dict[str, Any]
+) -> None:
+    hungry = {**job, "resources": {"gpu": 512}}
+    refused = pods.run("train", job=hungry, folder=str(JOBS))
+    assert refused["code"] == 2
+    assert "the member asks for 512 GPUs, this pod has" in refused["log"]
+    assert "fit is strict, the default in a pod" in refused["log"]
+    assert ".set_accelerator_limit(" in refused["log"]
+    assert "on its way" not in refused["log"]
+
+    agreed = pods.run("train", job={**hungry, "fit": "shrink"}, folder=str(JOBS))
+    assert agreed["code"] == 0, agreed["log"]
+    assert "runs on CPU" in agreed["log"] or "it gets" in agreed["log"]
+
+
 def test_bad_input_and_an_absent_bucket_are_said_and_leave_nothing(pods: Pods, job: dict[str, Any]) -> None:
     wrong = pods.run("train", job={**job, "wrokers": 2}, folder=str(JOBS))
     assert (wrong["code"], "did you mean 'workers'" in wrong["log"]) == (2, True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, SiteError
 from allaboard_kfp.identity import DOWNWARD, check_place, key_of
 
 RUN = "0c1d2e3f-1111-2222-3333-444455556666"
@@ -62,6 +63,18 @@ def test_a_task_of_a_pipeline_asks_for_it_by_the_downward_api(tmp_path: Path) ->
     platform = list(yaml.safe_load_all((tmp_path / "p.yaml").read_text()))[1]
     (executor,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
     assert executor["fieldPathAsEnv"] == [{"name": n, "fieldPath": p} for n, p in DOWNWARD.items()]
+
+
+def test_without_kfp_kubernetes_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kfp
+
+    from allaboard_kfp import identified
+
+    monkeypatch.delattr(kfp, "kubernetes", raising=False)
+    monkeypatch.setitem(sys.modules, "kfp.kubernetes", None)
+    with pytest.raises(SiteError, match=r"pip install 'kfp-allaboard\[kubernetes\]'") as raised:
+        identified(None)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_garbled_pipeline_root_is_refused() -> None:

@@ -178,13 +178,13 @@ chain(job=json.loads(job), folder=folder)
 
 
 @contextmanager
-def _pipeline(here: Here, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def _pipeline(here: Here, path: str = "", **environment: str) -> Iterator[subprocess.Popen[str]]:
     """The pipeline in a process of its own, at step 3 of its training."""
     job = {**QUICK, "checkpoints": SAVING, "environment": {"HOLD": "/never", **environment}}
     with subprocess.Popen(
         [sys.executable, "-c", PIPELINE, str(here.out), json.dumps(job), str(JOBS)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))},
     ) as pipeline:  # fmt: skip
         try:
             until(lambda: (here.runs() or [None])[0] and here.the_run().progress.step == 3)
@@ -233,3 +233,55 @@ def test_a_step_that_is_killed_fails_the_pipeline_and_the_run_is_found_again(her
     run = here.the_run()
     assert str(state_of(run)) == "running"
     assert run.owner is not None and run.owner.kind == "attached"
+
+
+def test_the_training_of_a_step_that_nobody_tries_again_is_stopped_and_may_save(here: Here) -> None:
+    patient = "import allaboard_kfp.step as s; s.PATIENCE = 3.0"
+    (here.folder / "sitecustomize.py").write_text(patient)
+    with _pipeline(here, path=str(here.folder)) as pipeline:
+        for step in _steps(pipeline.pid):
+            step.kill()
+        pipeline.wait(60)
+        until(lambda: state_of(here.the_run()).is_final)
+    run = here.the_run()
+    assert str(state_of(run)) == "stopped"
+    assert run.stop is not None and "nobody followed this attached run for 3 s" in run.stop.reason
+    assert list_checkpoints(open_store(here.store / "checkpoints" / run.run))[-1].step == 3
+
+
+# --- branching on a number
+
+
+@dsl.pipeline(name="branching")
+def branching(job: dict, folder: str):  # type: ignore[no-untyped-def, type-arg]
+    """What is good enough is collected."""
+    trained = train(job=job, folder=folder, metric="accuracy", mode="max")
+    with dsl.If(trained.outputs["value"] > 0.98):
+        collect_checkpoint(source=trained.outputs["checkpoints"], into="store://good")
+    with dsl.Else():
+        collect_checkpoint(source=trained.outputs["checkpoints"], into="store://poor")
+
+
+@pytest.mark.parametrize(
+    ("script", "branch"),
+    [("quick.py", "good"), ("untold.py", "poor")],
+    ids=["a number that is enough", "a number that was never told"],
+)
+def test_a_pipeline_branches_on_a_metric(started: Here, script: str, branch: str) -> None:
+    folder = started.folder / "scripts"
+    folder.mkdir()
+    quick = (JOBS / "quick.py").read_text()
+    (folder / "quick.py").write_text(quick)
+    (folder / "untold.py").write_text(quick.replace("accuracy=0.99", "speed=1.0"))
+    branching(job={**QUICK, "command": ["python", script], "checkpoints": SAVING}, folder=str(folder))
+    assert (started.store / branch).exists()
+    assert len([name for name in ("good", "poor") if (started.store / name).exists()]) == 1
+
+
+def test_a_step_with_effects_runs_each_time_although_kfp_local_caches(here: Here) -> None:
+    start_local(here.out, enable_caching=True)
+    diary = here.folder / "diary"
+    job = {**QUICK, "environment": {"DIARY": str(diary)}}
+    for _ in range(2):
+        train(job=job, folder=str(JOBS))
+    assert diary.read_text() == "0\n0\n"

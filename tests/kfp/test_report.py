@@ -16,7 +16,7 @@ from allaboard.promotion import Decision, Promotion
 from allaboard.reportline import encode
 from allaboard.testing import a_job, a_member, seen
 from allaboard_kfp.history import History, history
-from allaboard_kfp.report import promotion_page, training_page
+from allaboard_kfp.report import promotion_page, timeline, training_page
 
 JOB = a_job(checkpoints={"uri": "store://c", "best": {"metric": "val_loss", "mode": "min"}})
 TOLD = [
@@ -89,6 +89,48 @@ def test_it_shows_the_curves_the_best_the_members_and_the_places() -> None:
         "training 8.0 s",
     ):
         assert words in found.words
+
+
+def test_curves_beyond_the_most_that_are_drawn_are_named() -> None:
+    many = {f"layer_{n}": 0.5 for n in range(15)}
+    found = page(outcome(State.SUCCEEDED), history([encode("progress", step=n, **many) for n in (1, 2)]))
+    drawn = found.tags.count("svg")
+    assert 4 < drawn < 15
+    assert f"Not drawn are {15 - drawn} more: " in found.words
+    assert all(f"layer {n}" in found.words for n in range(15))
+
+
+PHASES = {"admitted": 1.0, "scheduled": 0.5, "rendezvous": 2.0, "first_step": 0.5, "training": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("phases", "window", "spans"),
+    [
+        (PHASES, (95.0, 120.0), [("start", 5.0), ("training", 10.0), ("no phase told", 2.0), ("end", 4.0)]),
+        (PHASES, None, [("admitted", 1.0), ("training", 10.0), ("no phase told", 2.0)]),
+        (
+            {"admitted": 1.0, "scheduled": 0.5},
+            (95.0, 120.0),
+            [("start", 5.0), ("running, no step told", 14.5), ("end", 4.0)],
+        ),
+        ({}, (95.0, 120.0), [("running, no step told", 16.0)]),
+        (PHASES, (106.0, 120.0), [("training", 8.0), ("end", 4.0)]),  # an earlier try began it
+        (PHASES, (117.0, 120.0), [("end", 3.0)]),  # it had ended before
+        (PHASES, (103.0, 110.0), [("first step", 0.5), ("training", 6.0)]),  # clocks that differ
+    ],
+)
+def test_where_the_time_went_sums_to_the_time_of_the_step(
+    phases: dict[str, float], window: tuple[float, float] | None, spans: list[tuple[str, float]]
+) -> None:
+    found = timeline(seen(State.SUCCEEDED, created=100.0, finished=116.0, phases=phases), window)
+    began, ended = window or (100.0, 116.0)
+    assert sum(seconds for _, seconds in found) == pytest.approx(ended - began)
+    assert set(spans) <= set(found)
+
+
+def test_an_attempt_after_another_says_what_came_before_it() -> None:
+    looked = seen(State.SUCCEEDED, created=100.0, finished=116.0, attempt=2, phases=PHASES)
+    assert timeline(looked, (50.0, 116.0))[0] == ("before attempt 2", 50.0)
 
 
 def test_a_failure_shows_the_reason_the_evidence_what_to_do_and_the_last_lines() -> None:

@@ -39,7 +39,7 @@ def trained(
 def test_a_training_gives_its_run_its_checkpoints_and_their_best(here: Here, artifacts: Of, job: Any) -> None:
     made, _, outputs = trained(artifacts, job)
     folder = here.store / "checkpoints" / made.run
-    assert made == (made.run, str(folder), str(folder / "step-000000000010"))
+    assert made == (made.run, str(folder), str(folder / "step-000000000010"), 0.1)
     assert outputs["model"].uri == made.checkpoint
     assert outputs["model"].metadata == {
         "uri": made.checkpoint, "framework": "pytorch", "run": made.run, "step": 10, "world_size": 1,
@@ -47,6 +47,26 @@ def test_a_training_gives_its_run_its_checkpoints_and_their_best(here: Here, art
     }  # fmt: skip
     assert outputs["metrics"].metadata == {"val_loss": 0.1, "accuracy": 0.99}
     assert here.the_run().handed_over
+
+
+def test_the_value_to_branch_on_is_the_metric_that_was_named(
+    artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained(artifacts, job, metric="accuracy", mode="max")[0].value == 0.99
+    assert trained(artifacts, job, "untold", metric="recall", mode="max")[0].value == -1e308
+    assert "no finite number 'recall' was told" in capsys.readouterr().out
+    odd = {**job, "environment": {"ODD": "1"}}
+    assert trained(artifacts, odd, "odd")[0].value == 1e308  # val_loss is NaN, and small is good
+
+
+def test_a_metric_without_a_direction_is_refused_before_anything_starts(
+    here: Here, artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts, job, metric="accuracy")
+    assert ended.value.code == 2
+    assert "say mode: max or min" in capsys.readouterr().err
+    assert here.runs() == []
 
 
 def test_the_log_of_the_step_tells_states_progress_and_what_rank_0_writes(
@@ -138,7 +158,7 @@ def test_a_training_without_checkpoints_gives_none(artifacts: Of, job: Any) -> N
     made, _, outputs = trained(
         artifacts, {name: value for name, value in job.items() if name != "checkpoints"}
     )
-    assert made == (made.run, "", "")
+    assert made[:3] == (made.run, "", "")
     assert outputs["model"].metadata == {}
 
 

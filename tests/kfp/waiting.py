@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
     """What the condition says once it says something. The deadline only keeps a broken test from hanging."""
     deadline = time.monotonic() + seconds
     while True:

@@ -71,6 +71,8 @@ class Live:
                 "AIRFLOW__CORE__PARALLELISM": "6",
                 "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "3",
                 "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
                 "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
             },
         )
@@ -83,7 +85,7 @@ class Live:
 
     def records(self) -> list[RunRecord]:
         """Of all runs."""
-        found = (read_record(RunFolder(path)) for path in self.backend.runs.iterdir())
+        found = (read_record(RunFolder(path)) for path in self.backend.runs.glob("*"))
         return [record for record in found if record is not None]
 
     def stop(self) -> None:

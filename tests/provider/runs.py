@@ -20,7 +20,7 @@ def stop(seen: Observation, by: str = "tests") -> None:
     wait(lambda: state_of(LocalBackend().observe(seen.run)).is_final)
 
 
-def wait(look: Callable[[], Any], seconds: float = 60) -> None:
+def wait(look: Callable[[], Any], seconds: float = 120) -> None:
     """Until ``look`` finds something true."""
     end = time.monotonic() + seconds
     while not look():

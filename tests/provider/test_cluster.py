@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -608,12 +608,53 @@ def test_a_job_of_others_is_waited_for_in_the_triggerer(
     assert (result["run"], result["state"]) == ("nightly", "succeeded") and "members" not in result
 
 
+def last_nights(cluster: FakeCluster) -> dict[str, Any]:
+    """A job of others that has ended; the context of a DAG run that begins then."""
+    cluster.operator.trains_for = 5
+    others_create(cluster)
+    cluster.tick(60)
+    return {**a_context(), "dag_run": SimpleNamespace(start_date=datetime.fromtimestamp(cluster.now, UTC))}
+
+
+def tonights(cluster: FakeCluster) -> str:
+    """It is deleted and made anew."""
+    cluster.delete(PYTORCHJOBS, "nightly", "default")
+    return others_create(cluster)
+
+
+def test_last_nights_end_of_a_job_of_others_is_passed_over_on_a_worker(
+    cluster: FakeCluster, ticks: Ticks
+) -> None:
+    context = last_nights(cluster)
+    ticks.then[3] = lambda: tonights(cluster)
+    result = a_sensor(**THEIRS, deferrable=False, timeout=300).execute(context)
+    assert result["state"] == "succeeded" and ticks.naps > 3
+    assert a_sensor(**THEIRS, since=None, deferrable=False).execute(context)["state"] == "succeeded"
+
+
+def test_last_nights_end_of_a_job_of_others_is_passed_over_in_the_triggerer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = last_nights(cluster)
+    with pytest.raises(TaskDeferred) as deferral:
+        a_sensor(**THEIRS).execute(context)
+    trigger = JobTrigger(**deserialize(serialize(deferral.value.trigger.serialize()[1])))
+    assert trigger.uid is None, "it is no job of tonight"
+    made: list[str] = []
+    cluster_waits(monkeypatch, {3: lambda: made.append(tonights(cluster))})
+    assert fired(trigger)["uid"] == made[0]
+
+
 def comes_later(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, goes: Callable[[], Any] = lambda: None
 ) -> None:
     """Somebody creates it while a trigger waits; later it ``goes``."""
+    cluster_waits(monkeypatch, {3: lambda: others_create(cluster), 6: goes})
+
+
+def cluster_waits(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], Any]]) -> None:
+    """At a trigger's n-th wait something happens."""
     waits, wait = [0], AsyncFakeChanges.wait
-    happens: dict[int, Callable[[], Any]] = {3: lambda: others_create(cluster), 6: goes}
 
     async def waited(changes: AsyncFakeChanges, seconds: float) -> bool:
         waits[0] += 1

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pendulum
 import pytest
+from airflow.timetables.base import TimeRestriction
+from airflow.timetables.trigger import CronTriggerTimetable
 
 from allaboard.promotion import history
 from allaboard.storage import open_store
@@ -69,6 +72,18 @@ def test_every_path_of_the_chain_hangs_off_the_connections_store(examples: Path)
     ]
     assert [place for place in places if not place.startswith("store://")] == []
     assert all(task.allaboard_conn_id == "allaboard_default" for task in dag.tasks)
+
+
+def test_its_nights_are_those_of_a_place(examples: Path) -> None:
+    """The schedule that its comment offers begins at the same hour of that clock in winter and in summer."""
+    offered = re.search(r'schedule=None,  # nightly.*: "(.+)"', (examples / "retrain_digits.py").read_text())
+    dag = read(examples / "retrain_digits.py").dags["retrain_digits"]
+    assert offered is not None and dag.timezone.name != "UTC" and dag.start_date.tzinfo is not None
+    timetable = CronTriggerTimetable(offered[1], timezone=dag.timezone)
+    for day in (pendulum.datetime(2026, 1, 15), pendulum.datetime(2026, 7, 15)):
+        limits = TimeRestriction(earliest=day, latest=None, catchup=True)
+        first = timetable.next_dagrun_info_v2(last_dagrun_info=None, restriction=limits)
+        assert first is not None and first.run_after.in_tz(dag.timezone).hour == 4
 
 
 def test_reading_it_again_makes_no_new_version_of_it(examples: Path) -> None:

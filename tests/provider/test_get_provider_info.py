@@ -55,6 +55,8 @@ def test_the_options_are_the_ones_that_are_read() -> None:
     code = "\n".join(path.read_text() for path in source.rglob("*.py") if path.name != "get_provider_info.py")
     for option in INFO["config"]["allaboard"]["options"]:
         assert f'"allaboard", "{option}"' in code
+    links = [integration["external-doc-url"] for integration in INFO["integrations"]]
+    assert all(link.startswith("https://") for link in links)
 
 
 def test_airflow_finds_the_provider_and_its_plugin_by_entry_points() -> None:

@@ -92,6 +92,18 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     assert run.xcom(map_index=0)["state"] == "succeeded"
 
 
+@pytest.mark.parametrize("dag", ["from_file", "from_text"])
+def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: Live, dag: str) -> None:
+    note = 'a", "command": ["touch", "owned"], "x": "{{ 7 * 7 }}'
+    run = live.start(dag, note=note)
+    run.wait_started(1)
+    run.finish()
+    run.wait_task("success")
+    job = run.task()["rendered_fields"]["job"]
+    assert job["command"] == ["python", "gated.py", run.name, note]
+    assert run.record().spec["command"] == job["command"]
+
+
 # --- a person acts
 # ----------------------------------------------------------------------------------------------------
 
@@ -288,6 +300,51 @@ def test_a_synchronous_task_killed_is_replaced_by_one_that_adopts(live: Live) ->
     run.finish()
     run.wait_task("success")
     assert run.record().uid == uid and len(run.starts()) == 2, "it was started again"
+
+
+def kill_worker_and_task(run: Run) -> None:
+    """With -9, so that Airflow finds out by its heartbeat time-out alone."""
+    task = run.wait_task("running")["pid"]
+    for pid in (parents()[task], task):
+        send(pid, signal.SIGKILL)
+
+
+def test_a_worker_killed_with_its_task_leaves_the_training_to_the_next_try(live: Live) -> None:
+    """However long that takes: here many times as long as an attached run is kept."""
+    run = live.start("left_alone")
+    run.wait_saved()
+    uid = run.record().uid
+    kill_worker_and_task(run)
+    until(
+        "the second try follows", lambda: run.task()["try_number"] == 2 and run.task()["state"] == "running"
+    )
+    until("the second try has adopted it", lambda: "adopted" in run.log(2))
+    run.finish()
+    run.wait_task("success")
+    assert run.record().uid == uid and run.record().stop is None
+    assert len(run.starts()) == 2, "it was started again"
+
+
+def test_the_last_try_killed_with_its_worker_leaves_nothing_running(live: Live) -> None:
+    run = live.start("left_at_last")
+    run.wait_started()
+    kill_worker_and_task(run)
+    run.wait_gone()
+    run.wait_training("stopped")
+    stop = run.observe().stop
+    assert stop is not None and "nobody followed" in stop.reason
+
+
+def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live) -> None:
+    """The task is marked failed while its killed first try has left the run to the second."""
+    run = live.start("left_alone")
+    run.wait_started()
+    kill_worker_and_task(run)
+    run.wait_task("up_for_retry")
+    assert run.training_state() == "running"
+    run.mark("failed")
+    run.wait_gone()
+    run.wait_training("stopped")
 
 
 def test_a_drained_worker_leaves_its_training_to_the_next_try(live: Live) -> None:

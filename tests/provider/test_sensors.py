@@ -4,19 +4,28 @@ them.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from airflow.sdk.serde import deserialize, serialize
 
 import allaboard
 from allaboard import TrainingJob
+from allaboard.backends.base import Handle
+from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import Manifest, save
+from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
-from tests.provider.building import a_context
-from tests.provider.runs import only_run
+from allaboard_provider.sensors.train import moment_of
+from allaboard_provider.triggers.train import RunTrigger
+from tests.provider.building import StateStore, a_context
+from tests.provider.runs import only_run, wait
 
 
 def a_job(code: str) -> TrainingJob:
@@ -43,6 +52,67 @@ def test_a_run_that_fails_fails_the_sensor_with_the_reason() -> None:
     allaboard.submit(a_job("raise ValueError('not right')"), key="nightly")
     with pytest.raises(AirflowException, match="not right"):
         a_sensor(TrainingJobSensor, key="nightly").execute(a_context())
+
+
+def a_dag_run(began: datetime, store: StateStore | None = None) -> dict[str, Any]:
+    """The context of a DAG run that began then."""
+    return {**a_context(store=store), "dag_run": SimpleNamespace(start_date=began)}
+
+
+def ended_run() -> tuple[str, datetime]:
+    """A run that has ended, and when."""
+    handle = allaboard.submit(a_job("pass"), key="nightly")
+    wait(lambda: state_of(only_run()).is_final)
+    return handle.run, datetime.fromtimestamp(only_run().finished or 0, UTC)
+
+
+@pytest.mark.parametrize("how", [{"run": "theirs"}, {"key": "nightly"}], ids=str)
+def test_last_nights_end_is_not_taken_for_tonights(how: dict[str, str]) -> None:
+    run, end = ended_run()
+    after, before = end + timedelta(milliseconds=1), end - timedelta(milliseconds=1)
+    with pytest.raises(AirflowSensorTimeout):
+        a_sensor(TrainingJobSensor, **how, timeout=0.2).execute(a_dag_run(after))
+    for context, since in ((a_dag_run(before), {}), (a_dag_run(after), {"since": None})):
+        assert a_sensor(TrainingJobSensor, **how, **since).execute(context)["run"] == run
+    with pytest.raises(TaskDeferred) as deferral:
+        a_sensor(TrainingJobSensor, **how, deferrable=True).execute(a_dag_run(after))
+    trigger = RunTrigger(**deserialize(serialize(deferral.value.trigger.serialize()[1])))
+    assert not trigger.is_there()
+    LocalBackend().hand_over(Handle(run, 1, 1, str(only_run().uid)))
+    allaboard.submit(a_job("pass"), key="nightly")  # tonight's
+    until_tonight = a_sensor(TrainingJobSensor, **how).execute(a_dag_run(after))
+    assert until_tonight["run"] == run and trigger.is_there()
+
+
+def test_a_run_that_is_named_by_its_id_is_meant_whenever_it_ended() -> None:
+    run, end = ended_run()
+    late = end + timedelta(days=1)
+    assert a_sensor(TrainingJobSensor, run=run).execute(a_dag_run(late))["run"] == run
+    with pytest.raises(AirflowSensorTimeout):
+        a_sensor(TrainingJobSensor, run=run, since=late, timeout=0.2).execute(a_dag_run(end))
+
+
+def test_a_clear_in_the_morning_still_finds_the_nights_end() -> None:
+    store = StateStore()
+    night = datetime.now(UTC)
+    with pytest.raises(AirflowSensorTimeout):
+        a_sensor(TrainingJobSensor, run="theirs", timeout=0.1).execute(a_dag_run(night, store))
+    run, end = ended_run()
+    morning = a_dag_run(end + timedelta(hours=6), store)  # Airflow gives a cleared DAG run a new start
+    assert a_sensor(TrainingJobSensor, run="theirs").execute(morning)["run"] == run
+
+
+@pytest.mark.parametrize("since", ["2026-01-31", "yesterday", "2026-01-31T02:00:00", datetime(2026, 1, 31)])
+def test_a_moment_without_a_time_zone_is_refused(since: Any) -> None:
+    with pytest.raises(AirflowFailException, match="is no time with a time zone"):
+        a_sensor(TrainingJobSensor, run="theirs", since=since).execute(a_context())
+
+
+def test_a_moment_may_be_a_text_or_a_time_with_its_zone() -> None:
+    zurich = pendulum.datetime(2026, 1, 31, 2, tz="Europe/Zurich")
+    for since in (zurich, str(zurich), "2026-01-31T02:00:00+01:00", "2026-01-31T01:00:00Z"):
+        assert moment_of(since) == zurich.timestamp()
+    assert moment_of("None") is None
 
 
 def test_a_run_that_is_not_there_yet_is_waited_for_until_the_timeout() -> None:

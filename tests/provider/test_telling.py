@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.observation import Progress, State
+from allaboard.follow import Outcome
+from allaboard.observation import Progress, State, Stop
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
 from allaboard_provider.telling import (
@@ -23,6 +24,7 @@ from allaboard_provider.telling import (
     Teller,
     bounded,
     progress_words,
+    warnings,
     wrote,
 )
 
@@ -61,7 +63,8 @@ class Telling(Teller):
 
 
 def at(step: int, **fields: Any) -> Any:
-    return seen(State.RUNNING, progress=Progress(step=step, total=400, metrics={"loss": 0.3125}), **fields)
+    told = Progress(step=step, total=400, metrics={"loss": 0.3125}, heartbeat=1.0)
+    return seen(State.RUNNING, progress=told, **fields)
 
 
 def test_changes_are_told_once(backend: Any) -> None:
@@ -119,6 +122,69 @@ def test_another_attempt_begins_its_story_anew(backend: Any) -> None:
     assert "of the second" in teller.look(seen(State.RUNNING, uid="u2"), 1.0)
 
 
+def test_a_new_attempt_tells_nothing_of_the_progress_of_the_one_before(backend: Any) -> None:
+    saved = {"checkpoint": "file:///a/step-55", "best_checkpoint": "file:///a/step-55"}
+    before = replace(at(57).progress, **saved)
+    for teller in (Telling(backend, "r", "same-try"), Telling(backend, "r", "next-try")):
+        if teller.path is not None and teller.path.stem == "same-try":
+            teller.look(seen(State.RUNNING, uid="u1", progress=before), 0.0)
+        carried = replace(before, heartbeat=None)
+        assert teller.look(seen(State.STARTING, uid="u2", progress=carried), 1.0) == ["r: starting"]
+        resumed = replace(before, step=55, resumed_from=55)
+        assert teller.look(seen(State.STARTING, uid="u2", progress=resumed), 2.0) == [
+            "r: resumed from step 55"
+        ]
+        anew = replace(resumed, step=56, metrics={"loss": 0.25}, checkpoint="file:///a/step-56")
+        assert teller.look(seen(State.STARTING, uid="u2", progress=anew), 90.0) == [
+            "r: step 56/400 (14 %), loss 0.25",
+            "r: checkpoint file:///a/step-56",
+        ]
+
+
+def test_a_restart_is_a_warning_with_what_the_failed_try_wrote_last_once(tmp_path: Path) -> None:
+    class Tries:
+        name, home = "local", str(tmp_path)
+
+        def logs(self, run: str, selection: Selection, cursor: Cursor | None = None) -> Any:
+            (member,) = selection.members or ()
+            said = [
+                "before",
+                "Traceback (most recent call last)",
+                "  in f",
+                f"ValueError: {selection.restart}",
+            ]
+            yield from (LogLine(member, 1, 0, None, text) for text in said)
+            yield {}
+
+    backend: Any = Tries()
+    teller = Teller("r", "try-1", home=backend.home)
+    failed = replace(a_member("worker-0"), exit_code=1, restarts=1)
+    fine = a_member("master-0")
+    teller.news(seen(State.RUNNING, members=(fine, failed)), 1.0)
+    assert warnings(backend, teller, seen(State.RUNNING, members=(fine, failed))) == [
+        "r: worker-0 exited with 1 and is started again, restart 1; its last lines:",
+        "  Traceback (most recent call last)",
+        "    in f",
+        "  ValueError: 0",
+    ]
+    assert warnings(backend, teller, seen(State.RUNNING, members=(fine, failed))) == []
+    again = Teller("r", "try-1", home=backend.home)
+    assert warnings(backend, again, seen(State.RUNNING, members=(fine, failed))) == [], "told elsewhere"
+    twice = seen(State.RUNNING, members=(fine, replace(failed, restarts=2)))
+    assert warnings(backend, teller, twice)[-1] == "  ValueError: 1"
+
+
+def test_a_run_that_somebody_stopped_has_no_member_that_failed(backend: Any) -> None:
+    members = (replace(a_member("master-0"), exit_code=143, phase="failed"),)
+    stop = Stop("ann@lab", "not tonight\x1b[2J", 2.0)
+    ended = seen(State.STOPPED, stop=stop, members=members, tails={"master-0": "Terminated"})
+    teller = Telling(backend, "r", "try-1")
+    assert teller.look(ended, 0.0) == ["r: stopped by ann@lab: not tonight\\x1b[2J"]
+    assert teller.last_words(Outcome(ended)) == []
+    failed = seen(State.FAILED, members=members, tails={"master-0": "Terminated"})
+    assert teller.last_words(Outcome(failed))[0] == "the last lines of master-0, which failed first:"
+
+
 def test_what_was_told_is_forgotten_with_the_try_and_after_a_month(backend: Any, tmp_path: Path) -> None:
     old = Telling(backend, "r", "long-ago")
     old.look(seen(State.RUNNING), 0.0)
@@ -142,7 +208,7 @@ def test_a_disk_that_is_full_or_a_memory_that_is_torn_ends_no_task(backend: Any,
 def test_a_flood_of_lines_is_cut_to_its_end_and_says_so() -> None:
     kept = bounded([f"line {n}" for n in range(10_000)], "r")
     assert len(kept) == MOST_LINES + 1 and kept[-1] == "line 9999"
-    assert kept[0] == f"({10_000 - MOST_LINES} lines of rank 0 left out here: allaboard logs r --rank 0)"
+    assert kept[0] == f"({10_000 - MOST_LINES:,} lines of rank 0 left out here: allaboard logs r --rank 0)"
 
 
 def test_a_long_line_and_many_bytes_are_cut() -> None:
@@ -163,3 +229,13 @@ def test_a_long_line_and_many_bytes_are_cut() -> None:
 )  # fmt: skip
 def test_progress_in_words(progress: Progress, words: str) -> None:
     assert progress_words(progress) == words
+
+
+def test_of_a_flood_only_its_end_is_held(backend: Any) -> None:
+    backend.lines = ["[allaboard] {}", *(f"line {n}" for n in range(100_000))]
+    teller = Telling(backend, "r", "ti")
+    found = wrote(backend, teller)
+    assert len(found) < 2 * MOST_LINES and found[-1] == "line 99999"
+    told = teller.news(seen(State.RUNNING), 1.0, found)
+    assert "(99,800 lines of rank 0 left out here: allaboard logs r --rank 0)" in told
+    assert told[-1] == "line 99999"

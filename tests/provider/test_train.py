@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard_provider import plugin
+from allaboard_provider.identity import on_worker
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.task import Leg
 from tests.provider.building import StateStore, TaskInstance, a_context
@@ -177,17 +179,49 @@ def test_the_last_fifty_lines_of_the_first_failing_member_are_logged() -> None:
     assert "  line 69" in said and "  line 20" in said and "  line 19" not in said
 
 
-def lines_logged(operator: TrainingJobOperator, error: type[BaseException]) -> list[str]:
-    """What the operator says in its log."""
+def test_a_restart_is_a_warning_with_the_traceback_of_the_try_that_failed(tmp_path: Path) -> None:
+    mark = str(tmp_path / "once")
+    code = f"import os, time\nif not os.path.exists({mark!r}):\n  open({mark!r}, 'x'); raise KeyError('x')"
+    job = {
+        "name": "small",
+        "command": ["python", "-c", f"{code}\ntime.sleep(1)"],
+        "policy": {"restart": "on_failure", "backoff_limit": 1},
+    }
+    said = lines_logged(an_operator(job=job, get_logs=False), None, "warning")
+    assert said[0].endswith("master-0 exited with 1 and is started again, restart 1; its last lines:")
+    assert said[1] == "  Traceback (most recent call last):" and said[-1] == "  KeyError: 'x'"
+
+
+def test_what_an_attempt_before_reached_is_not_told_as_progress_of_the_next(tmp_path: Path) -> None:
+    says = "from allaboard.inside import report; report(3, 9, loss=0.5); "
+    ends = "import os, sys, time; time.sleep(1); sys.exit(os.environ['ALLABOARD_ATTEMPT'] == '1')"
+    job = {"name": "small", "command": ["python", "-c", says + ends], "policy": {"restart": "never"}}
+    ti = TaskInstance(max_tries=1)
+    assert any("step 3/9" in line for line in lines_logged(an_operator(job=job), AirflowException, ti=ti))
+    silent = {**job, "command": ["python", "-c", ends]}
+    assert not any("step" in line for line in lines_logged(an_operator(job=silent), None, ti=TaskInstance()))
+
+
+def lines_logged(
+    operator: TrainingJobOperator,
+    error: type[BaseException] | None,
+    only: str | None = None,
+    ti: TaskInstance | None = None,
+) -> list[str]:
+    """What the operator says in its log (at the level ``only``) until it raises ``error``, or has ended."""
     said: list[str] = []
 
     class Log:
         def __getattr__(self, level: str) -> Callable[..., None]:
-            return lambda text, *arguments, **_: said.append(text % arguments if arguments else text)
+            def say(text: str, *arguments: Any, **_: Any) -> None:
+                if only in (None, level):
+                    said.append(text % arguments if arguments else text)
 
-    leg = Leg(operator, a_context())
+            return say
+
+    leg = Leg(operator, a_context(ti))
     leg.log = Log()  # type: ignore[assignment]
-    with pytest.raises(error):
+    with pytest.raises(error) if error is not None else nullcontext():
         leg.begin()
     return said
 
@@ -202,8 +236,9 @@ def test_a_run_that_a_person_stopped_is_not_started_again_by_a_retry() -> None:
     operator, context = an_operator(HANGS, deferrable=True), a_context()
     deferral = deferred(operator, context)
     stop(only_run(), by="ann@lab")
-    with pytest.raises(AirflowFailException, match="by ann@lab"):
+    with pytest.raises(AirflowFailException, match="by ann@lab: the test is over") as failure:
         operator.execute_complete(context, event_of(deferral))
+    assert "exited" not in str(failure.value)
 
 
 def test_attempts_of_the_policy_are_made_by_the_worker_in_both_modes() -> None:
@@ -262,6 +297,19 @@ def test_a_next_try_with_another_job_is_refused_while_the_first_lives(
     an_operator(HANGS).execute(a_context())
     with pytest.raises(AirflowFailException, match="live with another job"):
         an_operator([*HANGS, "--more"]).execute(a_context())
+
+
+def test_a_run_whose_worker_died_is_kept_while_a_try_is_left_and_given_up_with_the_last_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as dies:
+        dies.setattr(Leg, "_go_on", lambda self: None)
+        an_operator(HANGS).execute(a_context(TaskInstance(try_number=1, max_tries=2)))
+        assert only_run().owner.kind == "orchestrated"  # type: ignore[union-attr]
+    with pytest.raises(AirflowFailException, match="live with another job"):
+        an_operator([*HANGS, "--more"]).execute(a_context(TaskInstance(try_number=2, max_tries=2)))
+    assert only_run().owner.kind == "attached"  # type: ignore[union-attr]
+    assert on_worker(TaskInstance(try_number=3, max_tries=2)).kind == "attached"
 
 
 def test_a_new_try_stops_what_was_deferred_before_and_starts_another_attempt() -> None:

@@ -8,6 +8,8 @@ import asyncio
 import inspect
 import json
 import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from allaboard import TrainingJob
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import Manifest, save
+from allaboard.identity import airflow_key
+from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker
-from allaboard_provider.triggers import looking
+from allaboard_provider.triggers import looking, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
 from tests.provider.building import TaskInstance
@@ -240,6 +244,31 @@ def test_an_airflow_that_does_not_answer_stops_nothing(
     assert only_run().stop is None and len(asked) == 3
 
 
+def test_the_first_trigger_of_a_triggerer_asks_airflow_what_on_kill_will_ask(
+    airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first question takes Airflow many seconds; nobody shall wait for it who ends a task."""
+    asked = []
+    airflow_says(lambda: asked.append(1))
+    monkeypatch.setattr(train, "_warming", [])
+    for n in range(2):
+        ti = TaskInstance(run_id=str(n))
+        assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
+    assert len(asked) == 1
+
+
+def test_an_airflow_that_does_not_answer_the_first_trigger_hinders_it_not(
+    airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer() -> str:
+        raise ConnectionError("the API server is away")
+
+    airflow_says(no_answer)
+    monkeypatch.setattr(train, "_warming", [])
+    ti = TaskInstance()
+    assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
+
+
 # --- the listener
 # -----------------------------------------------------------------------------------------------------
 
@@ -273,6 +302,33 @@ def test_a_run_that_a_worker_follows_is_not_the_listeners() -> None:
     assert only_run().stop is None
 
 
+@pytest.mark.parametrize(
+    ("differs", "kind"),
+    [
+        ({}, "attached"),
+        (
+            {"id": uuid.uuid4()},
+            "attached",
+        ),  # the next try waits already
+        ({"task_id": "another"}, "orchestrated"),
+        ({"run_id": "another"}, "orchestrated"),
+        ({"map_index": 1}, "orchestrated"),
+    ],
+    ids=["the try itself", "its next try", "another task", "another DAG run", "another mapped task"],
+)
+def test_a_run_of_a_killed_worker_is_kept_for_a_next_try_until_a_person_ends_the_task(
+    differs: dict[str, Any], kind: str
+) -> None:
+    ti = TaskInstance(max_tries=1)
+    key = airflow_key("tests", ti.dag_id, ti.run_id, ti.task_id)
+    LocalBackend().launch(Plan(TrainingJob(name="small", command=["sleep", "300"]), key), on_worker(ti))
+    assert only_run().owner == Owner(str(ti.id), "worker", "orchestrated")
+    plugin.Listener().on_task_instance_failed("running", ti, RuntimeError("by itself"))
+    assert only_run().owner == Owner(str(ti.id), "worker", "orchestrated")
+    plugin.Listener().on_task_instance_failed(None, replace(ti, **differs), "manually")
+    assert only_run().owner == Owner(str(ti.id), "worker", kind) and only_run().stop is None
+
+
 # --- looking for what others do
 # ---------------------------------------------------------------------------------------
 
@@ -280,9 +336,8 @@ def test_a_run_that_a_worker_follows_is_not_the_listeners() -> None:
 def test_a_run_of_others_is_watched_by_name_or_key_until_it_ends() -> None:
     ti = TaskInstance(run_id="the key")
     handle = a_run(ti)
-    from allaboard.backends.local.machine import fingerprint
 
-    place = fingerprint(str(LocalBackend().runs))
+    place = LocalBackend().place()
     for how in ({"run": handle.run}, {"run": "small"}, {"key": "the key"}):
         trigger = RunTrigger(fingerprint=place, poll=0.05, **how)
         assert fired(RunTrigger(**deserialize(serialize(trigger.serialize()[1])))) == {

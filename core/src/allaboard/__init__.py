@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from allaboard.checking import check
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
     from allaboard.follow import Outcome
+    from allaboard.inspection import check
     from allaboard.job import TrainingJob
     from allaboard.observation import Observation, State
     from allaboard.running import attach, run, submit
@@ -33,7 +33,7 @@ _WHERE = {
     "TrainingFailed": "errors",
     "TrainingJob": "job",
     "attach": "running",
-    "check": "checking",
+    "check": "inspection",
     "run": "running",
     "submit": "running",
 }

@@ -13,9 +13,11 @@ from typing import Any
 from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES
 from allaboard.errors import BadInput, Problem
-from allaboard.fields import Reader
-from allaboard.job import Fields, TrainingJob, member_count
+from allaboard.fields import MEMBERS_MAX, Reader
+from allaboard.identity import canonical
+from allaboard.job import Fields, TrainingJob, copied, member_count
 from allaboard.names import nearest, one_of
+from allaboard.untrusted import flaws, overgrown, show
 
 
 def check(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> list[Problem]:
@@ -37,27 +39,56 @@ def checked(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> T
     return read
 
 
+LARGEST = 512 * 1024
+"""Bytes of a job as JSON. Kubernetes keeps an object of some 1.5 MB, and a run's record holds the job, its
+layout and what was made of them.
+"""
+
+
 def _read(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[TrainingJob, list[Problem]]:
-    fields: Mapping[str, Any] = job.as_mapping() if isinstance(job, TrainingJob) else job
-    reader = Reader(lenient)
-    values = reader.mapping(Fields, fields, "")
-    problems = [*reader.problems, *_missing(values)]
-    problems += _contradictions(_sound(values, reader.problems))
     folder = job.folder if isinstance(job, TrainingJob) else None
-    return TrainingJob(folder=folder, **values), sorted(problems, key=lambda p: p.severity != "error")
+    fields: Any = job.as_written() if isinstance(job, TrainingJob) else job
+    if not isinstance(fields, Mapping):
+        return TrainingJob(folder=folder), [Problem("", f"a job is fields, not {type(fields).__name__}")]
+    if (flaw := overgrown(fields)) is not None:
+        return TrainingJob(folder=folder), [Problem(*flaw)]
+    found = [Problem(*flaw) for flaw in flaws(fields)]
+    flawed = {p.path for p in found}
+    reader = Reader(lenient)
+    values = reader.mapping(Fields, copied(fields), "")
+    # What a value cannot be at all is said once.
+    found += [p for p in reader.problems if p.path not in flawed]
+    found += _missing(values)
+    found += _contradictions(_sound(values, found))
+    if not any(p.severity == "error" for p in found):
+        found += _size(values)
+    unfit = {p.path.partition(".")[0].partition("[")[0] for p in found if p.severity == "error"}
+    read = TrainingJob(folder=folder, **{n: v for n, v in values.items() if n == "name" or n not in unfit})
+    return read, sorted(found, key=lambda p: p.severity != "error")
+
+
+def _size(job: Mapping[str, Any]) -> Iterator[Problem]:
+    size = len(canonical(job).encode())
+    if size > LARGEST:
+        largest = max(job, key=lambda name: len(canonical({name: job[name]})))
+        yield Problem(
+            largest,
+            f"this job has {size:,} bytes, most of them here; {LARGEST:,} fit into the objects of a cluster; "
+            "put what is large into a file of the image or a volume",
+        )
 
 
 def _sound(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The fields, and the roles of groups, that are right by themselves: rules over several fields ask these
     alone.
     """
-    wrong = [p.path for p in problems]
+    wrong = [p.path for p in problems if p.severity == "error"]
 
     def right(path: str) -> bool:
         return not any(p == path or p.startswith((f"{path}.", f"{path}[")) for p in wrong)
 
     sound = {name: value for name, value in job.items() if right(name)}
-    if "groups" in job and "groups" not in sound:
+    if isinstance(job.get("groups"), Mapping) and "groups" not in sound:
         sound["groups"] = {role: spec for role, spec in job["groups"].items() if right(f"groups.{role}")}
     return sound
 
@@ -80,6 +111,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_members(job),
         *_elastic(job),
         *_storage(job),
+        *_mounts(job),
         *_checkpoints(job),
         *_secrets(job),
         *_gang(job),
@@ -92,7 +124,7 @@ def _engine(job: Mapping[str, Any]) -> Iterator[Problem]:
     if engine != "auto" and engine not in ENGINES:
         yield Problem(
             "engine",
-            f"{engine!r} is not known; known: {one_of(['auto', *ENGINES])}",
+            f"{show(engine)} is not known; known: {one_of(['auto', *ENGINES])}",
             nearest(engine, ENGINES),
         )
     elif framework not in BY_FRAMEWORK:
@@ -115,11 +147,14 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
     engine = BY_FRAMEWORK.get(job.get("framework", "pytorch"))
     if engine is None:
         return
+    total = member_count(job)
+    if total > MEMBERS_MAX:
+        yield Problem("groups", f"{total} members are too many; give {MEMBERS_MAX} or fewer in all")
     for role, spec in groups.items():
         replicas = spec.get("replicas", 1) if isinstance(spec, Mapping) else spec
         if role not in engine.ROLES:
             yield Problem(
-                f"groups.{role}",
+                f"groups.{show(role, quote=False)}",
                 f"no such role; {engine.KIND} has {one_of(engine.ROLES)}",
                 nearest(role, engine.ROLES),
             )
@@ -160,16 +195,31 @@ def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
-    seen: set[str] = set()
     for n, volume in enumerate(job.get("storage", ())):
-        mount = volume.get("mount")
-        if mount is None:
+        if "mount" not in volume:
             yield Problem(f"storage[{n}].mount", "is missing; say where the members see it, like /data")
-        elif mount in seen:
-            yield Problem(f"storage[{n}].mount", f"{mount} is mounted twice")
-        seen.add(mount)
         if ("pvc" in volume) == ("empty_dir" in volume):
             yield Problem(f"storage[{n}]", "give either pvc or empty_dir")
+        if "size" in volume and "empty_dir" not in volume:
+            yield Problem(
+                f"storage[{n}].size", "means nothing here: a claim has a size of its own", severity="warning"
+            )
+
+
+def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """One folder is one mount, however it is written."""
+    from allaboard.pods import CODE_FOLDER
+
+    mounts = [(f"storage[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("storage", ()))]
+    mounts += [(f"secrets[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("secrets", ()))]
+    seen = {CODE_FOLDER: "code"} if job.get("code") else {}
+    for at, path in mounts:
+        if path is None:
+            continue
+        plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+        if plain in seen:
+            yield Problem(at, f"{show(path)} is mounted twice, by {seen[plain]} too")
+        seen.setdefault(plain, at)
 
 
 def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -216,7 +266,7 @@ def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _called(job: TrainingJob) -> str:
-    return f"job {job.name!r}" if job.name else "this job"
+    return f"job {show(job.name)}" if job.name else "this job"
 
 
 def _count(problems: list[Problem]) -> str:

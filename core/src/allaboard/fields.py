@@ -15,9 +15,31 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from allaboard import units
 from allaboard.errors import Problem
-from allaboard.names import nearest, one_of, why_not_a_job_name
+from allaboard.names import (
+    nearest,
+    one_of,
+    why_not_a_job_name,
+    why_not_a_label_value,
+    why_not_a_qualified_name,
+    why_not_an_image,
+    why_not_an_object_name,
+)
+from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, spelled
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
+_MIG = re.compile(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?")
+
+MEMBERS_MAX = 10_000
+"""Members of one job. Each is a process here and a pod with its records there."""
+GPUS_MAX = 1_000
+COUNT_MAX = 2**31 - 1
+"""What Kubernetes keeps in its counters (int32)."""
+LONGEST_TEXT = 4_096
+"""Bytes of a name, a path or a uri."""
+LONGEST_WORD = 128 * 1024 - 1
+"""Bytes of one argument, or of one variable with its name: what Linux hands to a process."""
+LONGEST_PART = 255
+"""Bytes of one part of a path."""
 
 
 @cache
@@ -28,8 +50,18 @@ def hints(kind: type) -> dict[str, Any]:
 
 def parts(hint: Any) -> tuple[Any, str, str]:
     """(type, kind, doc) of an annotated field."""
-    base, kind, doc = get_args(hint)
+    base, kind, doc = get_args(hint)[:3]
     return base, kind, doc
+
+
+def example_of(hint: Any) -> Any:
+    """A right value of an annotated field; None where its fields are explained one by one."""
+    return (*get_args(hint)[3:], None)[0]
+
+
+def default_of(hint: Any) -> str:
+    """What an absent field means, in words; empty where that is: nothing."""
+    return str((*get_args(hint)[4:], "")[0])
 
 
 class Reader:
@@ -39,8 +71,8 @@ class Reader:
         self.lenient = lenient
         self.problems: list[Problem] = []
 
-    def wrong(self, path: str, message: str, suggestion: str | None = None) -> None:
-        self.problems.append(Problem(path, message, suggestion))
+    def wrong(self, path: str, message: str, suggestion: str | None = None, severity: str = "error") -> None:
+        self.problems.append(Problem(path, message, suggestion, severity))
 
     def mapping(self, kind: type, value: Any, path: str) -> dict[str, Any]:
         """A typed dictionary's fields, known ones in the order of the dictionary."""
@@ -49,8 +81,10 @@ class Reader:
             return {}
         known = hints(kind)
         for name in value:
-            if name not in known:
-                self.wrong(_at(path, str(name)), "no such field", nearest(str(name), known))
+            if not isinstance(name, str):
+                self.wrong(path, f"the field's name {_show(name)} is not text; quote it")
+            elif name not in known:
+                self.wrong(_at(path, name), "no such field", nearest(name, known))
         return {
             name: self.field(known[name], value[name], _at(path, name))
             for name in known
@@ -90,9 +124,12 @@ class Reader:
         group = next(t for t in get_args(get_args(base)[1]) if is_typeddict(t))
         read: dict[str, Any] = {}
         for role, spec in value.items():
-            at = _at(path, str(role))
-            read[str(role)] = (
-                self.mapping(group, spec, at) if isinstance(spec, Mapping) else self._count1(spec, at)
+            if not isinstance(role, str):
+                self.wrong(path, f"the field's name {_show(role)} is not text; quote it")
+                continue
+            at = _at(path, role)
+            read[role] = (
+                self.mapping(group, spec, at) if isinstance(spec, Mapping) else self._members(spec, at)
             )
         return read
 
@@ -100,19 +137,58 @@ class Reader:
 
     def _text(self, value: Any, path: str) -> Any:
         if not isinstance(value, str) or not value.strip():
-            self.wrong(path, f"expected text, not {_show(value)}")
+            self.wrong(path, f"expected text, not {_show(value)}{_quoted(value)}")
+        elif len(value.encode(errors="surrogatepass")) > LONGEST_TEXT:
+            self.wrong(path, f"{show(value)} has more than {LONGEST_TEXT} bytes")
+        elif not value.isprintable() and any(_is_control(c) for c in value):
+            self.wrong(path, f"{show(value)} holds a control character")
+        return value
+
+    def _place(self, value: Any, path: str) -> Any:
+        """A folder, a file or a uri."""
+        before = len(self.problems)
+        self._text(value, path)
+        if len(self.problems) == before and (why := _why_not_a_place(value)):
+            self.wrong(path, why)
         return value
 
     def _path(self, value: Any, path: str) -> Any:
         if not isinstance(value, str) or not value.startswith("/"):
             self.wrong(path, f"expected an absolute path like /data, not {_show(value)}")
+        elif ":" in value or not value.strip("/"):
+            self.wrong(path, f"{show(value)} cannot be mounted; name a folder below /, without a colon")
+        else:
+            self._place(value, path)
+        return value
+
+    def _by_rule(self, rule: Callable[[str], str | None], value: Any, path: str) -> Any:
+        if not isinstance(value, str) or not value:
+            self.wrong(path, f"expected text, not {_show(value)}{_quoted(value)}")
+        elif reason := rule(value):
+            self.wrong(path, reason)
         return value
 
     def _job_name(self, value: Any, path: str) -> Any:
-        reason = why_not_a_job_name(value) if isinstance(value, str) else f"expected text, not {_show(value)}"
-        if reason:
-            self.wrong(path, reason)
-        return value
+        return self._by_rule(why_not_a_job_name, value, path)
+
+    def _image(self, value: Any, path: str) -> Any:
+        return self._by_rule(why_not_an_image, value, path)
+
+    def _object(self, value: Any, path: str) -> Any:
+        return self._by_rule(why_not_an_object_name, value, path)
+
+    def _queue(self, value: Any, path: str) -> Any:
+        # Queues are named by labels, too.
+        return self._by_rule(lambda name: why_not_an_object_name(name, 63), value, path)
+
+    def _domain(self, value: Any, path: str) -> Any:
+        return self._by_rule(why_not_a_qualified_name, value, path)
+
+    def _gpu_type(self, value: Any, path: str) -> Any:
+        return self._by_rule(_why_not_a_gpu_type, value, path)
+
+    def _mig(self, value: Any, path: str) -> Any:
+        return self._by_rule(_why_not_a_mig_profile, value, path)
 
     def _bool(self, value: Any, path: str) -> Any:
         if self.lenient and isinstance(value, str) and value.lower() in ("true", "false"):
@@ -127,14 +203,34 @@ class Reader:
     def _count1(self, value: Any, path: str) -> Any:
         return self._count(value, path, 1)
 
-    def _count(self, value: Any, path: str, least: int) -> Any:
+    def _members(self, value: Any, path: str) -> Any:
+        return self._count(value, path, 1, MEMBERS_MAX)
+
+    def _gpus(self, value: Any, path: str) -> Any:
+        return self._count(value, path, 0, GPUS_MAX)
+
+    def _count(self, value: Any, path: str, least: int, most: int = COUNT_MAX) -> Any:
         if self.lenient:
             value = as_int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             self.wrong(path, f"expected a whole number, not {_show(value)}")
-        elif value < least:
-            self.wrong(path, f"{value} is too few; give {least} or more")
-        return value
+            return value
+        if value < least:
+            self.wrong(path, f"{_show(value)} is too few; give {least} or more")
+        elif value > most:
+            self.wrong(path, f"{_show(value)} is too many; give {most} or fewer")
+        elif isinstance(value, SpelledInt):
+            self._misread(value, path)
+        return plain_number(value)
+
+    def _misread(self, value: int | float, path: str) -> None:
+        """A number that stands for another one than people read: ``012`` is ten."""
+        if spelled(value).lstrip("+-").startswith("0") and value:
+            self.wrong(
+                path,
+                f"{spelled(value)} means {plain_number(value)} in YAML; write {plain_number(value)}",
+                severity="warning",
+            )
 
     def _duration(self, value: Any, path: str) -> Any:
         return self._by(units.seconds, value, path)
@@ -143,8 +239,9 @@ class Reader:
         return self._by(units.size, value, path)
 
     def _cores(self, value: Any, path: str) -> Any:
+        before = len(self.problems)
         value = self._by(units.cores, value, path)
-        if value in (0, 0.0, "0"):
+        if len(self.problems) == before and units.cores(value) == 0:
             self.wrong(path, "0 cores cannot run anything; give more, or leave cpu out")
         return value
 
@@ -152,14 +249,14 @@ class Reader:
         if self.lenient:
             value = as_int(value)
         if isinstance(value, int) and not isinstance(value, bool):
-            return self._count1(value, path)
+            return self._count(value, path, 1, 10**12)
         return self._by(units.seconds, value, path)
 
     def _processes(self, value: Any, path: str) -> Any:
         if self.lenient:
             value = as_int(value)
         if isinstance(value, int) and not isinstance(value, bool):
-            return self._count1(value, path)
+            return self._count(value, path, 1, MEMBERS_MAX)
         return self.choice(("auto", "cpu", "gpu"), value, path)
 
     def _by(self, parse: Callable[[Any], Any], value: Any, path: str) -> Any:
@@ -169,7 +266,7 @@ class Reader:
             parse(value)
         except ValueError as error:
             self.wrong(path, str(error))
-        return value
+        return plain_number(value) if isinstance(value, (SpelledInt, SpelledFloat)) else value
 
     def _command(self, value: Any, path: str) -> Any:
         if isinstance(value, str):
@@ -183,53 +280,139 @@ class Reader:
         return [self._word(word, f"{path}[{n}]") for n, word in enumerate(value)]
 
     def _word(self, value: Any, path: str) -> Any:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return str(value)
-        if not isinstance(value, str):
-            self.wrong(path, f"expected text, not {_show(value)}; quote it")
-        elif "\0" in value:
-            self.wrong(path, "holds a NUL byte")
-        return value
+        return self._spelled(value, path, "")
+
+    def _spelled(self, value: Any, path: str, name: str) -> Any:
+        """Text, or a number as its author wrote it; ``name``: of the variable that holds it."""
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            self.wrong(path, f"expected text, not {_show(value)}{_quoted(value)}")
+            return value
+        if isinstance(value, (SpelledInt, SpelledFloat)):
+            self.wrong(
+                path,
+                f"{spelled(value)} is taken as it is written, and other tools read {plain_number(value)}; "
+                f'quote it: "{spelled(value)}"',
+                severity="warning",
+            )
+        text = value if isinstance(value, str) else _number_text(value)
+        if len(text.encode(errors="surrogatepass")) + len(name) > LONGEST_WORD:
+            self.wrong(path, f"has {len(text)} characters; a process takes {LONGEST_WORD} bytes at once")
+        return text
 
     def _paths(self, value: Any, path: str) -> Any:
         if not isinstance(value, list):
             self.wrong(path, f"expected a list of files, not {_show(value)}")
             return []
-        return [self._text(item, f"{path}[{n}]") for n, item in enumerate(value)]
+        return [self._file(item, f"{path}[{n}]") for n, item in enumerate(value)]
+
+    def _file(self, value: Any, path: str) -> Any:
+        before = len(self.problems)
+        self._place(value, path)
+        if len(self.problems) == before and (value.startswith("/") or ".." in value.split("/")):
+            self.wrong(
+                path,
+                f"{show(value)} is not below the job's folder; what is shipped keeps its place, so put it "
+                "there",
+            )
+        return value
 
     def _environment(self, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             self.wrong(path, f"expected variables, like {{NCCL_DEBUG: WARN}}, not {_show(value)}")
             return {}
-        return {str(name): self._variable(str(name), v, _at(path, str(name))) for name, v in value.items()}
+        read = {}
+        for name, one in value.items():
+            if isinstance(name, str):
+                read[name] = self._variable(name, one, _at(path, name))
+            else:
+                self.wrong(path, f"the field's name {_show(name)} is not text; quote it")
+        return read
 
     def _variable(self, name: str, value: Any, path: str) -> Any:
-        if not _VARIABLE.fullmatch(name):
-            self.wrong(path, f"{name!r} is not a legal variable name")
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            self.wrong(path, f"expected text, not {_show(value)}; quote it")
+        if not _VARIABLE.fullmatch(name) or len(name) > LONGEST_PART:
+            self.wrong(path, f"{show(name)} is not a legal variable name")
+        if value is None:
+            self.wrong(path, 'expected text, not nothing; write "" for an empty one')
             return value
-        return str(value)
+        return self._spelled(value, path, name)
 
     def _any(self, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             self.wrong(path, f"expected fields of a pod template, not {_show(value)}")
+            return {}
+        return self._plain(value, path)
+
+    def _plain(self, value: Any, path: str) -> Any:
+        """What goes to the cluster as it is: no nulls, numbers as numbers."""
+        if isinstance(value, Mapping):
+            return {str(k): self._plain(v, _at(path, str(k))) for k, v in value.items() if v is not None}
+        if isinstance(value, list):
+            return [self._plain(v, f"{path}[{n}]") for n, v in enumerate(value)]
+        if isinstance(value, (SpelledInt, SpelledFloat)):
+            self._misread(value, path)
+            return plain_number(value)
         return value
+
+
+def _is_control(character: str) -> bool:
+    return character < " " or "\x7f" <= character <= "\x9f"
+
+
+def _why_not_a_place(value: str) -> str | None:
+    longest = max(value.split("/"), key=len)
+    if len(longest.encode(errors="surrogatepass")) > LONGEST_PART:
+        return f"{show(longest)} has more than the {LONGEST_PART} bytes that a part of a path may have"
+    return None
+
+
+def _why_not_a_gpu_type(value: str) -> str | None:
+    label, sign, kind = value.rpartition("=")
+    if sign and why_not_a_qualified_name(label):
+        return why_not_a_qualified_name(label)
+    if why_not_a_label_value(kind) or not kind:
+        words = "is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
+        return f"{show(value)} {words}"
+    return None
+
+
+def _why_not_a_mig_profile(value: str) -> str | None:
+    if _MIG.fullmatch(value):
+        return None
+    return f"{show(value)} is no MIG profile; write one like 1g.10gb or 1g.10gb+me"
+
+
+def _quoted(value: Any) -> str:
+    """What helps who forgot the quotes."""
+    if isinstance(value, bool):
+        return "; quote it (yes, no, on, off, true and false are truth values in YAML)"
+    return "; quote it" if value is None or isinstance(value, (int, float)) else ""
+
+
+def _number_text(value: int | float) -> str:
+    try:
+        return spelled(value)
+    except ValueError:  # too many digits, which is said already
+        return ""
 
 
 def as_int(value: Any) -> Any:
     """4 for ``"4"``, ``" 4 "`` and ``4.0``; everything else as it is."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(\.0+)?\s*", value):
-        return int(float(value))
+    if isinstance(value, str) and len(value) < 40 and re.fullmatch(r"\s*[+-]?\d+(\.0+)?\s*", value):
+        return int(value.partition(".")[0])
     return value
 
 
 def json_type(hint: Any, describe: Callable[[type], dict[str, Any]]) -> dict[str, Any]:
     """The JSON Schema of an annotated field; ``describe`` gives that of a typed dictionary."""
     base, kind, doc = parts(hint)
-    return {**_SCHEMAS.get(kind, lambda b, d: _schema_of(b, d))(base, describe), "description": doc}
+    example = example_of(hint)
+    return {
+        **_SCHEMAS.get(kind, lambda b, d: _schema_of(b, d))(base, describe),
+        "description": doc,
+        **({} if example is None else {"examples": [example]}),
+    }
 
 
 def _schema_of(base: Any, describe: Callable[[type], dict[str, Any]]) -> dict[str, Any]:
@@ -253,8 +436,12 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
 }
 _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
-    "count0": lambda base, describe: {"type": "integer", "minimum": 0},
-    "count1": lambda base, describe: {"type": "integer", "minimum": 1},
+    "count0": lambda base, describe: {"type": "integer", "minimum": 0, "maximum": COUNT_MAX},
+    "count1": lambda base, describe: {"type": "integer", "minimum": 1, "maximum": COUNT_MAX},
+    "members": lambda base, describe: {"type": "integer", "minimum": 1, "maximum": MEMBERS_MAX},
+    "gpus": lambda base, describe: {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
+    "object": lambda base, describe: {"type": "string", "maxLength": 253},
+    "queue": lambda base, describe: {"type": "string", "maxLength": 63},
     "job_name": lambda base, describe: {
         "type": "string",
         "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
@@ -275,7 +462,7 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
         "minProperties": 1,
         "additionalProperties": {
             "anyOf": [
-                {"type": "integer", "minimum": 1},
+                {"type": "integer", "minimum": 1, "maximum": MEMBERS_MAX},
                 describe(next(t for t in get_args(get_args(base)[1]) if is_typeddict(t))),
             ]
         },
@@ -288,19 +475,34 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 
 
 def _at(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    shown = show(name, quote=False)
+    return f"{path}.{shown}" if path else shown
 
 
 def _show(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    """Any value in a message, short, without what a terminal would obey."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return show(value)
+    if isinstance(value, (Mapping, list, tuple)):
+        return f"{'fields' if isinstance(value, Mapping) else 'a list'}" if len(value) > 20 else _short(value)
+    return _short(value)
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # somebody else's __repr__, or a number with too many digits
+        return f"a {type(value).__name__}"
+    return show(text, quote=False)
 
 
 def _as_list(text: str) -> str:
     import shlex
 
     try:
-        words = shlex.split(text)
+        words = shlex.split(text[:200])
     except ValueError:
-        words = text.split()
+        words = text[:200].split()
     return "[" + ", ".join(w if re.fullmatch(r"[\w./=-]+", w) else repr(w) for w in words) + "]"

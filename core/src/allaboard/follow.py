@@ -22,12 +22,14 @@ from allaboard.units import show_seconds
 @dataclass(frozen=True, slots=True)
 class FollowPolicy:
     """``poll``: seconds between looks when nothing wakes us; each backend has its own. ``unreachable``: how
-    many looks in a row may go unanswered. ``attempts``: of the whole job.
+    many looks in a row may go unanswered. ``attempts``: of the whole job. ``starting``: seconds between
+    looks, at most, at a run that does not train yet: what keeps it from starting may wake nobody.
     """
 
     poll: float = 1.0
     attempts: int = 1
     unreachable: int = 60
+    starting: float = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,10 @@ _ENDINGS = {
 }
 
 
+NOT_YET = frozenset({State.QUEUED, State.STARTING, State.RESTARTING, State.UNKNOWN})
+"""States in which whoever follows wants to know why it goes no further."""
+
+
 def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
     """The conversation. Raises the last `BackendUnreachable` when the backend did not answer for too long:
     the run itself is untouched then.
@@ -142,7 +148,8 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
             if limit is not None and limit.left <= 0:
                 yield Enforce(limit.why)
                 limit = None
-            yield Wait(policy.poll if limit is None else min(policy.poll, max(1.0, limit.left)))
+            pause = min(policy.poll, policy.starting) if state_of(seen) in NOT_YET else policy.poll
+            yield Wait(pause if limit is None else min(pause, max(1.0, limit.left)))
             continue
         closer = yield Observe(evidence=True)
         last = closer if isinstance(closer, Observation) and state_of(closer).is_final else seen

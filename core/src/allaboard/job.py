@@ -6,6 +6,10 @@ unknown fields (naming the nearest); values are checked by `allaboard.checking`,
 still have to fill them in. The typed dictionaries below are the vocabulary: `check` and `schema` are both
 derived from them, so a field is described once. Importing this module is cheap (DAG files do it): no
 third-party module, no class is built twice.
+
+A field is ``Annotated[type, kind, doc, example, default]``. ``kind`` says how `allaboard.fields` reads it;
+``example`` is a right value, None for fields that are explained one by one; ``default`` is what an absent one
+means, in words, left out where that is: nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from allaboard.errors import BadInput, Problem
+from allaboard.untrusted import SpelledFloat, SpelledInt, overgrown, plain_number, show
 
 Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", "mxnet"]
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
@@ -24,126 +29,183 @@ FitWord = Literal["shrink", "strict"]
 class Resources(TypedDict, total=False):
     """What each member needs. Only what is stated counts."""
 
-    cpu: Annotated[str | int | float, "cores", "cores per member: 2, 0.5 or 500m"]
-    memory: Annotated[str | int, "size", "memory per member: 512Mi, 32Gi"]
-    gpu: Annotated[int, "count0", "GPUs per member"]
-    gpu_type: Annotated[str, "text", "the node label value of the GPU, or label=value"]
-    mig: Annotated[str, "text", "a MIG profile, e.g. 1g.10gb"]
-    shared: Annotated[bool, "bool", "share GPUs with other pods (time slicing, MPS)"]
+    cpu: Annotated[str | int | float, "cores", "cores per member: 2, 0.5 or 500m", 2]
+    memory: Annotated[str | int, "size", "memory per member: 512Mi, 32Gi", "32Gi"]
+    gpu: Annotated[int, "gpus", "GPUs per member", 1, "0"]
+    gpu_type: Annotated[
+        str, "gpu_type", "the node label value of the GPU, or label=value", "NVIDIA-H100-80GB-HBM3"
+    ]
+    mig: Annotated[str, "mig", "a MIG profile, e.g. 1g.10gb", "1g.10gb"]
+    shared: Annotated[bool, "bool", "share GPUs with other pods (time slicing, MPS)", True, "false"]
 
 
 class Group(TypedDict, total=False):
     """Equal members of one role; what it sets overrides the job's."""
 
-    replicas: Annotated[int, "count1", "how many members"]
-    resources: Annotated[Resources, "group", "what each member of this group needs"]
-    command: Annotated[list[str], "command", "the command of this group's members"]
-    environment: Annotated[dict[str, str], "environment", "added to the job's environment"]
+    replicas: Annotated[int, "members", "how many members", 3, "1"]
+    resources: Annotated[Resources, "group", "what each member of this group needs", None, "the job's"]
+    command: Annotated[
+        list[str], "command", "the command of this group's members", ["python", "worker.py"], "the job's"
+    ]
+    environment: Annotated[
+        dict[str, str], "environment", "added to the job's environment", {"NCCL_DEBUG": "INFO"}
+    ]
 
 
 class Elastic(TypedDict, total=False):
     """The gang may lose and gain members between ``min`` and ``max`` (torchrun)."""
 
-    min: Annotated[int, "count1", "members needed to train"]
-    max: Annotated[int, "count1", "members at most"]
-    max_restarts: Annotated[int, "count0", "worker restarts that torchrun allows (PET_MAX_RESTARTS)"]
-    rendezvous: Annotated[Literal["c10d", "etcd", "etcd-v2"], "choice", "torchrun's rendezvous backend"]
-    rendezvous_conf: Annotated[dict[str, str], "environment", "more of torchrun's --rdzv-conf"]
+    min: Annotated[int, "members", "members needed to train", 2, "max, or the number of workers"]
+    max: Annotated[int, "members", "members at most", 4, "the number of workers"]
+    max_restarts: Annotated[
+        int, "count0", "worker restarts that torchrun allows (PET_MAX_RESTARTS)", 3, "torchrun's own"
+    ]
+    rendezvous: Annotated[
+        Literal["c10d", "etcd", "etcd-v2"], "choice", "torchrun's rendezvous backend", "c10d", "c10d"
+    ]
+    rendezvous_conf: Annotated[
+        dict[str, str], "environment", "more of torchrun's --rdzv-conf", {"join_timeout": "600"}
+    ]
 
 
 class Topology(TypedDict, total=False):
-    require: Annotated[str, "text", "all members within one such domain: rack, block, zone"]
-    prefer: Annotated[str, "text", "the same, if possible"]
+    """How close together the members are placed."""
+
+    require: Annotated[str, "domain", "all members within one such domain: rack, block, zone", "rack"]
+    prefer: Annotated[str, "domain", "the same, if possible", "block"]
 
 
 class Gang(TypedDict, total=False):
     """Who starts all of it or nothing, on a cluster."""
 
-    scheduler: Annotated[str, "text", "auto, none, or a gang scheduler: coscheduling, workload"]
-    queue: Annotated[str, "text", "the queue"]
-    priority: Annotated[str, "text", "the priority class"]
-    timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long"]
+    scheduler: Annotated[
+        str, "text", "auto, none, or a gang scheduler: coscheduling, workload", "coscheduling", "auto"
+    ]
+    queue: Annotated[str, "queue", "the queue", "research"]
+    priority: Annotated[str, "object", "the priority class", "high"]
+    timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long", "10m"]
     topology: Annotated[Topology, "group", "how close together"]
 
 
 class Clocks(TypedDict, total=False):
     """Limits of phases. Each stands still while an earlier phase holds it; none by default."""
 
-    admitted: Annotated[str | int | float, "duration", "from the submission until the queue lets it in"]
-    scheduled: Annotated[str | int | float, "duration", "until every member has a place"]
-    image: Annotated[str | int | float, "duration", "until every image is there"]
-    rendezvous: Annotated[str | int | float, "duration", "until the members have met"]
-    first_step: Annotated[str | int | float, "duration", "until the first step is reported"]
-    training: Annotated[str | int | float, "duration", "until the end"]
+    admitted: Annotated[
+        str | int | float, "duration", "from the submission until the queue lets it in", "12h"
+    ]
+    scheduled: Annotated[str | int | float, "duration", "until every member has a place", "1h"]
+    image: Annotated[str | int | float, "duration", "until every image is there", "20m"]
+    rendezvous: Annotated[str | int | float, "duration", "until the members have met", "10m"]
+    first_step: Annotated[str | int | float, "duration", "until the first step is reported", "30m"]
+    training: Annotated[str | int | float, "duration", "until the end", "12h"]
 
 
 class Policy(TypedDict, total=False):
     """What happens when members end, and when the whole job ends."""
 
-    restart: Annotated[RestartWord, "choice", "when a member is started again"]
-    backoff_limit: Annotated[int, "count0", "restarts in all before the job fails; 3 when absent"]
-    deadline: Annotated[str | int | float, "duration", "fail when it has been active this long"]
-    ttl: Annotated[str | int | float, "duration", "delete the ended job, logs included, after this long"]
-    clean_pods: Annotated[CleanWord, "choice", "which members are removed at the end"]
-    suspend: Annotated[bool, "bool", "start suspended"]
-    attempts: Annotated[int, "count1", "tries of the whole job when it may be retried"]
+    restart: Annotated[RestartWord, "choice", "when a member is started again", "on_failure", "on_failure"]
+    backoff_limit: Annotated[int, "count0", "restarts in all before the job fails; 3 when absent", 5, "3"]
+    deadline: Annotated[str | int | float, "duration", "fail when it has been active this long", "12h"]
+    ttl: Annotated[
+        str | int | float, "duration", "delete the ended job, logs included, after this long", "1d"
+    ]
+    clean_pods: Annotated[CleanWord, "choice", "which members are removed at the end", "all", "running"]
+    suspend: Annotated[bool, "bool", "start suspended", True, "false"]
+    attempts: Annotated[
+        int,
+        "count1",
+        "tries of the whole job when it may be retried",
+        2,
+        "3; 1 under Airflow and KFP, whose retries own it",
+    ]
     clocks: Annotated[Clocks, "group", "limits of phases"]
 
 
 class Storage(TypedDict, total=False):
-    mount: Annotated[str, "path", "where the members see it"]
-    pvc: Annotated[str, "text", "a PersistentVolumeClaim"]
-    empty_dir: Annotated[Literal["memory", "disk"], "choice", "scratch space of each member"]
-    size: Annotated[str | int, "size", "the size of empty_dir"]
-    read_only: Annotated[bool, "bool", "mounted read-only"]
+    """One volume of every member: a claim, or scratch space."""
+
+    mount: Annotated[str, "path", "where the members see it", "/data"]
+    pvc: Annotated[str, "object", "a PersistentVolumeClaim", "datasets"]
+    empty_dir: Annotated[Literal["memory", "disk"], "choice", "scratch space of each member", "disk"]
+    size: Annotated[str | int, "size", "the size of empty_dir", "16Gi"]
+    read_only: Annotated[bool, "bool", "mounted read-only", True, "false"]
 
 
 class Best(TypedDict, total=False):
-    metric: Annotated[str, "text", "the metric that decides"]
-    mode: Annotated[Literal["min", "max"], "choice", "which end is better"]
+    """Which checkpoint is the best."""
+
+    metric: Annotated[str, "text", "the metric that decides", "val_loss"]
+    mode: Annotated[Literal["min", "max"], "choice", "which end is better", "max", "min"]
 
 
 class Checkpoints(TypedDict, total=False):
+    """Where the state is kept, how often, and what a run starts from."""
+
     uri: Annotated[
-        str, "text", "a folder or s3://bucket/prefix; store://name hangs off the connection's store"
+        str,
+        "place",
+        "a folder or s3://bucket/prefix; store://name hangs off the connection's store",
+        "store://digits",
     ]
-    every: Annotated[str | int, "every", "50 (steps) or 10m"]
-    keep: Annotated[int, "count1", "how many of the newest are kept"]
+    every: Annotated[str | int, "every", "50 (steps) or 10m", "10m", "when the script says so"]
+    keep: Annotated[int, "count1", "how many of the newest are kept", 3, "all"]
     best: Annotated[Best, "group", "which one is the best"]
     start_from: Annotated[
-        str, "text", "none, champion (what store://<name> has promoted last) or the uri of a checkpoint"
+        str,
+        "place",
+        "none, champion (what store://<name> has promoted last) or the uri of a checkpoint",
+        "champion",
+        "none",
     ]
 
 
 class Data(TypedDict, total=False):
-    shards: Annotated[str, "text", "where the shards are: a folder, s3:// or store://"]
+    """What is trained on."""
+
+    shards: Annotated[
+        str, "place", "where the shards are: a folder, s3:// or store://", "s3://bucket/imagenet-shards"
+    ]
 
 
 class Spot(TypedDict, total=False):
-    tolerate: Annotated[bool, "bool", "may run where members are taken away"]
-    grace: Annotated[str | int | float, "duration", "time between SIGTERM and SIGKILL"]
+    """Members on capacity that may be taken away."""
+
+    tolerate: Annotated[bool, "bool", "may run where members are taken away", True, "false"]
+    grace: Annotated[str | int | float, "duration", "time between SIGTERM and SIGKILL", "2m", "30s"]
 
 
 class Secret(TypedDict, total=False):
-    name: Annotated[str, "text", "the secret"]
-    env: Annotated[bool, "bool", "every key becomes an environment variable"]
-    mount: Annotated[str, "path", "every key becomes a file in this folder"]
+    """A secret by reference: a Secret of the cluster, or a folder on one machine."""
+
+    name: Annotated[str, "object", "the secret", "aws-credentials"]
+    env: Annotated[bool, "bool", "every key becomes an environment variable", True, "false"]
+    mount: Annotated[str, "path", "every key becomes a file in this folder", "/etc/aws"]
 
 
 class Fields(TypedDict, total=False):
     """Every field of a job."""
 
-    name: Annotated[str, "job_name", "the job's name; its runs are called <name>-<hash>"]
-    framework: Annotated[Framework, "choice", "what trains"]
-    engine: Annotated[str, "text", "auto, or the kind of job object"]
-    image: Annotated[str, "text", "the container image"]
-    command: Annotated[list[str], "command", "program and arguments of every member"]
-    workers: Annotated[
-        int, "count1", "members in all: 1 master and the rest workers, or workers alone when elastic"
+    name: Annotated[str, "job_name", "the job's name; its runs are called <name>-<hash>", "digits"]
+    framework: Annotated[Framework, "choice", "what trains", "pytorch", "pytorch"]
+    engine: Annotated[str, "text", "auto, or the kind of job object", "pytorchjob", "auto"]
+    image: Annotated[
+        str, "image", "the container image", "registry.lab/ml/train:v3", "ALLABOARD_IMAGE, on a cluster"
     ]
-    groups: Annotated[dict[str, int | Group], "groups", "members by role: {master: 1, worker: 2}"]
+    command: Annotated[list[str], "command", "program and arguments of every member", ["python", "train.py"]]
+    workers: Annotated[
+        int, "members", "members in all: 1 master and the rest workers, or workers alone when elastic", 4, "1"
+    ]
+    groups: Annotated[
+        dict[str, int | Group],
+        "groups",
+        "members by role: {master: 1, worker: 2}",
+        {"master": 1, "worker": {"replicas": 2, "resources": {"gpu": 2}}},
+        "what workers says",
+    ]
     resources: Annotated[Resources, "group", "what each member needs"]
-    processes_per_member: Annotated[str | int, "processes", "auto, cpu, gpu or a number"]
+    processes_per_member: Annotated[
+        str | int, "processes", "auto, cpu, gpu or a number", 4, "auto with GPUs, else 1"
+    ]
     elastic: Annotated[Elastic, "group", "members may come and go"]
     gang: Annotated[Gang, "group", "all or nothing, on a cluster"]
     policy: Annotated[Policy, "group", "restarts, limits, clean-up"]
@@ -151,18 +213,28 @@ class Fields(TypedDict, total=False):
     checkpoints: Annotated[Checkpoints, "group", "where the state is kept"]
     data: Annotated[Data, "group", "what is trained on"]
     spot: Annotated[Spot, "group", "members may be taken away"]
-    code: Annotated[list[str], "paths", "small files shipped with the job"]
-    environment: Annotated[dict[str, str], "environment", "variables of every member"]
+    code: Annotated[list[str], "paths", "small files shipped with the job", ["train.py"]]
+    environment: Annotated[dict[str, str], "environment", "variables of every member", {"NCCL_DEBUG": "WARN"}]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]
     pod: Annotated[
-        dict[str, Any], "any", "merged over the pod template last, on a cluster: metadata and spec"
+        dict[str, Any],
+        "any",
+        "merged over the pod template last, on a cluster: metadata and spec",
+        {"spec": {"nodeSelector": {"zone": "a"}}},
     ]
     engine_spec: Annotated[
-        dict[str, Any], "any", "spec of the engine's own object, on a cluster: what no other field says"
+        dict[str, Any],
+        "any",
+        "spec of the engine's own object, on a cluster: what no other field says",
+        {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}},
     ]
-    fit: Annotated[FitWord, "choice", "on one machine: shrink to what is there, or refuse"]
+    fit: Annotated[
+        FitWord, "choice", "on one machine: shrink to what is there, or refuse", "strict", "shrink"
+    ]
 
 
+CODE_LIMIT = 2**20
+"""Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
 
 
@@ -184,7 +256,10 @@ class TrainingJob:
         unknown = [_unknown_field(name) for name in fields if name not in Fields.__annotations__]
         if unknown:
             raise BadInput("this job cannot be read:", unknown)
-        self._fields = {name: _plain(fields[name]) for name in FIELDS if fields.get(name) is not None}
+        # Copying what holds itself would never end.
+        if (flaw := overgrown(fields)) is not None:
+            raise BadInput("this job cannot be read:", [Problem(*flaw)])
+        self._fields = {name: copied(fields[name]) for name in FIELDS if fields.get(name) is not None}
         self.folder = folder
 
     @classmethod
@@ -197,7 +272,11 @@ class TrainingJob:
                 f"a job is a mapping of fields, not {type(job).__name__}; "
                 "`allaboard schema` says what it may hold"
             )
-        bad = [Problem(str(k), "a field's name is text") for k in job if not isinstance(k, str)]
+        bad = [
+            Problem(show(repr(k), quote=False), "a field's name is text; quote it")
+            for k in job
+            if not isinstance(k, str)
+        ]
         if bad:
             raise BadInput("this job cannot be read:", bad)
         return cls(folder=folder, **job)
@@ -208,7 +287,11 @@ class TrainingJob:
 
     def as_mapping(self) -> dict[str, Any]:
         """The fields set, in fixed order: plain values, safe to change, ready for JSON or YAML."""
-        return {name: _plain(value) for name, value in self._fields.items()}
+        return {name: copied(value, spelling=False) for name, value in self._fields.items()}
+
+    def as_written(self) -> dict[str, Any]:
+        """The same, with numbers that know how they were spelled: what `allaboard.checking` reads."""
+        return {name: copied(value) for name, value in self._fields.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._fields.get(name, default)
@@ -227,18 +310,21 @@ class TrainingJob:
         return f"TrainingJob({', '.join(f'{k}={v!r}' for k, v in self._fields.items())})"
 
 
-def _plain(value: Any) -> Any:
+def copied(value: Any, *, spelling: bool = True) -> Any:
+    """The value in lists and dictionaries of its own; ``spelling``: numbers keep theirs."""
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items() if v is not None}
+        return {k: copied(v, spelling=spelling) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
+        return [copied(v, spelling=spelling) for v in value]
+    return (
+        value if spelling else plain_number(value) if isinstance(value, (SpelledInt, SpelledFloat)) else value
+    )
 
 
 def _unknown_field(name: str) -> Problem:
     from allaboard.names import nearest
 
-    return Problem(name, "no such field", nearest(name, FIELDS))
+    return Problem(show(name, quote=False), "no such field", nearest(name, FIELDS))
 
 
 def member_count(job: Mapping[str, Any]) -> int:

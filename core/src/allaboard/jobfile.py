@@ -1,45 +1,147 @@
-"""A job file: YAML or JSON, one job. Every way in which it cannot be read ends in one sentence with the
-place.
+"""Files that a person named: a job (YAML or JSON), metrics, a kubeconfig; and ``-``, which is stdin. Read
+within bounds, whatever they are. Every way in which one cannot be read ends in one sentence with the place.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
+from allaboard.names import nearest
+from allaboard.untrusted import LIMITS, Limits, Unreadable, decode, parse_json, show
 
 SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
 
 
 def load(path: str | Path) -> TrainingJob:
-    """The job in a file. Relative paths in it start at the file's folder. Raises `BadInput`."""
-    file = Path(path).expanduser()
-    job = TrainingJob.of(parse(read_text(file), str(path)), folder=str(file.resolve().parent))
-    return job
+    """The job in a file, or on stdin (``-``). Relative paths in it start at the file's folder. Raises
+    `BadInput`.
+    """
+    return TrainingJob.of(parse(read_text(path), called(path)), folder=folder_of(path))
 
 
-def read_text(file: Path) -> str:
-    """The text of a file that a person named."""
+def folder_of(path: str | Path) -> str:
+    """Where relative paths of a job in this file start; of one on stdin, here."""
+    if os.fspath(path) in _STREAMS:
+        return str(Path.cwd())
+    return str(home_of(path).resolve().parent)
+
+
+def called(path: str | Path) -> str:
+    """What messages call a file."""
+    return "stdin" if os.fspath(path) == STDIN else show(os.fspath(path), 200, quote=False)
+
+
+def home_of(path: str | Path) -> Path:
+    """The path with ``~`` and ``~user`` resolved. Raises `BadInput` for a user without a home, and for what
+    can be no path.
+    """
+    text = os.fspath(path)
+    if "\0" in text:
+        raise BadInput(f"{show(text)} is no name of a file: it holds a NUL byte")
     try:
-        return file.read_text(encoding="utf-8")
+        file = Path(path).expanduser()
+        os.fsencode(file)
+    except RuntimeError:
+        user = text.partition("/")[0]
+        raise BadInput(f"{called(text)}: there is no home of {user} here; write the whole path") from None
+    except UnicodeEncodeError:
+        raise BadInput(f"{show(text)} is no name of a file") from None
+    return file
+
+
+def read_text(path: str | Path, limits: Limits = LIMITS) -> str:
+    """The text of a file that a person named; ``-`` is stdin. Raises `BadInput` for what is no file, and for
+    more bytes than ``limits`` allow; no more than those are ever read.
+    """
+    try:
+        return decode(_read(path, limits), limits)
+    except Unreadable as error:
+        raise BadInput(f"{called(path)} {error}") from None
+
+
+_STREAMS = (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+
+
+def _read(path: str | Path, limits: Limits) -> bytes:
+    if os.fspath(path) in _STREAMS:
+        return _read_stdin(limits)
+    file = home_of(path)
+    name = called(file)
+    try:
+        # A pipe that nobody writes to must not be waited for, nor a terminal taken over.
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | _NOT_WAITING)
+        try:
+            _check_kind(fd, file, name, limits)
+            return _bytes_of(fd, limits)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
-        raise BadInput(f"{file}: no such file{_similar(file)}") from None
+        raise BadInput(f"{name}: no such file{_similar(file)}") from None
     except IsADirectoryError:
-        raise BadInput(f"{file} is a folder; name the job file in it") from None
+        raise BadInput(f"{name} is a folder; name the job file in it") from None
     except PermissionError:
-        raise BadInput(f"{file} may not be read by this user") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{file} is not UTF-8 text (byte {error.start}); a job is YAML or JSON") from None
+        raise BadInput(f"{name} may not be read by this user") from None
     except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror}") from None
+        raise BadInput(f"{name} cannot be read: {error.strerror}") from None
+
+
+_NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+
+
+def _check_kind(fd: int, file: Path, name: str, limits: Limits) -> None:
+    """Raises `BadInput` for what is not a file, and for one that is too large."""
+    found = os.fstat(fd)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError
+    if stat.S_ISFIFO(found.st_mode):
+        # What a shell makes of <(command) is a pipe that is being written to.
+        if not os.fspath(file).startswith(("/dev/fd/", "/proc/self/fd/")):
+            raise BadInput(f"{name} is a pipe; name a file, or give - and pipe it into stdin")
+        os.set_blocking(fd, True)
+    elif not stat.S_ISREG(found.st_mode):
+        raise BadInput(f"{name} is a device; name a file, or give - for stdin")
+    if found.st_size > limits.size:
+        raise BadInput(f"{name} has {found.st_size:,} bytes; {limits.size:,} are allowed")
+
+
+def _read_stdin(limits: Limits) -> bytes:
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        if sys.stdin is None:
+            raise BadInput("stdin is closed; pipe the text into it, or name a file")
+        return sys.stdin.read(limits.size + 1).encode(errors="surrogatepass")
+    try:
+        return bytes(stream.read(limits.size + 1) or b"")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"stdin cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _bytes_of(fd: int, limits: Limits) -> bytes:
+    """All of it, or one byte more than is allowed."""
+    found = bytearray()
+    while len(found) <= limits.size:
+        piece = os.read(fd, min(2**20, limits.size + 1 - len(found)))
+        if not piece:
+            break
+        found += piece
+    return bytes(found)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The mapping that the text says; ``name`` is what messages call it."""
-    value = _json(text, name) if name.endswith(".json") else _yaml(text, name)
+    """The mapping that the text says; ``name`` is what messages call it. Numbers know how they were spelled
+    (`allaboard.untrusted`).
+    """
+    try:
+        value = parse_json(text) if name.endswith(".json") else _one(text, name)
+    except Unreadable as error:
+        raise BadInput(f"{name} {error}") from None
     if value is None:
         raise BadInput(f"{name} is empty; `allaboard schema` says what a job may hold")
     if not isinstance(value, dict):
@@ -47,41 +149,19 @@ def parse(text: str, name: str) -> dict[str, Any]:
     return value
 
 
-def _json(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"{name} is not JSON: {error}") from None
+def _one(text: str, name: str) -> Any:
+    """The one document of a YAML text. What no file's name tells may be JSON, which YAML 1.1 does not read
+    in every form.
+    """
+    from allaboard.untrusted_yaml import parse_yaml
 
-
-def _yaml(text: str, name: str) -> Any:
-    import yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        """Safe YAML that refuses a field written twice: the last one would win in silence."""
-
-    def unique(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the field {key.value!r} stands twice", key.start_mark
-                )
-            if isinstance(key.value, str):
-                seen.add(key.value)
-        loader.flatten_mapping(node)
-        return dict(loader.construct_pairs(node, deep=True))
-
-    Loader.add_constructor("tag:yaml.org,2002:map", unique)
-    try:
-        documents = [d for d in yaml.load_all(text, Loader=Loader) if d is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise BadInput(f"{name} is not YAML: {reason}{where}") from None
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadInput(f"{name} is not YAML that can be read: {error}") from None
+    if not name.endswith(SUFFIXES) and text.lstrip().startswith("{"):
+        try:
+            return parse_json(text)
+        except Unreadable as error:
+            if not str(error).startswith("is not JSON"):
+                raise
+    documents = parse_yaml(text)
     if len(documents) > 1:
         raise BadInput(f"{name} holds {len(documents)} documents; give one job per file")
     return documents[0] if documents else None
@@ -94,11 +174,9 @@ def _kind(value: Any) -> str:
 
 
 def _similar(file: Path) -> str:
-    from allaboard.names import nearest
-
     try:
         names = [p.name for p in file.parent.iterdir() if p.suffix in SUFFIXES]
     except OSError:
-        return f"; the folder {file.parent} is not there either"
+        return f"; the folder {called(file.parent)} is not there either"
     found = nearest(file.name, names)
-    return f"; did you mean {file.with_name(found)}?" if found else ""
+    return f"; did you mean {called(file.with_name(found))}?" if found else ""

@@ -7,7 +7,7 @@ cluster). Absent is None: nothing here is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -55,7 +55,8 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
     """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try
-    that ended; 128+n for signal n. ``log``: where its output is, if it can be read.
+    that ended; 128+n for signal n. ``log``: where its output is, if it can be read; ``said``: what was said
+    of it when its program could not be started.
     """
 
     group: str
@@ -68,6 +69,7 @@ class MemberSeen:
     reason: str | None = None
     started: float | None = None
     ended: float | None = None
+    said: str | None = None
 
     @property
     def name(self) -> str:
@@ -76,12 +78,15 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Who stopped it, why, when. ``timed_out``: because a limit had passed."""
+    """Who stopped it, why, when. ``timed_out``: because a limit had passed; ``code``: of the obstacle that
+    kept it from starting for too long: it has failed then.
+    """
 
     by: str
     reason: str
     at: float
     timed_out: bool = False
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +117,59 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to an object of the run."""
+    """Something that happened to an object of the run. ``id``: what it is known by where it is kept, and
+    stays known by when it happens again; empty: by what it says.
+    """
 
     time: float | None
     type: str
     reason: str
     object: str
     message: str
+    id: str = field(default="", compare=False)
+
+    @property
+    def identity(self) -> Hashable:
+        """Of two with the same, one is the other again."""
+        return self.id or self
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Oldest first, each once; those of one moment stay in the order in which they came."""
+    once: dict[Event, Event] = {}
+    for event in events:
+        once.setdefault(event, event)
+    return sorted(once.values(), key=lambda event: event.time or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A limit that nobody enforces but whoever follows. ``left``: seconds until it is passed; at zero and
     below it is time to act. ``why``: what for, in words. ``nudge``: who runs the job knows of it too, and may
-    only have to be woken.
+    only have to be woken. ``code``: of the obstacle that it could not get over: it has failed then.
     """
 
     left: float
     why: str
     nudge: bool = False
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What keeps a run from starting. ``code``: as of a diagnosis; ``text``: one sentence; ``never``: waiting
+    does not help, somebody must change something first; ``member``: the first that it keeps; ``object``,
+    ``field`` and ``said``: where it was seen, and the words. ``consequence``: of another obstacle, mostly.
+    """
+
+    code: str
+    text: str
+    never: bool = False
+    member: str | None = None
+    object: str = ""
+    field: str = ""
+    said: str = ""
+    consequence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +178,8 @@ class Observation:
 
     ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot
     be told. ``recorded``: how it ended, by the run record, when nothing else is left of it. ``waiting``: why
-    it is not admitted yet, in the words of whoever holds it. ``phases``: seconds in each so far; None when
+    it is not admitted yet, in the words of whoever holds it; ``obstacle``: what keeps members from starting,
+    admitted or not. ``phases``: seconds in each so far; None when
     not seen. ``limit``: the next one that is a follower's to enforce. ``flags``: codes of what looks wrong
     though it goes on. ``events`` and ``tails`` (member -> last lines) are filled when evidence is asked
     for.
@@ -166,6 +206,7 @@ class Observation:
     deleted: bool = False
     recorded: str | None = None
     waiting: str | None = None
+    obstacle: Obstacle | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
     progress: Progress = Progress()
     limit: Limit | None = field(default=None, compare=False)
@@ -183,6 +224,11 @@ class Observation:
         found = self.condition(kind)
         return found is not None and found.status == "True"
 
+    @property
+    def held_by(self) -> str | None:
+        """Why it does not go on, in one sentence; None: nothing is known to keep it."""
+        return self.obstacle.text if self.obstacle is not None else self.waiting
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -198,7 +244,13 @@ class Observation:
             )
 
         rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        kinds = (("owner", Owner), ("stop", Stop), ("limit", Limit), ("progress", Progress))
+        kinds = (
+            ("owner", Owner),
+            ("stop", Stop),
+            ("limit", Limit),
+            ("obstacle", Obstacle),
+            ("progress", Progress),
+        )
         for name, kind in kinds:
             if name in rest:
                 rest[name] = (

@@ -11,7 +11,7 @@ or column by being there:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,13 @@ from allaboard.errors import BadInput, Problem
 from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.gangs import GANGS, Gang
 from allaboard.gangs.base import GangPlan
-from allaboard.names import nearest, one_of, why_not_an_object_name
+from allaboard.names import (
+    nearest,
+    one_of,
+    why_not_a_qualified_name,
+    why_not_an_image,
+    why_not_an_object_name,
+)
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
     from allaboard.job import TrainingJob
@@ -160,9 +166,18 @@ def check_place(facts: ClusterFacts) -> None:
         *name_problems(facts.gang or AUTO, "ALLABOARD_GANG"),
         *_unknown("ALLABOARD_ENGINE", facts.engine or AUTO, [AUTO, *ENGINES]),
         *(Problem("ALLABOARD_SECRETS", why) for n in facts.secrets if (why := why_not_an_object_name(n))),
+        *_wrong("ALLABOARD_IMAGE", facts.image, why_not_an_image),
+        *_wrong("ALLABOARD_NAMESPACE", facts.namespace, why_not_an_object_name),
+        *_wrong("ALLABOARD_SERVICE_ACCOUNT", facts.service_account, why_not_an_object_name),
+        *_wrong("ALLABOARD_GPU_LABEL", facts.gpu_label, why_not_a_qualified_name),
     ]
     if problems:
         raise BadInput("this place says what cannot be (ALLABOARD_*, or its connection):", problems)
+
+
+def _wrong(name: str, value: str | None, rule: Callable[[str], str | None]) -> Iterator[Problem]:
+    if value is not None and (why := rule(value)):
+        yield Problem(name, why)
 
 
 def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:

@@ -21,19 +21,27 @@ What is chosen where Kubernetes leaves a choice:
 - spot: the taints under which clouds offer capacity that they may take back are tolerated.
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
-`pod` is merged over all of this last, by the rules of a strategic merge patch: fields of mappings one by one;
-lists of `MERGE_KEYS` item by item, by that key; all other lists are replaced as a whole.
+`pod` is merged over all of this last, by the rules of a strategic merge patch, as kubectl has it: fields of
+mappings one by one; lists of `MERGE_KEYS` item by item, by that key; null removes a field, an item with
+``$patch: delete`` what has its key. All other lists are replaced as a whole. Where Kubernetes has no key and
+ours must outlive the patch (`tolerations`, `envFrom`) lists are united.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allaboard.errors import Problem
-from allaboard.names import why_not_an_object_name
+from allaboard.names import (
+    why_not_a_label_value,
+    why_not_a_qualified_name,
+    why_not_an_image,
+    why_not_an_object_name,
+)
+from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.facts import ClusterFacts
@@ -55,24 +63,38 @@ _SPOT_TAINTS = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
 )
 """Taints of spot capacity: what GKE and AKS put there themselves, and the custom of EKS."""
-MERGE_KEYS: Mapping[str, str] = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
-    "topologySpreadConstraints": "topologyKey",
+MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "protocol"),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "resourceClaims": ("name",),
+    "claims": ("name", "request"),
+    "schedulingGates": ("name",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
+"""List -> the fields by which an item is found; the first is required of each. They are the keys of the
+server's merge (listMapKeys): the first alone, which kubectl sends, would make one of a port's TCP and UDP.
+"""
+UNITED: Mapping[str, tuple[str, ...]] = {
+    "tolerations": ("key", "operator", "value", "effect"),
+    "envFrom": ("prefix", "secretRef.name", "configMapRef.name"),
+}
+"""Lists that are united: item by item by all of these, none of which is required."""
+_DEFAULTS: Mapping[tuple[str, str], str] = {
+    ("ports", "protocol"): "TCP",
+    ("tolerations", "operator"): "Equal",
+}
+_PATCH = "$patch"
 _ONE_SOURCE = frozenset({"volumes", "env"})
 """Items that have one source of several: the patch's fields alone are kept, or there would be two."""
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_MIG = re.compile(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?")
+_VARIABLE = re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*")
+_QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?\d{1,3})?")
 
 
 class Shape(Protocol):
@@ -268,29 +290,70 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
 
 def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """``patch`` over ``base``: a new value; neither is changed."""
+    if patch.get(_PATCH) == "replace":
+        return {name: _plain(value) for name, value in patch.items() if value is not None and name != _PATCH}
     found = {name: value for name, value in base.items()}
     for name, value in patch.items():
         old = found.get(name)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            found[name] = merged(old, value)
-        elif isinstance(value, Sequence) and isinstance(old, Sequence) and name in MERGE_KEYS:
-            found[name] = _merged_items(old, value, MERGE_KEYS[name], name in _ONE_SOURCE)
+        if value is None or (isinstance(value, Mapping) and value.get(_PATCH) == "delete"):
+            found.pop(name, None)
+        elif name == _PATCH:
+            continue
+        elif isinstance(value, Mapping):
+            found[name] = merged(old if isinstance(old, Mapping) else {}, value)
+        elif isinstance(value, list) and (name in MERGE_KEYS or name in UNITED):
+            found[name] = _merged_items(name, old if isinstance(old, list) else [], value)
         else:
-            found[name] = value
+            found[name] = _plain(value)
     return found
 
 
-def _merged_items(old: Sequence[Any], new: Sequence[Any], key: str, one_source: bool) -> list[Any]:
-    items = list(old)
-    places = {item.get(key): n for n, item in enumerate(items)}
+def _merged_items(name: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    items = [] if {_PATCH: "replace"} in new else list(old)
+    places = {_identity(name, item): n for n, item in enumerate(items)}
     for item in new:
-        if item.get(key) in places:
-            place = places[item[key]]
-            both = merged(items[place], item)
-            items[place] = {k: v for k, v in both.items() if k in item} if one_source else both
-        else:
+        if not isinstance(item, Mapping):
             items.append(item)
-    return items
+            continue
+        word, who = item.get(_PATCH), _identity(name, item)
+        place = places.get(who)
+        if word == "delete":
+            if place is not None:
+                items[place] = None
+                del places[who]
+        elif item == {_PATCH: "replace"}:
+            continue
+        elif place is None:
+            places[who] = len(items)
+            items.append(_plain(item))
+        else:
+            items[place] = _merged_item(name, items[place], item)
+    return [item for item in items if item is not None]
+
+
+def _merged_item(name: str, old: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    both = merged(old, item)
+    says_a_source = {*item} - {*MERGE_KEYS.get(name, ()), _PATCH}
+    return {k: v for k, v in both.items() if k in item} if name in _ONE_SOURCE and says_a_source else both
+
+
+def _identity(name: str, item: Any) -> tuple[Any, ...]:
+    """By what an item of this list is found: what is left out has its default."""
+    keys = MERGE_KEYS.get(name) or UNITED[name]
+    return tuple(_at(item, key) or _DEFAULTS.get((name, key)) for key in keys)
+
+
+def _at(item: Any, path: str) -> Any:
+    for key in path.split("."):
+        item = item.get(key) if isinstance(item, Mapping) else None
+    return item if not isinstance(item, (Mapping, list)) else repr(item)
+
+
+def _plain(value: Any) -> Any:
+    """A value that stands where nothing stood: without nulls and what was said to the merge."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None and k != _PATCH}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
@@ -301,7 +364,8 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
         return
     for name in pod:
         if name not in ("metadata", "spec"):
-            yield Problem(f"pod.{name}", "a pod template has metadata and spec", f"spec.{name}")
+            shown = show(name, quote=False)
+            yield Problem(f"pod.{shown}", "a pod template has metadata and spec", f"spec.{shown}")
     metadata, spec = pod.get("metadata", {}), pod.get("spec", {})
     for name, part in (("metadata", metadata), ("spec", spec)):
         if not isinstance(part, Mapping):
@@ -312,17 +376,23 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
         words = "never, on_failure, always or exit_code"
         yield Problem("pod.spec.restartPolicy", f"the engine sets it; say policy: {{restart: ...}} ({words})")
     yield from _item_problems(spec, "pod.spec")
+    yield from _word_problems(spec)
     containers = spec.get("containers")
+    if "containers" in spec and containers is None:
+        yield Problem("pod.spec.containers", f"the container that trains, {container!r}, cannot be removed")
     for n, one in enumerate(containers if isinstance(containers, list) else ()):
         if not isinstance(one, Mapping):
             continue
         at = f"pod.spec.containers[{n}]"
+        if one.get("name") == container and one.get(_PATCH) in ("delete", "replace"):
+            yield Problem(f"{at}.{_PATCH}", f"the container that trains, {container!r}, can only be changed")
         yield from _item_problems(one, at)
         if one.get("name") not in (None, container):
             yield Problem(
                 at,
-                f"{one['name']!r} runs beside the container that trains, {container!r}, and a member ends "
-                "only when both have ended; under initContainers with restartPolicy: Always it ends with it",
+                f"{_short(one['name'])} runs beside the container that trains, {container!r}, and a member "
+                "ends only when both have ended; under initContainers with restartPolicy: Always it ends "
+                "with it",
                 severity="warning",
             )
 
@@ -330,32 +400,146 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
 def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[Problem]:
     for name in metadata:
         if name not in ("labels", "annotations"):
-            yield Problem(f"pod.metadata.{name}", "the engine sets it; give labels and annotations alone")
+            at = f"pod.metadata.{show(name, quote=False)}"
+            yield Problem(at, "the engine sets it; give labels and annotations alone")
     for name in ("labels", "annotations"):
         values = metadata.get(name) or {}
         if not isinstance(values, Mapping):
             yield Problem(f"pod.metadata.{name}", f"expected names and values, not {type(values).__name__}")
             continue
         for key, value in values.items():
-            at = f"pod.metadata.{name}.{key}"
+            at = f"pod.metadata.{name}.{show(key, quote=False)}"
             if str(key).startswith("allaboard.io/"):
                 yield Problem(at, "allaboard finds its pods by this; take it out")
+            elif why := why_not_a_qualified_name(key):
+                yield Problem(at, why)
+            elif value is None:
+                continue  # takes it away
             elif not isinstance(value, str):
-                yield Problem(at, f"expected text, not {value!r}; quote it")
+                yield Problem(at, f"expected text, not {_short(value)}; quote it")
+            elif name == "labels" and (why := why_not_a_label_value(value)):
+                yield Problem(at, why)
+        if name == "annotations" and sum(len(f"{k}{v}".encode()) for k, v in values.items()) > 256 * 1024:
+            yield Problem(f"pod.metadata.{name}", "are more than the 256 KiB that Kubernetes keeps")
+
+
+def _short(value: Any) -> str:
+    return show(repr(value), quote=False)
+
+
+def _word_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
+    """Names, images and quantities in a pod's spec that the API server refuses: it takes the job object, and
+    refuses the pods that are made of it.
+    """
+    for name in ("priorityClassName", "serviceAccountName", "runtimeClassName"):
+        yield from _by_rule(f"pod.spec.{name}", spec.get(name), why_not_an_object_name)
+    selector = spec.get("nodeSelector")
+    if selector is not None and not isinstance(selector, Mapping):
+        yield Problem("pod.spec.nodeSelector", f"expected labels, not {_short(selector)}")
+    elif selector:
+        for key, value in selector.items():
+            at = f"pod.spec.nodeSelector.{show(key, quote=False)}"
+            yield from _by_rule(at, key, why_not_a_qualified_name)
+            yield from _by_rule(at, value, why_not_a_label_value)
+    for where in ("containers", "initContainers"):
+        for n, one in enumerate(_mappings(spec.get(where))):
+            yield from _container_problems(one, f"pod.spec.{where}[{n}]")
+    for n, one in enumerate(_mappings(spec.get("volumes"))):
+        at = f"pod.spec.volumes[{n}]"
+        yield from _by_rule(f"{at}.name", one.get("name"), why_not_a_volume_name)
+        for source, name in _NAMED_SOURCES:
+            if isinstance(one.get(source), Mapping):
+                yield from _by_rule(f"{at}.{source}.{name}", one[source].get(name), why_not_an_object_name)
+        if isinstance(one.get("emptyDir"), Mapping):
+            yield from _quantity_problem(f"{at}.emptyDir.sizeLimit", one["emptyDir"].get("sizeLimit"))
+
+
+_NAMED_SOURCES = (("secret", "secretName"), ("persistentVolumeClaim", "claimName"), ("configMap", "name"))
+
+
+def _container_problems(one: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    yield from _by_rule(f"{at}.name", one.get("name"), why_not_a_volume_name)
+    yield from _by_rule(f"{at}.image", one.get("image"), why_not_an_image)
+    for n, variable in enumerate(_mappings(one.get("env"))):
+        name, value = variable.get("name"), variable.get("value")
+        if isinstance(name, str) and not _VARIABLE.fullmatch(name):
+            yield Problem(f"{at}.env[{n}].name", f"{show(name)} is not a legal variable name")
+        if value is not None and not isinstance(value, str):
+            yield Problem(f"{at}.env[{n}].value", f"expected text, not {_short(value)}; quote it")
+    resources = one.get("resources")
+    if resources is None:
+        return
+    if not isinstance(resources, Mapping):
+        yield Problem(f"{at}.resources", f"expected requests and limits, not {_short(resources)}")
+        return
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind)
+        if amounts is not None and not isinstance(amounts, Mapping):
+            yield Problem(f"{at}.resources.{kind}", f"expected resources, not {_short(amounts)}")
+        for name, amount in (amounts if isinstance(amounts, Mapping) else {}).items():
+            where = f"{at}.resources.{kind}.{show(name, quote=False)}"
+            yield from _by_rule(where, name, why_not_a_qualified_name)
+            yield from _quantity_problem(where, amount)
+
+
+def _mappings(items: Any) -> list[Mapping[str, Any]]:
+    """The items of a list that are mappings, in their places; what is none is said elsewhere."""
+    return [one if isinstance(one, Mapping) else {} for one in items] if isinstance(items, list) else []
+
+
+def _by_rule(at: str, value: Any, rule: Callable[[str], str | None]) -> Iterator[Problem]:
+    if value is None:
+        return
+    why = rule(value) if isinstance(value, str) else f"expected text, not {_short(value)}; quote it"
+    if why:
+        yield Problem(at, why)
+
+
+def why_not_a_volume_name(name: str) -> str | None:
+    """None for the name of a volume or a container (a DNS label), else the reason."""
+    why = why_not_an_object_name(name, 63)
+    return why or (f"{show(name)} holds a dot, which this name may not" if "." in name else None)
+
+
+def _quantity_problem(at: str, value: Any) -> Iterator[Problem]:
+    """Of `resource.Quantity`: 2, 0.5, 500m, 32Gi, 1e3."""
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
+        return
+    if not isinstance(value, str) or len(value) > 40 or not _QUANTITY.fullmatch(value):
+        yield Problem(at, f"{_short(value)} is no quantity of Kubernetes; write 2, 500m, 32Gi or 1e3")
 
 
 def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:
     """Lists that are merged item by item need items with their key."""
-    for name, key in MERGE_KEYS.items():
+    for name in fields:
+        if name.startswith("$") and name != _PATCH:
+            yield Problem(f"{at}.{name}", f"is not understood; of a merge's directives {_PATCH} is")
+    for name in (*MERGE_KEYS, *UNITED):
         items = fields.get(name)
         if items is None:
             continue
         if not isinstance(items, list):
             yield Problem(f"{at}.{name}", f"expected a list, not {type(items).__name__}")
             continue
+        key = MERGE_KEYS[name][0] if name in MERGE_KEYS else None
         for n, item in enumerate(items):
-            if not isinstance(item, Mapping) or key not in item:
-                yield Problem(f"{at}.{name}[{n}]", f"has no {key}; by it the item is found and merged")
+            where = f"{at}.{name}[{n}]"
+            if not isinstance(item, Mapping):
+                yield Problem(
+                    where, f"expected fields, not {type(item).__name__}" if key is None else _no(key)
+                )
+            elif item.get(_PATCH, "merge") not in ("merge", "replace", "delete"):
+                yield Problem(
+                    f"{where}.{_PATCH}", f"{item[_PATCH]!r} is not understood; say delete or replace"
+                )
+            elif key is not None and item.get(key) is None and item != {_PATCH: "replace"}:
+                yield Problem(where, _no(key))
+            elif key is not None and not isinstance(item.get(key, ""), (str, int)):
+                yield Problem(f"{where}.{key}", f"expected text, not {_short(item[key])}")
+
+
+def _no(key: str) -> str:
+    return f"has no {key}; by it the item is found and merged"
 
 
 def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shape) -> Iterator[Problem]:
@@ -365,22 +549,6 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
     if not (job.get("image") or facts.image or _own_image(job, engine)):
         words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
         yield Problem("image", words)
-    seen: dict[str, str] = {}
-    mounts = [(f"storage[{n}].mount", s["mount"]) for n, s in enumerate(job.get("storage", ()))]
-    secrets = [(f"secrets[{n}].mount", s.get("mount")) for n, s in enumerate(job.get("secrets", ()))]
-    mounts += [(at, path) for at, path in secrets if path is not None]
-    mounts += [("code", CODE_FOLDER)] if job.get("code") else []
-    for at, path in mounts:
-        plain = path.rstrip("/") or "/"
-        if plain in seen:
-            yield Problem(at, f"{path} is mounted twice, by {seen[plain]} too")
-        seen[plain] = at
-        if plain == "/" or ":" in path:
-            yield Problem(at, f"{path} cannot be mounted; name a folder below /, without a colon")
-    for n, storage in enumerate(job.get("storage", ())):
-        yield from _name_problems(f"storage[{n}].pvc", storage.get("pvc"))
-    for n, secret in enumerate(job.get("secrets", ())):
-        yield from _name_problems(f"secrets[{n}].name", secret.get("name"))
     yield from _need_problems(job, layout)
 
 
@@ -388,11 +556,6 @@ def _own_image(job: TrainingJob, engine: Shape) -> bool:
     """Whether `pod` says the image."""
     containers = ((job.get("pod") or {}).get("spec") or {}).get("containers") or ()
     return any(c.get("name") == engine.CONTAINER and c.get("image") for c in containers)
-
-
-def _name_problems(at: str, name: str | None) -> Iterator[Problem]:
-    if name is not None and (why := why_not_an_object_name(name)):
-        yield Problem(at, why)
 
 
 def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
@@ -405,22 +568,10 @@ def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             if isinstance(own, Mapping) and "resources" in own
             else "resources"
         )
-        for name, message, severity in _wrong_needs(group.needs):
-            if f"{where}.{name}" not in said:
-                said.add(f"{where}.{name}")
-                yield Problem(f"{where}.{name}", message, severity=severity)
-
-
-def _wrong_needs(needs: Needs) -> Iterator[tuple[str, str, str]]:
-    """(field, what is wrong, severity)"""
-    kind, mig = needs.gpu_type, needs.mig
-    if kind is not None and not _LABEL_VALUE.fullmatch(kind.rpartition("=")[2]):
-        words = "is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
-        yield "gpu_type", f"{kind!r} {words}", "error"
-    elif kind is not None and not _gpus(needs):
-        yield "gpu_type", f"{kind} without a GPU; say gpu: 1", "warning"
-    if mig is not None and not _MIG.fullmatch(mig):
-        yield "mig", f"{mig!r} is no MIG profile; write one like 1g.10gb or 1g.10gb+me", "error"
+        at, kind = f"{where}.gpu_type", group.needs.gpu_type
+        if kind is not None and not _gpus(group.needs) and at not in said:
+            said.add(at)
+            yield Problem(at, f"{kind} without a GPU; say gpu: 1", severity="warning")
 
 
 def sample_pod(manifest: Mapping[str, Any], template: Mapping[str, Any], role: str) -> dict[str, Any]:

@@ -31,8 +31,9 @@ from allaboard.evaluation import Check, Gate, Verdict, judge
 from allaboard.job import TrainingJob
 from allaboard.metrics import plain
 from allaboard.storage import open_store
-from allaboard.storage.base import Store, join
+from allaboard.storage.base import Store, join, read_small
 from allaboard.units import rfc3339
+from allaboard.untrusted import Unreadable, parse_json
 
 FOLDER = "promoted"
 VERSION = 1
@@ -312,7 +313,7 @@ def _read(store: Store, all_of_them: bool) -> History:
             problems.append(f"{join(store.uri, entry.key)}: not a promotion by its name; it is not obeyed")
     for number in sorted(numbers, reverse=True):
         try:
-            promotions.append(_decode(store.read(numbers[number]), number))
+            promotions.append(_decode(read_small(store, numbers[number]), number))
         except (ValueError, StorageMissing) as error:
             problems.append(f"{join(store.uri, numbers[number])}: {error}; it is not obeyed")
             continue
@@ -324,9 +325,9 @@ def _read(store: Store, all_of_them: bool) -> History:
 def _decode(raw: bytes, number: int) -> Promotion:
     """Raises ValueError, in words, for what is no record of ours."""
     try:
-        body = json.loads(raw, parse_constant=lambda name: None)
-    except ValueError as error:
-        raise ValueError(f"torn or not JSON ({error})") from error
+        body = parse_json(raw, nonfinite=True, spelling=False)
+    except Unreadable as error:
+        raise ValueError(f"it {error}") from error
     if (
         not isinstance(body, dict)
         or body.get("number") != number

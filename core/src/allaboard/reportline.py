@@ -10,18 +10,29 @@ metrics · ``result`` metrics · ``flag`` code, text.
 
 Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood. JSON has no
 NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.
+
+Whoever reads takes nothing on trust: a training process may print anything. A line that is too long, too
+deep, no text, or whose fields are not what its kind says is output, not a report.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from allaboard.untrusted import Limits, Unreadable, parse_json
+
 PREFIX = "[allaboard] "
 VERSION = 1
+LONGEST = 1 << 16
+"""Characters of a report, its prefix left out; what is longer is output."""
+MOST_STEPS = 10**15
+_LIMITS = Limits(size=LONGEST, depth=32, values=20_000, digits=100)
+_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +58,60 @@ def encode(kind: str, **fields: Any) -> str:
 
 
 def decode(line: str) -> Report | None:
-    """The report in a log line, or None when the line is something else (also when it was cut short).
+    """The report in a log line, or None when the line is something else (also when it was cut short). Raises
+    nothing, whatever the line holds, and takes time and memory as its length.
 
     Of a writer that put NaN or Infinity there, which JSON has not, they are null and named, as `encode` does.
     """
     start = line.find(PREFIX + "{")
     if start < 0:
         return None
+    text = line[start + len(PREFIX) : start + len(PREFIX) + LONGEST + 2].rstrip("\r\n")
     try:
-        body = json.loads(line[start + len(PREFIX) :])
-    except (ValueError, RecursionError):
+        parse_json(text, _LIMITS, nonfinite=True)
+        # Once more, now that it is known to be harmless: here what is not finite keeps its name.
+        body = json.loads(text)
+    except (Unreadable, ValueError, RecursionError):
         return None
     version, kind = body.pop("v", None), body.pop("kind", None)
     nonfinite = body.pop("nonfinite", ())
-    if not isinstance(version, int) or not isinstance(kind, str):
+    if isinstance(version, bool) or not isinstance(version, int) or not isinstance(kind, str):
         return None
     names = [n for n in nonfinite if isinstance(n, str)] if isinstance(nonfinite, (list, tuple)) else []
     fields = {name: _plain(value, name, names) for name, value in body.items()}
+    if not all(_fits(fields.get(name), fits, name in names) for name, fits in _FIELDS.get(kind, {}).items()):
+        return None
     return Report(kind, fields, tuple(names), version)
+
+
+def whole(value: Any) -> int | None:
+    """A number of steps: 4 for 4 and 4.0; None for anything that cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if 0 <= value <= MOST_STEPS else None
+
+
+def _fits(value: Any, fits: Callable[[Any], bool], is_odd: bool) -> bool:
+    """Whether a field is what its kind says; it may be left out, but not be no number."""
+    return not is_odd if value is None else fits(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return whole(value) is not None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "progress": {"step": _is_whole, "total": _is_whole},
+    "resumed": {"step": _is_whole},
+    "checkpoint": {"step": _is_whole, "uri": _is_text},
+    "result": {"metrics": lambda value: isinstance(value, Mapping)},
+    "flag": {"code": lambda value: isinstance(value, str) and bool(_CODE.fullmatch(value)), "text": _is_text},
+}
+"""What the fields of a kind must be for a line to be a report."""
 
 
 def _plain(value: Any, path: str, nonfinite: list[str]) -> Any:

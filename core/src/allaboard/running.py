@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
@@ -16,7 +15,7 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.identity import fresh_key
 from allaboard.job import TrainingJob
-from allaboard.jobfile import parse, read_text
+from allaboard.jobfile import called, folder_of, parse, read_text
 from allaboard.observation import Observation, Owner
 from allaboard.site import Site, check_backend
 
@@ -56,14 +55,14 @@ def backend_of(
 
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
-    """A checked job from a TrainingJob, a mapping or the path of a job file. Raises BadInput with every
-    problem.
+    """A checked job from a TrainingJob, a mapping or the path of a job file (``-``: stdin). Raises BadInput
+    with every problem.
     """
     if isinstance(job, (str, os.PathLike)):
-        file = Path(job).expanduser()
+        path = os.fspath(job)
         # The fields before they are a job: one that does not exist is one problem among all.
-        fields = checked(parse(read_text(file), os.fspath(job)), lenient=lenient).as_mapping()
-        return TrainingJob(folder=str(file.resolve().parent), **fields)
+        fields = checked(parse(read_text(path), called(path)), lenient=lenient).as_mapping()
+        return TrainingJob(folder=folder_of(path), **fields)
     return checked(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
 
 

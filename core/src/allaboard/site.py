@@ -5,7 +5,7 @@ itself names no place: ``store://name`` hangs off the site's store, and a path b
 mapped to the site's folder. So the same job runs here and on a cluster.
 """
 
-# ruff: noqa: PTH100, PTH111, PTH117, PTH118  (places are text: pathlib would turn s3://x into s3:/x)
+# ruff: noqa: PTH100, PTH110, PTH111, PTH117, PTH118  (places are text: pathlib would turn s3://x into s3:/x)
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from allaboard.errors import BadInput, Problem, SiteError
 from allaboard.job import TrainingJob
 from allaboard.names import nearest, one_of
+from allaboard.untrusted import show
 
 STORE = "store://"
 BACKENDS = ("local", "kubernetes")
@@ -33,12 +34,26 @@ class Site:
     base: str = "."
 
 
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a pod finds its namespace and its token."""
+
+
+def in_pod(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs in a pod: by what Kubernetes and its pipelines write into the environment of
+    each container, or, where somebody has emptied that, by the service account's files.
+    """
+    import os.path
+
+    told = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KFP_POD_NAME")
+    return bool(told) or os.path.exists(f"{SERVICE_ACCOUNT}/namespace")
+
+
 def check_backend(name: str) -> None:
     """Raises BadInput for a name of no backend."""
     if name not in BACKENDS:
         near = nearest(name, BACKENDS)
         hint = f"did you mean {near!r}?" if near else f"known: {one_of(BACKENDS)}"
-        raise BadInput(f"backend {name!r} is not known; {hint}")
+        raise BadInput(f"backend {show(name)} is not known; {hint}")
 
 
 def home(environ: Mapping[str, str]) -> str:
@@ -63,10 +78,13 @@ def site_of(
 ) -> Site:
     """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``,
     ``ALLABOARD_MOUNTS`` (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
+
+    Where nobody says ``fit``, a pod is strict: what it lacks was not asked for, and a training that goes on
+    with less of it would look well.
     """
-    fit = fit or environ.get("ALLABOARD_FIT") or "shrink"
+    fit = fit or environ.get("ALLABOARD_FIT") or ("strict" if in_pod(environ) else "shrink")
     if fit not in ("shrink", "strict"):
-        raise BadInput(f"fit {fit!r} is not known; known: shrink, strict")
+        raise BadInput(f"fit {show(fit)} is not known; known: shrink, strict")
     written = mounts if mounts is not None else parse_mounts(environ.get("ALLABOARD_MOUNTS", "").split(","))
     return Site(
         store=(store or environ.get("ALLABOARD_STORE") or f"{home(environ)}/store").rstrip("/"),
@@ -84,7 +102,7 @@ def parse_mounts(items: Any) -> dict[str, str]:
             continue
         mount, sign, folder = item.partition("=")
         if not sign or not mount.startswith("/") or not folder:
-            raise BadInput(f"mount {item!r} is not understood; write /data=./data")
+            raise BadInput(f"mount {show(item)} is not understood; write /data=./data")
         found[mount.rstrip("/") or "/"] = folder
     return found
 
@@ -101,7 +119,7 @@ def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
         return uri
     mapped = _through_mounts(uri, site)
     if mapped != uri or os.path.isabs(uri) or uri.startswith("~"):
-        return os.path.expanduser(mapped)
+        return _expanded(mapped)
     return os.path.abspath(os.path.join(folder or ".", uri))
 
 
@@ -231,4 +249,17 @@ def _absolute(folder: str, base: str) -> str:
 
     if "://" in folder:
         return folder.rstrip("/")
-    return os.path.abspath(os.path.join(base, os.path.expanduser(folder)))
+    return os.path.abspath(os.path.join(base, _expanded(folder)))
+
+
+def _expanded(path: str) -> str:
+    """With ``~`` and ``~user`` resolved: one that is not would become a folder of that name."""
+    import os.path
+
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        user = found.partition("/")[0]
+        raise BadInput(
+            f"{show(path)}: there is no home of {show(user, quote=False)} here; write the whole path"
+        )
+    return found

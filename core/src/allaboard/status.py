@@ -44,7 +44,9 @@ def state_of(seen: Observation) -> State:
         return State.RESTARTING
     if seen.holds("Running"):
         # The operator says Running as soon as one member runs; while others have no place, nobody trains.
-        return State.RUNNING if seen.waiting is None else State.QUEUED
+        if seen.waiting is not None:
+            return State.QUEUED
+        return State.RUNNING if seen.obstacle is None else State.STARTING
     # Quota first: while a queue holds the job there are no members, and "no members" below would read as
     # starting.
     if seen.waiting is not None:

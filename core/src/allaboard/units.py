@@ -9,6 +9,9 @@ from __future__ import annotations
 import datetime as _dt
 import math
 import re
+from decimal import Decimal
+
+from allaboard.untrusted import plain_number, show
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -31,37 +34,59 @@ _FACTORS = {
 }
 
 
+MOST_SECONDS = 2**31 - 1
+"""The longest duration: what Kubernetes keeps in its fields of seconds, 68 years."""
+MOST_BYTES = 2**63 - 1
+MOST_CORES = 1_000_000
+
+
 def seconds(value: str | int | float) -> float:
     """``"1h30m"`` -> 5400.0. Raises ValueError, naming what is allowed."""
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is not a duration; write 90s, 10m, 12h or 1d")
     if isinstance(value, (int, float)):
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{value!r} is not a duration; give 0 or more seconds")
-        return float(value)
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{_shown(value)} is not a duration; give 0 or more seconds")
+        return _at_most_68_years(float(min(value, 10**15)), value)
     text = value.strip()
+    if len(text) > _LONGEST or not text.isascii():
+        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
+        return _at_most_68_years(float(text), value)
     parts = _DURATION.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
-        raise ValueError(f"{value!r} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
-    return float(sum(float(n) * _SECONDS[u] for n, u in parts))
+        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
+    return _at_most_68_years(float(sum(float(n) * _SECONDS[u] for n, u in parts)), value)
+
+
+def _at_most_68_years(found: float, written: str | int | float) -> float:
+    if found > MOST_SECONDS:
+        raise ValueError(f"{_shown(written)} is too long; Kubernetes counts up to 24855d, which is 68 years")
+    return found
 
 
 def size(value: str | int | float) -> int:
     """``"32Gi"`` -> bytes. Raises ValueError, naming what is allowed."""
     number, unit = _quantity(value, "a size", "512Mi, 32Gi or a number of bytes")
     if unit == "m":
-        raise ValueError(f"{value!r} is not a size; write 512Mi, 32Gi or a number of bytes")
-    return int(number * _FACTORS[unit])
+        raise ValueError(f"{_shown(value)} is not a size; write 512Mi, 32Gi or a number of bytes")
+    found = int(number * _FACTORS[unit])
+    if found > MOST_BYTES:
+        raise ValueError(
+            f"{_shown(value)} is too large; Kubernetes counts up to {MOST_BYTES} bytes, just below 8Ei"
+        )
+    return found
 
 
 def cores(value: str | int | float) -> float:
     """``"500m"`` -> 0.5 cores. Raises ValueError, naming what is allowed."""
     number, unit = _quantity(value, "a number of cores", "2, 0.5 or 500m")
     if unit not in ("", "m"):
-        raise ValueError(f"{value!r} is not a number of cores; write 2, 0.5 or 500m")
-    return number / 1000 if unit == "m" else number
+        raise ValueError(f"{_shown(value)} is not a number of cores; write 2, 0.5 or 500m")
+    found = float(number / 1000 if unit == "m" else number)
+    if found > MOST_CORES:
+        raise ValueError(f"{_shown(value)} is too many; give {MOST_CORES} cores or fewer")
+    return found
 
 
 def quantity(amount: int) -> str:
@@ -78,12 +103,26 @@ def millicores(cores: float) -> str:
     return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
 
 
-def _quantity(value: str | int | float, what: str, allowed: str) -> tuple[float, str]:
+_LONGEST = 40
+"""Characters of a number with its unit; no right one has as many."""
+
+
+def _quantity(value: str | int | float, what: str, allowed: str) -> tuple[Decimal, str]:
+    """(number, unit). Decimal: a size is exact to its last byte."""
     if not isinstance(value, bool):
-        match = _QUANTITY.fullmatch(str(value).strip())
+        text = value if isinstance(value, str) else _shown(value)
+        match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _LONGEST and text.isascii() else None
         if match:
-            return float(match.group(1)), match.group(2) or ""
-    raise ValueError(f"{value!r} is not {what}; write {allowed}")
+            return Decimal(match.group(1)), match.group(2) or ""
+    raise ValueError(f"{_shown(value)} is not {what}; write {allowed}")
+
+
+def _shown(value: str | int | float) -> str:
+    if isinstance(value, str):
+        return show(value)
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return f"a number of some {int(value.bit_length() * 0.301)} digits"
+    return str(plain_number(value))
 
 
 def show_seconds(value: float | None) -> str:
@@ -112,6 +151,11 @@ def show_bytes(value: float | None) -> str:
             return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1024
     raise AssertionError("unreachable")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 member``, ``2 members``, ``12,000 samples``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def rfc3339(epoch: float | None) -> str | None:

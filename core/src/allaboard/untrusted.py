@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,14 +75,32 @@ def plain_number(number: int | float) -> int | float:
 # --- JSON -------------------------------------------------------------------------------------------------
 
 
-def parse_json(data: bytes | str, limits: Limits = LIMITS, *, nonfinite: bool = False) -> Any:
+def parse_json(
+    data: bytes | str,
+    limits: Limits = LIMITS,
+    *,
+    nonfinite: bool = False,
+    spelling: bool = True,
+    any_text: bool = False,
+) -> Any:
     """The value of a JSON text. ``nonfinite``: take NaN, Infinity and numbers beyond a float as None instead
-    of refusing them (for metrics, where a writer in Python leaves them). Raises `Unreadable`.
+    of refusing them (for metrics, where a writer in Python leaves them). ``spelling``: whether numbers keep
+    theirs, which nobody asks of a record. ``any_text``: take NUL and half surrogate pairs in text, for what
+    quotes the output of others. Raises `Unreadable`.
     """
     text = decode(data, limits)
 
+    def whole(word: str) -> int | float:
+        _check_digits(word, limits)
+        return spell(SpelledInt(word), word) if spelling else int(word)
+
     def number(word: str) -> float | None:
-        return _float(word, limits) if not nonfinite else _float_or_none(word, limits)
+        _check_digits(word, limits)
+        if math.isfinite(float(word)):
+            return spell(SpelledFloat(word), word) if spelling else float(word)
+        if not nonfinite:
+            raise Unreadable(f"is not valid: the number {show(word)} is too large")
+        return None
 
     def constant(word: str) -> None:
         if not nonfinite:
@@ -90,21 +108,23 @@ def parse_json(data: bytes | str, limits: Limits = LIMITS, *, nonfinite: bool = 
 
     decoder = json.JSONDecoder(
         object_pairs_hook=_unique,
-        parse_int=lambda word: _int(word, limits),
+        parse_int=whole,
         parse_float=number,
         parse_constant=constant,
         strict=True,
     )
     # The decoder of the standard library recurses; what is too deep is refused before it is entered.
     _check_nesting(text, limits)
+    _check_number_of_values(text, limits)
     try:
         value = decoder.decode(text)
     except json.JSONDecodeError as error:
         raise Unreadable(f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
-    for path, trouble in flaws(value, limits):
-        raise Unreadable(f"{path}: {trouble}" if path else trouble)
+    found = [overgrown(value, limits)] if any_text else flaws(value, limits)
+    for path, trouble in filter(None, found):
+        raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return value
 
 
@@ -127,34 +147,29 @@ def _check_nesting(text: str, limits: Limits) -> None:
             depth -= 1
 
 
+_COMMAS = re.compile(r'"(?:[^"\\]|\\.)*+"?|(,)', re.DOTALL)
+
+
+def _check_number_of_values(text: str, limits: Limits) -> None:
+    """Before any of them is made: millions of values are small as text and large in memory."""
+    if text.count(",") < limits.values:
+        return
+    commas = 0
+    for match in _COMMAS.finditer(text):
+        commas += match[1] is not None
+        if commas >= limits.values:
+            raise Unreadable(f"holds more than {limits.values:,} values")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise Unreadable(f"the field {show(key)} stands twice")
+                raise Unreadable(f"is not valid: the field {show(key)} stands twice")
             seen.add(key)
     return found
-
-
-def _int(word: str, limits: Limits) -> int | float:
-    _check_digits(word, limits)
-    return spell(SpelledInt(word), word)
-
-
-def _float(word: str, limits: Limits) -> float:
-    _check_digits(word, limits)
-    number = SpelledFloat(word)
-    if not math.isfinite(number):
-        raise Unreadable(f"the number {show(word)} is too large")
-    return spell(number, word)
-
-
-def _float_or_none(word: str, limits: Limits) -> float | None:
-    _check_digits(word, limits)
-    number = float(word)
-    return number if math.isfinite(number) else None
 
 
 def spell(number: SpelledInt | SpelledFloat, word: str) -> int | float:
@@ -167,7 +182,7 @@ def spell(number: SpelledInt | SpelledFloat, word: str) -> int | float:
 
 def _check_digits(word: str, limits: Limits) -> None:
     if len(word) > limits.digits:
-        raise Unreadable(f"a number has {len(word)} characters; {limits.digits} are allowed")
+        raise Unreadable(f"is not valid: a number has {len(word)} characters; {limits.digits} are allowed")
 
 
 # --- values -----------------------------------------------------------------------------------------------
@@ -178,7 +193,12 @@ def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
     if len(data) > limits.size:
         raise Unreadable(f"has {len(data):,} bytes; {limits.size:,} are allowed")
     if isinstance(data, str):
-        return data.removeprefix("\ufeff")
+        try:
+            data = data.encode()
+        except UnicodeEncodeError:
+            raise Unreadable("holds half of a surrogate pair, which is no character") from None
+        if len(data) > limits.size:
+            raise Unreadable(f"has {len(data):,} bytes; {limits.size:,} are allowed")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -191,51 +211,94 @@ def flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
 
     It stops after the first flaw of depth or number, never recurses, and never enters what holds itself.
     """
+    for path, trouble, _ in _walk(value, limits, _leaf_flaw):
+        yield path, trouble
+
+
+def overgrown(value: Any, limits: Limits = LIMITS) -> tuple[str, str] | None:
+    """(path, trouble) of what is too deep or too much, or holds itself: the flaws that keep a value from
+    being copied or printed. None for a value that may hold other ones.
+    """
+    found = _walk(value, limits, _digits_flaw)
+    return next(((path, trouble) for path, trouble, of in found if of != "key"), None)
+
+
+def _walk(
+    value: Any, limits: Limits, leaf_flaw: Callable[[Any, Limits], str | None]
+) -> Iterator[tuple[str, str, str]]:
+    """(path, trouble, of what: key, leaf or size). A path is put together for a flaw alone."""
     count = 0
-    stack: list[tuple[str, Any, int]] = [("", value, 1)]
-    while stack:
-        path, item, depth = stack.pop()
+    names: list[str] = []
+    open_: list[Iterator[tuple[str, str | None, Any]]] = [iter([("", None, value)])]
+    while open_:
+        step = next(open_[-1], None)
+        if step is None:
+            open_.pop()
+            if names:
+                names.pop()
+            continue
+        name, trouble, item = step
         count += 1
+        if trouble is not None:
+            yield _joined([*names, name]), trouble, "key"
         if count > limits.values:
-            yield path, f"holds more than {limits.values:,} values"
+            yield _joined([*names, name]), f"holds more than {limits.values:,} values", "size"
             return
-        if isinstance(item, str):
-            trouble = text_flaw(item)
-            if trouble:
-                yield path, trouble
-        elif item is None or isinstance(item, bool):
-            pass
-        elif isinstance(item, int):
-            if item.bit_length() > limits.digits * 4:
-                yield path, f"a number has more than {limits.digits} digits"
-        elif isinstance(item, float):
-            if not math.isfinite(item):
-                yield path, f"{item!r} is not a finite number"
-        elif isinstance(item, (Mapping, list, tuple)):
-            if depth > limits.depth:
-                yield path, TOO_DEEP.format(limits.depth)
+        if isinstance(item, (Mapping, list, tuple)):
+            if len(open_) > limits.depth:
+                yield _joined([*names, name]), TOO_DEEP.format(limits.depth), "size"
                 return
-            inner = _inner(path, item)
-            yield from ((where, trouble) for where, trouble, _ in inner if trouble)
-            stack.extend(reversed([(where, entry, depth + 1) for where, _, entry in inner]))
-        else:
-            yield path, f"a {type(item).__name__} is no plain value; write text or a number"
+            open_.append(_inner(item))
+            names.append(name)
+        elif (found := leaf_flaw(item, limits)) is not None:
+            yield _joined([*names, name]), found, "leaf"
 
 
-def _inner(path: str, item: Any) -> list[tuple[str, str | None, Any]]:
-    """(path, what is wrong with the key, value) of each entry."""
+def _inner(item: Any) -> Iterator[tuple[str, str | None, Any]]:
+    """(step of the path, what is wrong with the key, value) of each entry."""
     if not isinstance(item, Mapping):
-        return [(f"{path}[{n}]", None, entry) for n, entry in enumerate(item)]
-    entries: list[tuple[str, str | None, Any]] = []
+        yield from ((f"[{n}]", None, entry) for n, entry in enumerate(item))
+        return
     for key, entry in item.items():
         if not isinstance(key, str):
-            trouble = f"the field's name {show(repr(key), quote=False)} is not text; quote it"
-            entries.append((path, trouble, entry))
+            yield "", f"the field's name {show(_shown(key), quote=False)} is not text; quote it", entry
             continue
-        where = f"{path}.{show(key, quote=False)}" if path else show(key, quote=False)
         flaw = text_flaw(key)
-        entries.append((where, f"its name {flaw}" if flaw else None, entry))
-    return entries
+        yield key, f"its name {flaw}" if flaw else None, entry
+
+
+def _joined(names: list[str]) -> str:
+    path = ""
+    for name in names:
+        step = show(name, quote=False)
+        path += step if not path or not step or step.startswith("[") else f".{step}"
+    return path
+
+
+def _leaf_flaw(item: Any, limits: Limits) -> str | None:
+    if isinstance(item, str):
+        return text_flaw(item)
+    if item is None or isinstance(item, bool):
+        return None
+    if isinstance(item, int):
+        return _digits_flaw(item, limits)
+    if isinstance(item, float):
+        return None if math.isfinite(item) else f"{float(item)!r} is not a finite number"
+    return f"a {type(item).__name__} is no plain value; write text or a number"
+
+
+def _digits_flaw(item: Any, limits: Limits) -> str | None:
+    if isinstance(item, int) and item.bit_length() > limits.digits * 3.33:
+        return f"a number has more than {limits.digits} digits"
+    return None
+
+
+def _shown(value: Any) -> str:
+    """Any value as text; one whose own text cannot be had by its type."""
+    try:
+        return repr(value)
+    except Exception:  # somebody else's __repr__, or a number with too many digits
+        return f"a {type(value).__name__}"
 
 
 def text_flaw(text: str) -> str | None:

@@ -43,7 +43,7 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
     for document in documents:
         for path, trouble in flaws(document, limits):
-            raise Unreadable(f"{path}: {trouble}" if path else trouble)
+            raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return documents
 
 
@@ -58,12 +58,15 @@ def _check_events(events: Iterator[Any], limits: Limits) -> None:
     total = 0
     for event in events:
         kind = type(event).__name__
+        tag = getattr(event, "tag", None)
+        if tag is not None and not (kind == "ScalarEvent" and tag in _TEXT_TAGS):
+            raise _refused(f"the tag {show(tag, quote=False)} is not known; write plain values", event)
         if kind == "DocumentStartEvent":
             sizes = {}
         elif kind == "AliasEvent":
             size = sizes.get(event.anchor, 1)
             if size is None:
-                raise Unreadable(f"the alias *{show(event.anchor, quote=False)} holds itself{_at(event)}")
+                raise _refused(f"the alias *{show(event.anchor, quote=False)} holds itself", event)
             total += size
         elif kind == "ScalarEvent":
             total += 1
@@ -82,6 +85,14 @@ def _check_events(events: Iterator[Any], limits: Limits) -> None:
                 sizes[anchor] = total - before
         if total > limits.values:
             raise Unreadable(f"holds more than {limits.values:,} values once its aliases are followed")
+
+
+_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+"""What an author may write to say that a value is text."""
+
+
+def _refused(trouble: str, event: Any) -> Unreadable:
+    return Unreadable(f"is not YAML that is taken: {trouble}{_at(event)}")
 
 
 def _at(event: Any) -> str:
@@ -127,7 +138,10 @@ def _loader(yaml: Any, limits: Limits) -> Any:
             return word  # sexagesimal: 12:30 is a time to everybody but YAML 1.1
         if len(word) > limits.digits:
             stop(node, f"a number has {len(word)} characters; {limits.digits} are allowed")
-        return spell(SpelledInt(loader.construct_yaml_int(node)), word)
+        try:
+            return spell(SpelledInt(loader.construct_yaml_int(node)), word)
+        except ValueError:  # 0b_ has the form of a number, and no digits
+            return word
 
     def number(loader: Any, node: Any) -> Any:
         word = node.value
@@ -150,7 +164,8 @@ def _loader(yaml: Any, limits: Limits) -> Any:
     Loader.add_constructor("tag:yaml.org,2002:int", whole)
     Loader.add_constructor("tag:yaml.org,2002:float", number)
     Loader.add_constructor("tag:yaml.org,2002:timestamp", text)
-    for name in ("binary", "omap", "pairs", "set", "value"):
-        Loader.add_constructor(f"tag:yaml.org,2002:{name}", unknown)
+    # A bare = or <<, which YAML 1.1 reserves.
+    Loader.add_constructor("tag:yaml.org,2002:value", text)
+    Loader.add_constructor("tag:yaml.org,2002:merge", text)
     Loader.add_constructor(None, unknown)
     return Loader

@@ -10,8 +10,13 @@ factory are those of `kfp.dsl.component`: with ``packages_to_install=["kfp-allab
 plain Python image serves. Of an image that a pipeline's parameter names:
 ``train(...).set_container_image(image)``.
 
+Each of them has effects, so its tasks are never answered from Kubeflow's cache, which would hand out uris
+without a look whether anything is there: where kfp's default is to cache, theirs is not to, and
+``train(...).set_caching_options(True)`` is the author's own word.
+
 Annotations are read by kfp when a component is made, so they are no strings here; and a mapping has no
-other default than an empty one, to which nobody writes.
+other default than an empty one, to which nobody writes. Of a docstring, kfp takes the descriptions of
+outputs, artifacts included, from ``Returns`` alone.
 """
 
 # ruff: noqa: B006
@@ -21,10 +26,35 @@ import os
 from typing import Any, NamedTuple
 
 from kfp import dsl
+from kfp.dsl.pipeline_task import TaskState
+from kfp.dsl.python_component import PythonComponent
 
 from allaboard_kfp import __version__
 
 IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboard-python:{__version__}"
+
+
+class WithEffects(PythonComponent):  # type: ignore[misc]
+    """A component that runs each time: its tasks are not cached unless their author says so."""
+
+    def __init__(self, made: PythonComponent) -> None:
+        super().__init__(made.component_spec, made.python_func)
+        by_itself = self.component_spec.to_pipeline_spec
+
+        def uncached() -> Any:
+            spec = by_itself()
+            for task in spec.root.dag.tasks.values():
+                task.caching_options.enable_cache = False
+            return spec
+
+        # What a component that is compiled alone, or run alone by kfp.local, becomes.
+        self.component_spec.to_pipeline_spec = uncached
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        task = super().__call__(*args, **kwargs)
+        if task.state == TaskState.FUTURE:  # else kfp.local has run it already
+            task.set_caching_options(False)
+        return task
 
 
 def make_prepare_shards(image: str = IMAGE, **options: Any) -> Any:
@@ -45,14 +75,14 @@ def make_prepare_shards(image: str = IMAGE, **options: Any) -> Any:
         Args:
             source: a folder, "module:function" or "file.py:function".
             into: where the shards go: a folder, s3://bucket/prefix or store://name.
-            dataset: the data set; its uri is the place of the shards.
             samples_per_shard: a shard ends at so many samples; 0: no such limit.
             bytes_per_shard: a shard ends at this size, like 64Mi; empty: 256Mi.
             folder: where relative paths start; empty: the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
 
         Returns:
-            The uri of the data set.
+            Output: the uri of the data set.
+            dataset: the data set; its uri is the place of the shards.
         """
         from allaboard_kfp.runtime import run_prepare_shards
 
@@ -60,7 +90,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Any) -> Any:
             source, into, samples_per_shard, bytes_per_shard, folder, store, dataset=dataset
         )
 
-    return prepare_shards
+    return WithEffects(prepare_shards)
 
 
 def make_train(image: str = IMAGE, **options: Any) -> Any:
@@ -78,15 +108,14 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
         store: str = "",
         backend: str = "",
         namespace: str = "",
-    ) -> NamedTuple("Trained", [("run", str), ("checkpoints", str), ("checkpoint", str)]):
+        metric: str = "",
+        mode: str = "",
+    ) -> NamedTuple("Trained", [("run", str), ("checkpoints", str), ("checkpoint", str), ("value", float)]):
         """Train: all members of the job or none, followed to the end. The step fails as the training does.
 
         Under the same pipeline run and task a step that was killed finds its training again, and resumes it.
 
         Args:
-            model: the best checkpoint, else the newest; its uri is where it is.
-            metrics: what the training reported last.
-            report: its curve, its members, its checkpoints, and why it failed if it did.
             job: the job as a mapping.
             job_text: instead of job: the job as JSON, as YAML, or the path of a job file.
             shards: what to train on: the job's data.shards.
@@ -95,20 +124,27 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
             backend: kubernetes: members are pods of their own; local: processes of this step; empty:
                 ALLABOARD_BACKEND, else local.
             namespace: of those pods; empty: ALLABOARD_NAMESPACE, else that of this step.
+            metric: which metric becomes the output value; empty: the job's checkpoints.best.metric.
+            mode: max or min, which end of it is better; empty: as checkpoints.best says.
 
         Returns:
             run: the run's name.
             checkpoints: the folder of its checkpoints.
             checkpoint: the best of them, else the newest.
+            value: the metric as it was told last, else as the checkpoint has it, to branch on with dsl.If;
+                the worst number (-1e308, for mode min 1e308) if it was no finite one.
+            model: the checkpoint as an artifact; its uri is where it is.
+            metrics: what the training reported last.
+            report: its curve, its members, its checkpoints, and why it failed if it did.
         """
         from allaboard_kfp.runtime import run_train
 
         return run_train(
-            job, job_text, shards, folder, store, backend, namespace,
+            job, job_text, shards, folder, store, backend, namespace, metric, mode,
             model=model, metrics=metrics, report=report,
         )  # fmt: skip
 
-    return train
+    return WithEffects(train)
 
 
 def make_collect_checkpoint(image: str = IMAGE, **options: Any) -> Any:
@@ -129,20 +165,20 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Any) -> Any:
         Args:
             source: the folder of a run's checkpoints, or one checkpoint.
             into: where copies are kept: a folder, s3://bucket/prefix or store://name.
-            model: the copy.
             which: latest, best, or the number of a step.
             metric: best by which metric.
             mode: min or max of it.
             store: what store:// stands for; empty: ALLABOARD_STORE.
 
         Returns:
-            The uri of the copy.
+            Output: the uri of the copy.
+            model: the copy as an artifact; its uri is where it is.
         """
         from allaboard_kfp.runtime import run_collect_checkpoint
 
         return run_collect_checkpoint(source, into, which, metric, mode, store, model=model)
 
-    return collect_checkpoint
+    return WithEffects(collect_checkpoint)
 
 
 def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
@@ -159,7 +195,9 @@ def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
         store: str = "",
         backend: str = "",
         namespace: str = "",
-    ) -> NamedTuple("Evaluated", [("run", str), ("results", dict)]):
+        metric: str = "",
+        mode: str = "",
+    ) -> NamedTuple("Evaluated", [("run", str), ("results", dict), ("value", float)]):
         """Run an evaluation of one checkpoint as a job of its own.
 
         Its script finds the checkpoint's uri in ALLABOARD_CHECKPOINT and says
@@ -167,26 +205,31 @@ def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
 
         Args:
             checkpoint: the uri of the checkpoint.
-            metrics: what the evaluation said.
-            report: how it went.
             job: the evaluation as a mapping.
             job_text: instead of job: JSON, YAML, or the path of a job file.
             folder: where members start; empty: the job file's folder, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
             backend: as for train.
             namespace: as for train.
+            metric: which metric becomes the output value; empty: the only one, if it told one number.
+            mode: max or min, which end of it is better; needed with metric.
 
         Returns:
             run: the evaluation's run.
             results: its metrics, for promote.
+            value: the metric, to branch on with dsl.If; the worst number (-1e308, for mode min 1e308) if it
+                was no finite one.
+            metrics: what the evaluation said.
+            report: how it went.
         """
         from allaboard_kfp.runtime import run_evaluate
 
         return run_evaluate(
-            job, job_text, checkpoint, folder, store, backend, namespace, metrics=metrics, report=report
-        )
+            job, job_text, checkpoint, folder, store, backend, namespace, metric, mode,
+            metrics=metrics, report=report,
+        )  # fmt: skip
 
-    return evaluate
+    return WithEffects(evaluate)
 
 
 def make_promote(image: str = IMAGE, **options: Any) -> Any:
@@ -214,8 +257,6 @@ def make_promote(image: str = IMAGE, **options: Any) -> Any:
         Args:
             checkpoint: the candidate, collected before: retention may let go of one in a run's own folder.
             into: where the champions are recorded: a folder, s3://bucket/prefix or store://name.
-            verdict: promoted (1 or 0), the champion's number, the candidate's metrics.
-            report: every check with its figures, and all champions so far.
             results: the metrics of its evaluation; empty: those of its own manifest.
             metric: compare with the champion by this metric; empty: by thresholds alone.
             mode: max or min: which end is better.
@@ -229,6 +270,8 @@ def make_promote(image: str = IMAGE, **options: Any) -> Any:
             promoted: whether it is the champion now.
             number: of the champion in place; 0: there is none.
             champion: the uri of the champion in place.
+            verdict: promoted (1 or 0), the champion's number, the candidate's metrics.
+            report: every check with its figures, and all champions so far.
         """
         from allaboard_kfp.runtime import run_promote
 
@@ -237,7 +280,7 @@ def make_promote(image: str = IMAGE, **options: Any) -> Any:
             verdict=verdict, report=report,
         )  # fmt: skip
 
-    return promote
+    return WithEffects(promote)
 
 
 prepare_shards = make_prepare_shards()

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.backends.base import Backend
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, SiteError
 from allaboard.identity import kfp_key
 from allaboard.observation import Owner
 from allaboard.running import me
@@ -42,9 +42,14 @@ _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
 
 def identified(task: Any) -> Any:
-    """The task of a pipeline, whose pod is told who it is. Needs kfp-kubernetes."""
-    from kfp import kubernetes
-
+    """The task of a pipeline, whose pod is told who it is. Raises SiteError without kfp-kubernetes."""
+    try:
+        from kfp import kubernetes
+    except ImportError as error:
+        raise SiteError(
+            "identified() needs kfp-kubernetes, which is not installed for this Python; "
+            "run: pip install 'kfp-allaboard[kubernetes]'"
+        ) from error
     for name, path in DOWNWARD.items():
         kubernetes.use_field_path_as_env(task, env_name=name, field_path=path)
     return task

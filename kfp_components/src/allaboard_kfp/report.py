@@ -16,7 +16,7 @@ import allaboard
 from allaboard.cli import words
 from allaboard.follow import Outcome
 from allaboard.job import TrainingJob
-from allaboard.observation import PHASES, State
+from allaboard.observation import PHASES, Observation, State
 from allaboard.promotion import Decision, Promotion
 from allaboard.units import rfc3339, show_seconds
 from allaboard_kfp.chart import Mark, Series, chart
@@ -24,13 +24,22 @@ from allaboard_kfp.history import History
 
 LAST_LINES = 40
 NONE = "\N{EN DASH}"
-_MOST_CHARTS = 4
+_MOST_CHARTS = 12
+"""Each is some 10 KB of the page; what is not drawn is named."""
 _SPEED = words.SPEED
 _TONES = {State.SUCCEEDED: "good", State.STOPPED: "calm"}
 
 
-def training_page(outcome: Outcome, job: TrainingJob, told: History, kind: str = "training") -> str:
-    """All about a run that ended: how, its curves, its members, its checkpoints, and why if it failed."""
+def training_page(
+    outcome: Outcome,
+    job: TrainingJob,
+    told: History,
+    kind: str = "training",
+    window: tuple[float, float] | None = None,
+) -> str:
+    """All about a run that ended: how, its curves, its members, its checkpoints, and why if it failed.
+    ``window``: when the step that followed it began, and now.
+    """
     seen, tone = outcome.seen, _TONES.get(outcome.state, "bad")
     headline, _, rest = outcome.message.partition("\n")
     lead = headline.removeprefix("run ").removeprefix(outcome.run).strip()
@@ -40,7 +49,7 @@ def training_page(outcome: Outcome, job: TrainingJob, told: History, kind: str =
         _tiles(outcome),
         _reasons(outcome),
         _curves(outcome, told, job),
-        _timeline(outcome),
+        _timeline(outcome, window),
         _members(outcome),
         _checkpoints(outcome, told),
         _facts(outcome),
@@ -167,7 +176,15 @@ def _curves(outcome: Outcome, told: History, job: TrainingJob) -> str:
         step, name = told.nonfinite[0]
         odd = f'<p class="warning">{escape(name)} was not a finite number at step {step}'
         odd += f" and {len(told.nonfinite) - 1} more times.</p>" if len(told.nonfinite) > 1 else ".</p>"
-    return _section("Curves", big + odd + (f'<div class="pair">{small}</div>' if small else ""))
+    rest = [s.name for s in others[_MOST_CHARTS:]]
+    more = f"Not drawn are {len(rest)} more: {', '.join(rest)}." if rest else ""
+    return _section(
+        "Curves",
+        big
+        + odd
+        + (f'<div class="pair">{small}</div>' if small else "")
+        + (f'<p class="fine">{escape(more)}</p>' if more else ""),
+    )
 
 
 def _best(told: History, job: TrainingJob) -> tuple[float, float] | None:
@@ -194,21 +211,52 @@ def _figure(
     return f"<figure>{scroll}<figcaption>{legend}</figcaption></figure>" if picture else ""
 
 
-def _timeline(outcome: Outcome) -> str:
-    found = [(name, outcome.seen.phases.get(name)) for name in PHASES]
-    known = [(name, seconds) for name, seconds in found if seconds is not None]
-    total = sum(seconds for _, seconds in known)
+def _timeline(outcome: Outcome, window: tuple[float, float] | None) -> str:
+    spans = timeline(outcome.seen, window)
+    total = sum(seconds for _, seconds in spans)
     if total <= 0:
         return ""
     bars = "".join(
-        f'<i class="s{n % 6}" style="flex-grow:{max(seconds / total, 0.004):.4f}" title="{name}"></i>'
-        for n, (name, seconds) in enumerate(known)
+        f'<i class="s{n % 6}" style="flex-grow:{max(seconds / total, 0.004):.4f}" title="{escape(name)}"></i>'
+        for n, (name, seconds) in enumerate(spans)
     )
     legend = "".join(
-        f'<span class="key s{n % 6}">{escape(name.replace("_", " "))} {show_seconds(seconds)}</span>'
-        for n, (name, seconds) in enumerate(known)
+        f'<span class="key s{n % 6}">{escape(name)} {show_seconds(seconds)}</span>'
+        for n, (name, seconds) in enumerate(spans)
+        if seconds >= 0.05
     )
-    return _section("Where the time went", f'<div class="bar">{bars}</div><p class="keys">{legend}</p>')
+    return _section(
+        "Where the time went",
+        f'<div class="bar">{bars}</div><p class="keys">{legend}</p>'
+        f'<p class="fine">{show_seconds(total)} in all.</p>',
+    )
+
+
+def timeline(seen: Observation, window: tuple[float, float] | None = None) -> list[tuple[str, float]]:
+    """What the time was spent on, in order, in seconds. ``window``: the beginning and the end of the step;
+    the spans sum to it, and what of the run lies outside of it (another try of the step began it) is left
+    out. Without: the spans sum to the time of the run.
+    """
+    phases = [(name, seconds) for name in PHASES if (seconds := seen.phases.get(name))]
+    created = seen.created
+    if created is None:
+        return [(name.replace("_", " "), seconds) for name, seconds in phases]
+    known = sum(seconds for _, seconds in phases)
+    finished = seen.finished if seen.finished is not None else created + known
+    began, ended = window or (created, max(created, finished))
+    before = "start" if seen.attempt == 1 else f"before attempt {seen.attempt}"
+    # Nobody tells the phase of a run that reports no step, nor what a suspension took.
+    untold = "no phase told" if seen.phases.get("training") else "running, no step told"
+    marks = [(before, created)]
+    for name, seconds in phases:
+        marks.append((name.replace("_", " "), marks[-1][1] + seconds))
+    marks += [(untold, finished), ("end", ended)]
+    spans, at = [], began
+    for name, until in marks:
+        until = min(max(until, at), ended)  # clocks of two machines may differ
+        spans.append((name, until - at))
+        at = until
+    return [(name, seconds) for name, seconds in spans if seconds > 0]
 
 
 def _members(outcome: Outcome) -> str:

@@ -8,7 +8,7 @@ contract 4: 1 failed or lost, 2 bad input, 3 stopped, 4 out of time, 5 nobody an
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +25,13 @@ from allaboard.promotion import promote
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
-from allaboard.units import rfc3339, show_bytes
+from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
 from allaboard_kfp.given import as_written, job_of
 from allaboard_kfp.history import History, history
 from allaboard_kfp.report import promotion_page, training_page
 from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, told
+from allaboard_kfp.value import Wanted
 
 _TELL_EVERY = 5.0
 NONFINITE = "nonfinite"
@@ -43,11 +44,13 @@ class Trained(NamedTuple):
     run: str
     checkpoints: str
     checkpoint: str
+    value: float
 
 
 class Evaluated(NamedTuple):
     run: str
     results: dict[str, Any]
+    value: float
 
 
 class Promoted(NamedTuple):
@@ -78,7 +81,9 @@ def run_prepare_shards(
             progress=Meter("samples").moved,
             notice=say,
         )
-        say(f"{index.samples:,} samples in {len(index.shards)} shards, {show_bytes(index.size)}: {uri}")
+        say(
+            f"{counted(index.samples, 'sample')} in {counted(len(index.shards), 'shard')}, {show_bytes(index.size)}: {uri}"
+        )
         facts = {"samples": index.samples, "shards": len(index.shards), "bytes": index.size}
         point(dataset, uri, {**facts, "created": index.created, "fingerprint": index.fingerprint})
         return uri
@@ -86,27 +91,26 @@ def run_prepare_shards(
 
 def run_train(
     job: Mapping[str, Any], job_text: str, shards: str, folder: str, store: str, runs: str, namespace: str,
-    *, model: Artifact, metrics: Artifact, report: Artifact,
+    metric: str, mode: str, *, model: Artifact, metrics: Artifact, report: Artifact,
 ) -> Trained:  # fmt: skip
-    """Train, and return the run, the folder of its checkpoints and its best one (else its newest)."""
+    """Train, and return the run, where its checkpoints are, the best one (else the newest) and its value."""
     with told():
         place = Place.of(report.uri, store, folder, runs, namespace)
         data = place.uri(as_written(shards)) if shards else ""
         read = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
+        wanted = Wanted.of(metric, mode, (read.get("checkpoints") or {}).get("best"))
         place.check_store(read.as_mapping())
         backend = place.backend()
         outcome, handle = run_to_the_end(backend, read, place.key)
         _publish(backend, outcome, read, place, report, metrics, "training")
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
+        facts = _facts(best) if best else {}
         if best:
-            point(
-                model,
-                best,
-                {"framework": read.get("framework", "pytorch"), "run": outcome.run, **_facts(best)},
-            )
+            point(model, best, {"framework": read.get("framework", "pytorch"), "run": outcome.run, **facts})
+        value = _value(wanted, numbers_of(outcome), facts.get("metrics", {}))
         backend.hand_over(handle)
-        return Trained(outcome.run, locate(best)[0] if best else "", best)
+        return Trained(outcome.run, locate(best)[0] if best else "", best, value)
 
 
 def run_collect_checkpoint(
@@ -137,11 +141,12 @@ def run_collect_checkpoint(
 
 def run_evaluate(
     job: Mapping[str, Any], job_text: str, checkpoint: str, folder: str, store: str, runs: str,
-    namespace: str, *, metrics: Artifact, report: Artifact,
+    namespace: str, metric: str, mode: str, *, metrics: Artifact, report: Artifact,
 ) -> Evaluated:  # fmt: skip
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
     with told():
         place = Place.of(report.uri, store, folder, runs, namespace)
+        wanted = Wanted.of(metric, mode)
         _, found = checkpoint_at(place.uri(as_written(checkpoint)))
         read = job_of(as_written(job), as_written(job_text), as_written(folder))
         place.check_store(read.as_mapping())
@@ -154,8 +159,9 @@ def run_evaluate(
                 f"the evaluation {outcome.run} ended well and told no metrics; let its script say "
                 "allaboard.inside.result(accuracy=...)"
             )
+        value = _value(wanted, numbers_of(outcome))
         backend.hand_over(handle)
-        return Evaluated(outcome.run, results)
+        return Evaluated(outcome.run, results, value)
 
 
 def run_promote(
@@ -243,7 +249,7 @@ def _publish(
     Of a step that fails, Kubeflow keeps the log alone. So that its page is not lost it is put into the
     store as well.
     """
-    page = training_page(outcome, job, _history(backend, outcome), kind)
+    page = training_page(outcome, job, _history(backend, outcome), kind, (place.began, time.time()))
     write_page(report, page)
     if not outcome.ok and place.lasting:
         key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")
@@ -256,12 +262,22 @@ def _publish(
 
 
 def _history(backend: Backend, outcome: Outcome) -> History:
-    lines: list[str] = []
+    return history(_wrote(backend, outcome))
+
+
+def _wrote(backend: Backend, outcome: Outcome) -> Iterator[str]:
+    """The lines of rank 0, over all attempts."""
     for attempt in range(1, outcome.seen.attempt + 1):
         with suppress(AllaboardError):  # an attempt whose logs are gone
             found = backend.logs(outcome.run, Selection(ranks=(0,), attempt=attempt))
-            lines += [item.text for item in found if isinstance(item, LogLine)]
-    return history(lines)
+            yield from (item.text for item in found if isinstance(item, LogLine))
+
+
+def _value(wanted: Wanted, *sources: Mapping[str, Any]) -> float:
+    value, trouble = wanted.value(*sources)
+    if trouble:
+        say(trouble)
+    return value
 
 
 def _facts(uri: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The step's log is what people see while it runs, so it carries the states, the p
 writes. The run is stopped, and its members may save, when the step gets SIGTERM, Ctrl-C or SIGHUP, and when
 whoever reads its output is gone: under kfp.local a pipeline that was killed leaves its steps behind, and
 nobody would ever take their result. A step that is itself killed leaves the run to its next try, or to be
-stopped as abandoned (contract, section 1).
+stopped as abandoned `PATIENCE` later (contract, section 1).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from allaboard.reportline import decode
 from allaboard.running import backend_of, paced
 from allaboard.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
+from allaboard.units import counted
 from allaboard_kfp.given import as_written, on_cluster
 from allaboard_kfp.identity import check_place, key_of, owner_of
 
@@ -42,6 +43,10 @@ LOOK_EVERY = 10.0  # seconds between two looks at the run at most
 RANK0_EVERY = 0.5  # seconds between two looks at rank 0's output
 LINES_PER_MINUTE = 300
 LONGEST_LINE = 2000
+PATIENCE = 60.0
+"""Seconds that the run of a step which was itself killed waits for the next try, and trains on; then it is
+stopped, and may save. A pod takes all that runs in it along when it ends.
+"""
 SILENCE = 60.0  # seconds after which the step says that it still lives: silent steps get killed by people
 
 
@@ -57,13 +62,23 @@ def told() -> Iterator[None]:
         yield
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        if error.code == "never_fits" and on_cluster():
+            print(_ASK, file=sys.stderr, flush=True)
         raise SystemExit(code_of(error)) from None
+
+
+_ASK = """\
+Members run in this step's own pod, and get what the step asks for in the pipeline:
+  train(...).set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(4)
+            .set_cpu_request("8").set_cpu_limit("8").set_memory_request("32G").set_memory_limit("32G")
+or let them be pods of their own: train(..., backend="kubernetes")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a step works: its key, its site, and where relative paths start. ``lasting``: whether what is
     put into the store outlives the step, which it does not where a pod has nothing but its own disk.
+    ``began``: when the step did, epoch seconds.
     """
 
     key: str
@@ -72,6 +87,7 @@ class Place:
     lasting: bool = True
     runs: str = ""
     namespace: str = ""
+    began: float = 0.0
 
     @classmethod
     def of(cls, output: str, store: str, folder: str = "", runs: str = "", namespace: str = "") -> Place:
@@ -82,7 +98,9 @@ class Place:
         site = site_of(os.environ, store=as_written(store) or None)
         start = str(Path(as_written(folder) or ".").expanduser().absolute())
         lasting = not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE"))
-        return cls(key_of(output), site, start, lasting, as_written(runs), as_written(namespace))
+        return cls(
+            key_of(output), site, start, lasting, as_written(runs), as_written(namespace), began(os.environ)
+        )
 
     def uri(self, text: str) -> str:
         """The place that this names. Raises BadInput."""
@@ -112,7 +130,16 @@ class Place:
             # The user of a pod may have no home that can be written, and what is there ends with the pod
             # anyway.
             environ["ALLABOARD_HOME"] = str(Path(tempfile.gettempdir()) / f"allaboard-{os.getuid()}")
-        return LocalBackend(environ, self.site)
+        return LocalBackend(environ, self.site, patience=PATIENCE)
+
+
+def began(environ: Mapping[str, str]) -> float:
+    """When this step began: its process, where kfp made one for it and the system tells; else now."""
+    if environ.get("_KFP_RUNTIME") == "true":
+        with suppress(OSError, ValueError, AttributeError):
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+            return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return time.time()
 
 
 def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
@@ -198,7 +225,7 @@ class StepView:
                 self.spoke_at = now
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
-                members = f"{running} of {len(seen.members)} members running"
+                members = f"{running} of {counted(len(seen.members), 'member')} running"
                 say(f"{words.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
 
     def say(self, text: str) -> None:
@@ -255,24 +282,23 @@ class Rank0:
         if last:
             yield from self._left_out(seen)
 
-    def _lines(self, seen: Observation, last: bool) -> list[str]:
-        found: list[str] = []
+    def _lines(self, seen: Observation, last: bool) -> Iterator[str]:
         try:
             for item in self.backend.logs(self.run, Selection(ranks=(0,), attempt=seen.attempt), self.cursor):
                 if isinstance(item, LogLine):
                     if decode(item.text) is None:
-                        found.append(item.text)
+                        yield item.text
                 else:
                     self.cursor = item
         except AllaboardError as error:
             # What cannot be read now may be readable at the next look, if there is one.
-            return [f"… what it wrote cannot be read: {error}"] if last else []
-        return found
+            if last:
+                yield f"… what it wrote cannot be read: {error}"
 
     def _left_out(self, seen: Observation) -> Iterator[str]:
         if self.left_out:
             where = next((m.log for m in seen.members if m.rank == 0 and m.log), None)
-            yield f"[rank0] … {self.left_out:,} lines left out here" + (
+            yield f"[rank0] … {counted(self.left_out, 'line')} left out here" + (
                 f"; all are in {where}" if where else ""
             )
             self.left_out = 0

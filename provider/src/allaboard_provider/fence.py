@@ -7,10 +7,13 @@ first, by compare-and-swap, does it; the others see another owner and leave it a
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Backend, Handle, Stopped
 from allaboard.errors import Conflict, UnknownRun
+from allaboard.observation import Observation
 from allaboard_provider.identity import in_triggerer, stopping
 
 if TYPE_CHECKING:
@@ -27,6 +30,19 @@ def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> 
     except (Conflict, UnknownRun):
         return False
     return isinstance(backend.stop(handle, ended, BY, reason), Stopped)
+
+
+def expect_no_further_try(backend: Backend, seen: Observation) -> None:
+    """A run that a worker follows, or followed until it was killed, is waited for by no further try: from now
+    on it counts as attached, and is stopped when nobody follows it for some minutes. Nothing else changes for
+    a worker that still follows.
+    """
+    owner = seen.owner
+    if owner is None or (owner.phase, owner.kind) != ("worker", "orchestrated") or seen.uid is None:
+        return
+    with suppress(Conflict, UnknownRun):
+        handle = Handle(seen.run, seen.attempt, seen.generation, seen.uid)
+        backend.adopt(handle, owner, replace(owner, kind="attached"))
 
 
 async def astop_deferred(backend: Watched, handle: Handle, ti_id: str, reason: str) -> bool:

@@ -14,7 +14,13 @@ def get_provider_info() -> dict[str, Any]:
         "name": "allaboard",
         "description": "Distributed training: deferrable, started exactly once, stopped when its task is.",
         "versions": ["0.1.0"],
-        "integrations": [{"integration-name": "allaboard", "external-doc-url": "", "tags": ["service"]}],
+        "integrations": [
+            {
+                "integration-name": "allaboard",
+                "external-doc-url": "https://pypi.org/project/airflow-provider-allaboard/",
+                "tags": ["service"],
+            }
+        ],
         "operators": [
             {
                 "integration-name": "allaboard",
@@ -146,11 +152,12 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "",
                     },
                     "deferrable": {
-                        "description": "Whether tasks wait in the triggerer, unless they say themselves.",
+                        "description": "Whether tasks wait in the triggerer, unless they say themselves. "
+                        "Empty: as [operators] default_deferrable says, where that is set, else they do.",
                         "version_added": "0.1.0",
                         "type": "boolean",
-                        "example": None,
-                        "default": "True",
+                        "example": "True",
+                        "default": None,
                     },
                 },
             }

@@ -9,6 +9,7 @@ state store, which lives through retries and clears.
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Any
 
@@ -49,11 +50,30 @@ def instance(context: Any) -> str:
 
 
 def on_worker(ti: Any, *, local: bool = True) -> Owner:
-    """This try, while a worker follows. A ``local`` run whose worker is gone for good is stopped after some
-    minutes, as that of any client at a terminal; a next try that comes earlier adopts it. A run on a cluster
-    goes on: that its follower is gone is seen by his Lease.
+    """This try, while a worker follows. Should the worker be killed, the run goes on while Airflow has a try
+    left, however long its heartbeat time-out and retry delay are: that try adopts it. After the last one a
+    ``local`` run is stopped in some minutes, as that of any client at a terminal; of a run on a cluster it is
+    seen by the Lease of its follower that he is gone.
     """
-    return Owner(str(ti.id), "worker", "attached" if local else "orchestrated")
+    return Owner(str(ti.id), "worker", "orchestrated" if has_a_try_left(ti) or not local else "attached")
+
+
+def has_a_try_left(ti: Any) -> bool:
+    """Whether Airflow would try this task instance again, were this try to fail."""
+    return bool(ti.try_number <= (ti.max_tries or 0))
+
+
+def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
+    """Whether a run's key is that of this task instance, or without ``task_id`` of any in that DAG run. The
+    installation is not compared: whoever asks need not know its name.
+    """
+    try:
+        kind, _, *known = json.loads(key)
+    except (ValueError, TypeError):  # a key that a person chose
+        return False
+    if kind != "airflow" or known[:2] != [dag_id, run_id]:
+        return False
+    return task_id is None or known[2:] == [task_id, -1 if map_index is None else map_index]
 
 
 def in_triggerer(ti_id: Any) -> Owner:

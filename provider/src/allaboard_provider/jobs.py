@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,20 @@ from typing import Any
 from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
-from allaboard.jobfile import SUFFIXES, load
+from allaboard.jobfile import SUFFIXES, parse, read_text
+from allaboard.untrusted import LIMITS, Unreadable, flaws, parse_json, show
+from allaboard_provider.templates import has_template
 
 
 def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
-    """The job: from a mapping, from the path of a file relative to the DAG file, or from JSON text, which is
-    what a template makes of a mapping. Raises BadInput with every problem.
+    """The job: from a mapping, from the path of a file relative to the DAG file, or from the text of a
+    mapping. Raises BadInput with every problem.
     """
     start = folder or dag_folder(operator)
-    if isinstance(job, str):
-        text = job.strip()
-        if text.endswith(SUFFIXES) and "\n" not in text:
-            return checked(load(Path(start) / Path(text).expanduser()), lenient=True)
-        job = as_mapping(text, "job")
+    if isinstance(job, os.PathLike) or (isinstance(job, str) and names_a_file(job)):
+        job, start = fields_of_file(os.fspath(job), start)
+    elif isinstance(job, str):
+        job = as_mapping(job.strip(), "job")
     if not isinstance(job, (Mapping, TrainingJob)):
         raise BadInput(
             f"job: {type(job).__name__} is no job; give a TrainingJob, a mapping, or the path of a job file"
@@ -38,19 +39,62 @@ def dag_folder(operator: Any) -> str:
     return str(Path(file).absolute().parent if file else Path.cwd())
 
 
+def names_a_file(job: str) -> bool:
+    """Whether a whole text is the path of a job file."""
+    text = job.strip()
+    return text.endswith(SUFFIXES) and "\n" not in text
+
+
+def fields_of_file(path: str, start: str) -> tuple[dict[str, Any], str]:
+    """The mapping in a job file, and the folder that its relative paths start at. Raises BadInput."""
+    file = Path(start) / Path(path.strip()).expanduser()
+    return parse(read_text(file), str(file)), str(file.resolve().parent)
+
+
 def as_mapping(text: str, what: str) -> Mapping[str, Any]:
-    """The mapping in a rendered text: JSON, or Python's own way to write one (Jinja writes that)."""
+    """The mapping in a text: JSON, Python's own way to write one (Jinja writes that), or YAML. Raises
+    BadInput.
+    """
+    from allaboard.untrusted_yaml import parse_yaml
+
+    trouble = ""
+    for reader in (parse_json, _parse_literal, parse_yaml):
+        try:
+            value = reader(text)
+        except Unreadable as error:
+            trouble = trouble or str(error)
+            continue
+        if isinstance(value, list) and reader is parse_yaml and len(value) == 1:
+            (value,) = value  # of its documents
+        if isinstance(value, Mapping):
+            return value
+    where = f"{what}: " if what else ""
+    endings = ", or the path of a .yaml, .yml or .json file" if what == "job" else ""
+    quote = '; templates stand within quotes: "{{ params.workers }}"' if has_template(text) else ""
+    raise BadInput(
+        f"{where}{show(text)} is no mapping ({trouble or 'it is one value'}); give a mapping, JSON of "
+        f"one{endings}{quote}"
+    )
+
+
+def _parse_literal(text: str) -> Any:
+    """The value of a Python literal. Raises `Unreadable`."""
     import ast
 
+    if len(text) > LIMITS.size:
+        raise Unreadable(f"has {len(text):,} characters; {LIMITS.size:,} are allowed")
     try:
-        value = json.loads(text)
-    except ValueError:
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            value = None
-    if not isinstance(value, Mapping):
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        endings = ", or the path of a .yaml, .yml or .json file" if what == "job" else ""
-        raise BadInput(f"{what}: {shown!r} is no mapping; give a mapping, JSON of one{endings}")
+        tree = ast.parse(text, mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Dict):
+                names = [ast.dump(key) for key in node.keys if key is not None]
+                if len(set(names)) != len(node.keys):
+                    raise Unreadable("a field stands twice")
+        value = ast.literal_eval(tree)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable("is no Python value") from None
+    for path, trouble in flaws(value):
+        raise Unreadable(f"{path}: {trouble}" if path else trouble)
     return value

@@ -59,7 +59,7 @@ class Listener:
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
         reason = "the DAG run was failed while the task was deferred"
         if _any_runs():
-            stop_runs_of(_tries_of(dag_run), reason)
+            stop_runs_of(_tries_of(dag_run), (dag_run.dag_id, dag_run.run_id), reason)
         stop_on_clusters(_triggers_of(dag_run), reason)
 
 
@@ -108,25 +108,34 @@ def _found(dag_run: Any, wanted: Any) -> list[Any]:
 
 def stop_left_by(task_instance: Any, reason: str) -> None:
     """Stop what a task that a person ended has left to a triggerer."""
-    stop_runs_of([task_instance.id], reason)
+    ti = task_instance
+    stop_runs_of([ti.id], (ti.dag_id, ti.run_id, ti.task_id, ti.map_index), reason)
     trigger = getattr(task_instance, "trigger", None)
     if trigger is not None and trigger.classpath == TRIGGER:
         stop_on_clusters([trigger.kwargs], reason)
 
 
-def stop_runs_of(ti_ids: Collection[Any], reason: str) -> None:
-    """Stop the runs of this machine that these tries left to a triggerer."""
-    if not ti_ids or not _any_runs():
+def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) -> None:
+    """Stop the runs of this machine that these tries left to a triggerer. A run of the same ``task`` (DAG,
+    DAG run, and maybe task and map index) that is a worker's is that worker's to stop; where he was killed,
+    and the next try was still to come, the supervisor does it after some minutes.
+    """
+    if not _any_runs():
         return
     from allaboard.backends.base import Handle
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.status import state_of
-    from allaboard_provider.fence import stop_deferred
+    from allaboard_provider.fence import expect_no_further_try, stop_deferred
+    from allaboard_provider.identity import is_of_task
 
     owners = {str(ti_id) for ti_id in ti_ids}
     backend = LocalBackend()
     for seen in backend.list():
-        if seen.owner is None or seen.owner.id not in owners or seen.uid is None or state_of(seen).is_final:
+        if seen.owner is None or seen.uid is None or state_of(seen).is_final:
+            continue
+        if seen.owner.phase == "worker" and is_of_task(seen.key, *task):
+            expect_no_further_try(backend, seen)
+        if seen.owner.id not in owners:
             continue
         if stop_deferred(
             backend, Handle(seen.run, seen.attempt, seen.generation, seen.uid), seen.owner.id, reason

@@ -13,14 +13,16 @@ asked for the task anew (stop, resume).
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk import conf
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -29,16 +31,17 @@ from airflow.sdk.exceptions import (
 )
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.errors import AllaboardError, BackendUnreachable, Conflict, UnknownRun
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Conflict, UnknownRun
 from allaboard.follow import Answer, Ask, Enforce, Launch, Observe, Outcome, Wait, drive, follow
 from allaboard.observation import Observation, Owner, State
 from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
-from allaboard_provider.fence import BY
-from allaboard_provider.identity import in_triggerer, key_of, on_worker
+from allaboard_provider.executors import first_process, why_it_would_not_outlive
+from allaboard_provider.fence import BY, expect_no_further_try
+from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.telling import Teller, kept_at, rest_after, wrote
+from allaboard_provider.telling import Teller, kept_at, rest_after, warnings, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 from allaboard_provider.words import in_airflows_words
 
@@ -269,12 +272,27 @@ class Leg:
 
     def _go_on(self) -> dict[str, Any]:
         assert self.handle is not None
+        self.stays = self.stays or self._would_end_with_us()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
         # Whoever defers need not be woken.
         with self.backend.changes(run) if self.stays else nullcontext() as self._changes:
             outcome = drive(follow(paced(self.backend, attempts=attempts)), self._answer)
         return self.finish(outcome)
+
+    def _would_end_with_us(self) -> bool:
+        """Whether the run is local, and ends with this worker once that has deferred."""
+        if not self.place.is_local:
+            return False
+        said = conf.get("core", "executor", fallback="")
+        why = why_it_would_not_outlive(self.operator.executor, said, os.environ, first_process())
+        if why is not None:
+            self.log.info(
+                "this worker does not defer, and follows the run to its end: %s, and a local run with it "
+                "(one on a cluster would go on)",
+                why,
+            )
+        return why is not None
 
     _changes: Changes | None = None
     _seen: Observation | None = None
@@ -296,6 +314,8 @@ class Leg:
         self._teller.about(seen)
         for line in self._teller.news(seen, time.time(), wrote(self.backend, self._teller)):
             self.log.info("%s", line)
+        for line in warnings(self.backend, self._teller, seen):
+            self.log.warning("%s", line)
 
     def _answer(self, ask: Ask) -> Answer:
         match ask:
@@ -365,7 +385,7 @@ class Leg:
         )
         state = task_state(states, ti)
         run = self.handle.run if self.handle is not None else self.plan.run
-        if state == "running" and ti.try_number <= (ti.max_tries or 0):
+        if state == "running" and has_a_try_left(ti):
             raise AirflowException(
                 f"this worker is told to end; run {run} goes on, and the next try of the task adopts it"
             )
@@ -376,6 +396,18 @@ class Leg:
         )
         self._stop(why, _UNTIL_SIGKILL)
         raise AirflowException(f"run {run} is stopped: {why}")
+
+    def give_up(self) -> None:
+        """This try ends in a way that Airflow does not try again. What it, or a try before that was killed,
+        has left of a local run is then left by the last one.
+        """
+        if "plan" not in self.__dict__ or "place" not in self.__dict__ or not self.place.is_local:
+            return
+        with suppress(AllaboardError):
+            seen = self.backend.observe(self.plan.run)
+            lost = self.handle is not None and seen.owner is not None and seen.owner.id != self.worker.id
+            if not lost and not state_of(seen).is_final:
+                expect_no_further_try(self.backend, seen)
 
     def _timing(self) -> _UntilItsEnd:
         return _UntilItsEnd(self)
@@ -452,13 +484,16 @@ class _UntilItsEnd:
                 )
             except AllaboardError as trouble:
                 self.leg.log.error("the run could not be stopped: %s", trouble)
+        if isinstance(error, (BadInput, AirflowFailException)):
+            self.leg.give_up()
         if "place" in self.leg.__dict__:
             self.leg.place.leave()
 
 
 def failure_text(outcome: Outcome, options: str = "") -> str:
     """What failed, why, and what to do. ``options``: of the command line, by which the run is found."""
-    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
+    stopped = outcome.state is State.STOPPED  # there is nothing to mend
+    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
     return f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
 
 

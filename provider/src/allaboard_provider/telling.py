@@ -25,13 +25,19 @@ from allaboard.backends.local.folders import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
+from allaboard.printable import visible
 from allaboard.reportline import PREFIX
 from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
 """Of the member that failed first."""
+LAST_OF_A_TRY = 10
+"""Of a member that is started again, and left no traceback."""
+MOST_MEMBERS = 4
+"""Whose restarts are told at once with what they wrote."""
+_TRACEBACK = "Traceback (most recent call last)"
 _FORGET_AFTER = 30 * 86400
 _SPEED = "steps_per_second"
 
@@ -51,6 +57,7 @@ class Told:
     progress_at: float = 0.0
     checkpoint: str | None = None
     resumed_from: int | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     over: bool = False
 
@@ -84,9 +91,13 @@ class Teller:
         self.told = max(Told.of(told), self._remembered(), key=lambda known: known.at)
 
     def about(self, seen: Observation) -> None:
-        """What follows is about the attempt that is seen here."""
+        """What follows is about the attempt that is seen here. Until its own rank 0 has said something, the
+        progress that is seen is that of the attempt before, from which its steps are counted on.
+        """
         if seen.uid != self.told.uid:
-            self.told = Told(uid=seen.uid)
+            self.told = Told(uid=seen.uid, checkpoint=self.told.checkpoint)
+        if seen.progress.heartbeat is None:
+            self.told.step, self.told.checkpoint = seen.progress.step, seen.progress.checkpoint
 
     @property
     def told_so_far(self) -> dict[str, Any]:
@@ -98,9 +109,9 @@ class Teller:
         self.about(seen)
         before = asdict(self.told)
         state = list(self._state(seen))
-        output = [line for line in lines if not line.startswith(PREFIX)]
+        newest = Newest(lines)
         rest = [
-            *bounded(output, self.run, self.options),
+            *bounded(newest, self.run, self.options, newest.dropped),
             *self._progress(seen, now),
             *self._flags(seen),
         ]
@@ -110,17 +121,38 @@ class Teller:
         # What a run wrote belongs between its start and its end.
         return [*rest, *state] if state_of(seen).is_final else [*state, *rest]
 
+    def failed_tries(self, seen: Observation) -> list[MemberSeen]:
+        """The members that failed and were started again since the last time."""
+        self.about(seen)
+        known = self.told.restarts
+        found = [m for m in seen.members if m.restarts > known.get(m.name, 0)]
+        if found:
+            self.told.restarts = {m.name: m.restarts for m in seen.members if m.restarts}
+            self._remember()
+        return found[:MOST_MEMBERS]
+
+    def restart_words(self, member: MemberSeen, lines: Iterable[str]) -> list[str]:
+        """A warning for the log. ``lines``: the last ones of the try that failed."""
+        end = _end_of([line for line in lines if not line.startswith(PREFIX)])
+        ended = _exit_words(member) if member.exit_code is not None else f"{visible(member.name)} ended"
+        words = f"{self.run}: {ended} and is started again, restart {member.restarts}"
+        return [f"{words}; its last lines:", *end] if end else [words]
+
     def last_words(self, outcome: Outcome) -> list[str]:
-        """Of a run that failed: the last lines of the member that failed first. Once."""
+        """Of a run that failed: the last lines of the member that failed first. Once. Nothing of one that
+        somebody stopped: its members were told to end, and what they wrote explains nothing.
+        """
         self.about(outcome.seen)
-        member = None if outcome.ok else first_failing(outcome)
+        if outcome.ok or outcome.state is State.STOPPED:
+            return []
+        member = first_failing(outcome)
         text = outcome.seen.tails.get(member or "", "")
         if not text or self.told.over:
             return []
         self.told.over = True
         lines = [line for line in text.splitlines() if not line.startswith(PREFIX)][-LAST_LINES:]
-        cut = [f"  {_short(line)}" for line in lines]
-        return [f"the last lines of {member}, which failed first:", *cut]
+        first = ", which failed first" if outcome.state is State.FAILED else ""
+        return [f"the last lines of {member}{first}:", *(f"  {_short(line)}" for line in lines)]
 
     def forget(self) -> None:
         """The try is over; what was told in long-gone tries is forgotten as well."""
@@ -148,15 +180,19 @@ class Teller:
 
     def _state(self, seen: Observation) -> Iterator[str]:
         state = state_of(seen)
-        if state.value == self.told.state and seen.waiting == self.told.waiting:
+        # The words about an obstacle come and go with each try; its code stands.
+        kept = seen.obstacle.code if seen.obstacle is not None else seen.waiting
+        if state.value == self.told.state and kept == self.told.waiting:
             return
-        self.told.state, self.told.waiting = state.value, seen.waiting
+        self.told.state, self.told.waiting = state.value, kept
         yield f"{self.run}: {_state_words(seen, state)}"
 
     def _progress(self, seen: Observation, now: float) -> Iterator[str]:
         progress, told = seen.progress, self.told
         if progress.resumed_from is not None and progress.resumed_from != told.resumed_from:
             told.resumed_from = progress.resumed_from
+            if progress.step == progress.resumed_from:
+                told.step = progress.step  # reached before; what was measured there is told already
             yield f"{self.run}: resumed from step {progress.resumed_from}"
         if progress.step is not None and progress.step != told.step and self._is_due(seen, now):
             told.step, told.progress_at = progress.step, now
@@ -205,14 +241,32 @@ def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
         return None
 
 
-# What rank 0 wrote.
+# What members wrote.
+
+
+class Newest(list[str]):
+    """The newest of many lines, without those for allaboard. ``dropped``: how many went before them."""
+
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.dropped = getattr(lines, "dropped", 0)
+        for line in lines:
+            self.take(line)
+
+    def take(self, line: str) -> None:
+        if line.startswith(PREFIX):
+            return
+        self.append(line)
+        if len(self) >= 2 * MOST_LINES:
+            self.dropped += MOST_LINES
+            del self[:MOST_LINES]
 
 
 def wrote(backend: Backend, teller: Teller) -> list[str]:
     """The lines of rank 0 since the last time. Blocks."""
     if not teller.output:
         return []
-    found: list[str] = []
+    found = Newest()
     try:
         for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
             _take(item, found, teller)
@@ -225,7 +279,7 @@ async def awrote(backend: Any, teller: Teller) -> list[str]:
     """The same of an async backend."""
     if not teller.output:
         return []
-    found: list[str] = []
+    found = Newest()
     try:
         async for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
             _take(item, found, teller)
@@ -234,21 +288,59 @@ async def awrote(backend: Any, teller: Teller) -> list[str]:
     return found
 
 
+def warnings(backend: Backend, teller: Teller, seen: Observation) -> list[str]:
+    """Of each restart since the last time: who failed, how, and what it wrote last. Blocks."""
+    found = []
+    for member in teller.failed_tries(seen):
+        lines: list[str] = []
+        with suppress(AllaboardError, OSError):  # cleaned up meanwhile
+            items = backend.logs(teller.run, _of_the_try_before(member))
+            lines = [item.text for item in items if isinstance(item, LogLine)]
+        found += teller.restart_words(member, lines)
+    return found
+
+
+async def awarnings(backend: Any, teller: Teller, seen: Observation) -> list[str]:
+    """The same of an async backend."""
+    found = []
+    for member in teller.failed_tries(seen):
+        lines = []
+        with suppress(AllaboardError, OSError):
+            items = backend.logs(teller.run, _of_the_try_before(member))
+            lines = [item.text async for item in items if isinstance(item, LogLine)]
+        found += teller.restart_words(member, lines)
+    return found
+
+
+def _of_the_try_before(member: MemberSeen) -> Selection:
+    return Selection(members=(member.name,), restart=member.restarts - 1, tail=LAST_LINES)
+
+
+def _end_of(lines: list[str]) -> list[str]:
+    """The last traceback and what follows it, else the last lines; indented."""
+    kept = lines[-LAST_LINES:]
+    starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
+    end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
+    return [f"  {visible(_short(line), tabs=True)}" for line in end]
+
+
 def _selection(backend: Any, teller: Teller) -> Selection:
     # Whoever comes late to a run on a cluster does not fetch all that it ever wrote.
     late = backend.name != "local" and teller.told.cursor is None
     return Selection(ranks=(0,), tail=MOST_LINES if late else None)
 
 
-def _take(item: LogLine | Cursor, found: list[str], teller: Teller) -> None:
+def _take(item: LogLine | Cursor, found: Newest, teller: Teller) -> None:
     if isinstance(item, LogLine):
-        found.append(item.text)
+        found.take(item.text)
     else:
         teller.told.cursor = item
 
 
-def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
-    """The last of the lines, as many as a task log should take at once; first, how many are left out."""
+def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> list[str]:
+    """The last of the lines, as many as a task log should take at once; first, how many are left out.
+    ``dropped``: those before them.
+    """
     kept: list[str] = []
     room = MOST_BYTES
     for line in reversed(lines[-MOST_LINES:]):
@@ -258,10 +350,10 @@ def bounded(lines: list[str], run: str, options: str = "") -> list[str]:
             break
         kept.append(short)
     kept.reverse()
-    left_out = len(lines) - len(kept)
+    left_out = dropped + len(lines) - len(kept)
     if left_out:
         where = f"allaboard logs {run} --rank 0{options}"
-        kept.insert(0, f"({left_out} lines of rank 0 left out here: {where})")
+        kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
 
 
@@ -300,18 +392,18 @@ def _number(value: float | None) -> str:
 
 
 def _state_words(seen: Observation, state: State) -> str:
-    if state is State.QUEUED and seen.waiting:
-        return f"queued: {seen.waiting}"
+    if state in (State.QUEUED, State.STARTING, State.RESTARTING) and seen.held_by:
+        return f"{state}: {seen.held_by}"
     if state is State.RUNNING:
         some = [f"{member.name} {member.phase}" for member in seen.members[:8]]
         return f"running ({', '.join([*some, *(['...'] if len(seen.members) > 8 else [])])})"
     if state is State.RESTARTING:
-        failed = next((m for m in seen.members if m.exit_code), None)
-        return f"restarting, restart {seen.restarts}" + (f": {_exit_words(failed)}" if failed else "")
-    if state is State.STOPPING and seen.stop is not None:
-        return f"stopping: {seen.stop.reason} ({seen.stop.by})"
+        return f"restarting, restart {seen.restarts}"
+    if state in (State.STOPPING, State.STOPPED) and seen.stop is not None:
+        word = "stopped" if state is State.STOPPED else "being stopped"
+        return f"{word} by {visible(seen.stop.by)}: {visible(seen.stop.reason)}"
     return state.value.replace("_", " ")
 
 
 def _exit_words(member: MemberSeen) -> str:
-    return f"{member.name} exited with {member.exit_code}"
+    return f"{visible(member.name)} exited with {member.exit_code}"

@@ -128,7 +128,7 @@ class LocalStage:
 
     def close(self) -> None:
         """Nothing of a run lives on."""
-        for path in self.backend.runs.iterdir():
+        for path in self.backend.runs.glob("*"):
             run = RunFolder(path)
             record = read(run)
             if record is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.checkpoints import Manifest, latest, save, scan, verify
+from allaboard.checkpoints.hashing import HashedFile
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED
 from allaboard.checkpoints.retention import retire
 from allaboard.checkpoints.saving import STAGING
@@ -71,10 +72,10 @@ def test_what_a_living_writer_has_in_staging_is_left_alone(disk: Store) -> None:
     """A second writer is against the rules; even so it must not pull the files away from under the first."""
     inside: list[list[str]] = []
 
-    def meanwhile(path: Path) -> None:
+    def meanwhile(file: HashedFile) -> None:
         a_checkpoint(disk, 20)
         inside.append(keys(disk, STAGING))
-        path.write_bytes(b"slow")
+        file.write(b"slow")
 
     save(disk, Manifest(step=10), {"model.bin": meanwhile})
     assert steps(disk) == [10, 20]
@@ -105,7 +106,7 @@ def test_a_function_writes_its_own_part(store: Store) -> None:
     save(
         store,
         Manifest(step=1),
-        {"state.bin": lambda path: path.write_bytes(b"written by the script")},
+        {"state.bin": lambda file: file.write(b"written by the script")},
     )
     assert store.read("step-000000000001/state.bin") == b"written by the script"
     assert verify(store, 1) == []
@@ -146,8 +147,8 @@ def test_a_file_that_cannot_be_read_is_the_scripts_mistake(store: Store, tmp_pat
 
 
 def test_an_error_of_the_script_while_it_writes_passes_and_leaves_nothing(store: Store) -> None:
-    def broken(path: Path) -> None:
-        path.write_bytes(b"half")
+    def broken(file: HashedFile) -> None:
+        file.write(b"half")
         raise RuntimeError("cannot pickle this")
 
     with pytest.raises(RuntimeError, match="cannot pickle this"):
@@ -180,8 +181,8 @@ def test_while_a_step_is_saved_again_the_earlier_one_is_whole_until_the_end(stor
     a_checkpoint(store, 10, parts={"model.bin": b"old"})
     problems: list[list[str]] = []
 
-    def look(path: Path) -> None:
-        path.write_bytes(b"new")
+    def look(file: HashedFile) -> None:
+        file.write(b"new")
         problems.append(verify(store, 10))
 
     save(store, Manifest(step=10), {"a.bin": b"x", "model.bin": look})
@@ -204,8 +205,8 @@ def test_a_step_whose_folder_holds_leftovers_is_saved_beside_them(store: Store, 
 
 
 def test_two_writers_of_one_step_do_not_mix(disk: Store) -> None:
-    def meanwhile(path: Path) -> None:
-        path.write_bytes(b"first")
+    def meanwhile(file: HashedFile) -> None:
+        file.write(b"first")
         a_checkpoint(disk, 10, parts={"model.bin": b"second"})
 
     with pytest.raises(Conflict, match="only rank 0 may save"):
@@ -235,7 +236,7 @@ def test_a_full_disk_under_torch_is_the_same_error(small_disk: Path) -> None:
     store = open_store(small_disk / "run-1")
     state = {"weight": torch.zeros(1_000_000)}
     with pytest.raises(StorageFull, match=r"(?i)no space left"):
-        save(store, Manifest(step=2), {"state.pt": lambda path: torch.save(state, path)})
+        save(store, Manifest(step=2), {"state.pt": lambda file: torch.save(state, file)})
     assert keys(store) == []
 
 

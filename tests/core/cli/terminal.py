@@ -124,7 +124,7 @@ class Terminal:
 
     def runs(self) -> list[str]:
         """The runs that have a record."""
-        return sorted(p.name for p in self.backend.runs.iterdir() if (p / "record.json").exists())
+        return sorted(p.name for p in self.backend.runs.glob("*") if (p / "record.json").exists())
 
     def processes(self, run: str) -> list[int]:
         """Pids of a run's members, and of what they started, that live."""

@@ -3,8 +3,10 @@ left behind."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from allaboard.backends.local.folders import prepare
 from allaboard.cli import failing, main
 from allaboard.errors import (
     BackendUnreachable,
@@ -53,7 +56,7 @@ BAD_JOBS = {
 
 def nothing_was_left(ab: Terminal) -> None:
     assert ab.runs() == []
-    left = [p for p in ab.backend.runs.iterdir() if any(p.iterdir())]
+    left = [p for p in ab.backend.runs.glob("*") if any(p.iterdir())]
     assert left == [], f"files of a run that never was: {[*left[0].rglob('*')]}"
 
 
@@ -264,6 +267,7 @@ def test_a_home_that_may_not_be_used(ab: Terminal) -> None:
 
 
 def test_a_home_of_a_newer_allaboard_is_refused(ab: Terminal) -> None:
+    prepare(ab.environ["ALLABOARD_HOME"])
     marker = ab.backend.runs.parent / "format"
     ours = marker.read_text()
     marker.write_text("99\n")
@@ -288,6 +292,60 @@ def test_a_bug_is_said_to_be_one_with_the_place_of_the_details(
     assert str(kept) in err and "Traceback" in kept.read_text() and "in broken" in kept.read_text()
     assert main(["list", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "bug"
+
+
+def a_bug(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """The next command line meets one of ours."""
+    monkeypatch.setenv("ALLABOARD_HOME", str(home))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("allaboard.cli.app.main", broken)
+    assert main(["list"]) == 1
+
+
+def test_the_details_of_a_bug_are_for_their_user_alone_and_follow_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    victim, shared = tmp_path / "victim", tmp_path / "tmp"
+    victim.mkdir()
+    shared.mkdir(mode=0o777)
+    (shared / "allaboard-bugs").symlink_to(victim)
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    old = os.umask(0)
+    try:
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / "bugs").symlink_to(victim)
+        a_bug(monkeypatch, home)
+        (home / "bugs").unlink()
+        a_bug(monkeypatch, home)
+    finally:
+        os.umask(old)
+    said = capsys.readouterr().err
+    places = [Path(word.rstrip(";")) for word in said.split() if word.endswith(".txt;")]
+    assert [p.parent.parent for p in places] == [shared, home] and list(victim.iterdir()) == []
+    for place in places:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to somebody else")
+def test_the_details_of_a_bug_go_into_no_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "home" / "bugs"
+    theirs.mkdir(parents=True)
+    os.chown(theirs, 65534, 65534)
+    a_bug(monkeypatch, theirs.parent)
+    assert list(theirs.iterdir()) == [] and "The details are in" in capsys.readouterr().err
+
+
+def test_what_a_disk_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", "/full/file")
+    assert failing.exit_code(error, []) == 1
+    assert capsys.readouterr().err == "error: /full/file: No space left on device\n"
 
 
 def test_what_each_error_means_for_the_exit_code() -> None:

@@ -157,7 +157,7 @@ def test_a_success_with_a_warning_and_lost_steps() -> None:
     assert text.startswith("✓ digits-00000000 succeeded after 8.0 s\n")
     for line in (
         "  metrics     accuracy 0.9",
-        "  lost        4 steps were done again after restarts",
+        "  lost        4 steps done again after restarts",
         "  warning     the loss is not a finite number",
         "  checkpoint  /c/step-9",
         "  best        /c/step-5",
@@ -273,10 +273,39 @@ def test_warnings_are_told_once_and_what_is_normal_is_not(capsys: pytest.Capture
     view = PlainView(lambda: events)
     view.seen(seen(State.RUNNING))
     told(capsys)
-    events.append(Event(2.0, "Warning", "BackOff", "worker-0", "exited with code 1; restart 1"))
+    words_of_it = "exited with code 1; restart 1"
+    events.append(Event(time.time(), "Warning", "BackOff", "worker-0", words_of_it))
     for _ in range(2):
         view.seen(seen(State.RUNNING, restarts=1))
     assert told(capsys) == ["worker-0: exited with code 1; restart 1"]
+
+
+def test_an_event_is_told_once_wherever_it_stands_among_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def warns(words: str, when: float, id: str = "") -> Event:
+        return Event(when, "Warning", "BackOff", "worker-0", words, id)
+
+    now = time.time()
+    events = [warns("second", now, "u2")]
+    view = PlainView(lambda: events)
+    view.seen(seen(State.RUNNING))
+    told(capsys)
+    events[:] = [warns("first", now - 1, "u1"), warns("second", now + 1, "u2")]  # late, and again
+    view.seen(seen(State.RUNNING, restarts=1))
+    assert told(capsys) == ["worker-0: first"]
+
+
+def test_times_of_lines_never_go_back(capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    events: list[Event] = []
+    view = PlainView(lambda: events)
+    view.seen(seen(State.RUNNING))
+    events.append(Event(now - 60, "Warning", "Failed", "worker-0", "known late"))
+    view.seen(seen(State.RUNNING, restarts=1))
+    lines = capsys.readouterr().out.splitlines()
+    times = [line[:8] for line in lines]
+    assert times == sorted(times) and f"known late (at {words.clock(now - 60)})" in lines[-1]
 
 
 def test_what_happened_before_it_was_found_is_not_news(capsys: pytest.CaptureFixture[str]) -> None:

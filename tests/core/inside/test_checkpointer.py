@@ -1055,3 +1055,28 @@ def test_a_script_killed_at_any_moment_resumes_from_a_bucket(bucket: Store) -> N
     with Script(LOOP.format(every=1), bucket) as again:
         again.wait_for(f"stepped {newest.step + 1}\n")
     assert of_kind(again.out, "resumed")[0]["step"] == newest.step
+
+
+def test_what_a_killed_resume_had_fetched_goes_with_the_next(bucket: Store, tmp_path: Path) -> None:
+    a_checkpoint(bucket, 5)
+    body = """
+        import sys
+        from allaboard.inside import Checkpointer
+        found = Checkpointer().resume()
+        print("fetched", flush=True)
+        sys.stdin.readline()
+    """
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    with Script(body, bucket, TMPDIR=str(tmp)) as killed, Script(body, bucket, TMPDIR=str(tmp)) as alive:
+        killed.wait_for("fetched")
+        alive.wait_for("fetched")
+        assert len(scratch := list(tmp.glob("**/model.bin"))) == 2
+        killed.process.kill()
+        killed.end()
+        with Script(body, bucket, TMPDIR=str(tmp)) as again:
+            again.wait_for("fetched")
+            assert len(set(tmp.glob("**/model.bin")) & set(scratch)) == 1
+            again.process.communicate("\n", timeout=WAIT)
+        alive.process.communicate("\n", timeout=WAIT)
+    assert [path for path in tmp.glob("**/*") if path.is_file()] == []

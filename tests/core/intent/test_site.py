@@ -8,7 +8,7 @@ import pytest
 
 from allaboard import BadInput
 from allaboard.errors import SiteError
-from allaboard.site import Site, home, place_job, resolve_uri, site_of
+from allaboard.site import Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.testing import a_job
 
 SITE = Site(store="s3://bucket/ml", mounts={"/data": "/mnt/d", "/data/big": "/mnt/big"})
@@ -71,3 +71,24 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SiteError, match="set ALLABOARD_HOME"):
         home({})
     assert home({"ALLABOARD_HOME": "/somewhere"}) == "/somewhere"
+
+
+@pytest.mark.parametrize("name", ["KUBERNETES_SERVICE_HOST", "KFP_POD_NAME"])
+def test_a_pod_is_told_by_its_environment(name: str) -> None:
+    assert in_pod({name: "x"})
+    assert not in_pod({name: ""})
+
+
+def test_a_pod_is_told_by_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allaboard.site.SERVICE_ACCOUNT", str(tmp_path))
+    assert not in_pod({})
+    (tmp_path / "namespace").write_text("team")
+    assert in_pod({})
+
+
+def test_a_pod_is_strict_unless_somebody_says_otherwise() -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOME": "/h"}
+    assert site_of({"HOME": "/h"}).fit == "shrink"
+    assert site_of(pod).fit == "strict"
+    assert site_of({**pod, "ALLABOARD_FIT": "shrink"}).fit == "shrink"
+    assert site_of(pod, fit="shrink").fit == "shrink"

@@ -69,7 +69,7 @@ class Collection:
             self.oldest = self.version
             self.history.clear()
 
-    def until(self, condition: Any, seconds: float = 10.0) -> None:
+    def until(self, condition: Any, seconds: float = 120.0) -> None:
         """Wait until something holds here, or fail."""
         with self.changed:
             deadline = time.monotonic() + seconds

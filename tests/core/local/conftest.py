@@ -29,7 +29,7 @@ def backend(tmp_path: Path) -> Iterator[LocalBackend]:
     }
     made = LocalBackend(environ)
     yield made
-    for path in made.runs.iterdir():
+    for path in made.runs.glob("*"):
         run = RunFolder(path)
         record = read(run)
         if record is None:

@@ -21,7 +21,7 @@ from allaboard.status import state_of
 T = TypeVar("T")
 
 
-def wait_for(what: Callable[[], T], seconds: float = 30.0) -> T:
+def wait_for(what: Callable[[], T], seconds: float = 120.0) -> T:
     """What ``what`` returns once it is true; fails when that takes too long."""
     end = time.monotonic() + seconds
     while True:
@@ -49,7 +49,7 @@ def a_plan(folder: Path, script: str, key: str = "k", **fields: Any) -> Plan:
     return Plan(checked(job), key)
 
 
-def ended(backend: LocalBackend, run: str, seconds: float = 30.0) -> Observation:
+def ended(backend: LocalBackend, run: str, seconds: float = 120.0) -> Observation:
     """The observation of a run once it has ended and nobody supervises it any more."""
 
     def look() -> Observation | None:

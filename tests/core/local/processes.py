@@ -24,7 +24,7 @@ SOURCES = str(Path(allaboard.__file__).parents[1])
 PYTHON = [sys.executable, "-I", "-S"]
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
     """Wait for something to become true; the deadline only keeps a broken test from hanging."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

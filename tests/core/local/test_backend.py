@@ -20,6 +20,7 @@ from allaboard import BadInput
 from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.folders import prepare
 from allaboard.backends.local.records import read
 from allaboard.errors import Conflict, SpecChanged, UnknownRun
 from allaboard.follow import FollowPolicy
@@ -534,7 +535,7 @@ def test_a_gang_too_large_is_shrunk_with_a_word_or_refused(backend: LocalBackend
     )
     with pytest.raises(BadInput, match="does not fit this machine"):
         backend.launch(a_plan(folder, QUICK, key="strict", resources={"cpu": 1000}, fit="strict"), ME)
-    assert [p.name for p in backend.runs.iterdir()] == [handle.run]
+    assert [p.name for p in backend.runs.glob("*")] == [handle.run]
 
 
 def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBackend, folder: Path) -> None:
@@ -565,7 +566,10 @@ def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder
     ("fields", "words"),
     [
         ({"command": ["trian"]}, r"command\[0\]: 'trian' is not found"),
+        ({"command": ["pyhton", "main.py"]}, r"command\[0\]: 'pyhton' is not found; did you mean 'python'\?"),
+        ({"command": ["./mian.py"]}, r"'./mian.py' is not found; did you mean './main.py'\?"),
         ({"command": ["python", "trian.py"]}, r"command\[1\]: 'trian.py' is not in"),
+        ({"command": ["python", "mian.py"]}, r"command\[1\]: 'mian.py' is not in .* mean 'main.py'\?"),
         ({"command": ["./main.py"]}, r"command\[0\]: './main.py' is not executable"),
         ({"code": ["model.py"]}, r"code\[0\]: 'model.py' is not in"),
         ({"data": {"shards": "nowhere"}}, r"data.shards: .*nowhere"),
@@ -578,10 +582,39 @@ def test_what_cannot_start_is_said_before_a_start(
 ) -> None:
     with pytest.raises(BadInput, match=words):
         backend.launch(a_plan(folder, QUICK, **fields), ME)
-    assert list(backend.runs.iterdir()) == []
+    assert list(backend.runs.glob("*")) == []
+
+
+RAISES = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def step(rank):
+    if rank == 1:
+        raise ValueError("bad batch 7")
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(2, 2))
+for n in range(9):
+    model(torch.ones(1, 2)).sum().backward()
+    step(dist.get_rank() if n == 2 else 0)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_in_ddp_is_told_with_its_own_words(backend: LocalBackend, folder: Path) -> None:
+    pytest.importorskip("torch")
+    plan = a_plan(folder, RAISES, policy={"restart": "never"})
+    handle = backend.launch(plan, ME)
+    ended(backend, handle.run, 240.0)
+    found = Follower(backend, handle.run).to_the_end(FollowPolicy()).diagnoses[0]
+    assert (found.code, found.blame) == ("python_exception", "worker-0")
+    script = folder / plan.job.get("command")[1]
+    assert f"worker-0, rank 1): ValueError: bad batch 7 at {script}:7" in found.summary
 
 
 def test_a_newer_format_is_refused_with_a_word(backend: LocalBackend) -> None:
+    prepare(backend.home)
     (backend.runs.parent / "format").write_text("99\n")
     with pytest.raises(allaboard.AllaboardError, match="written in format 99"):
         LocalBackend(backend.environ)

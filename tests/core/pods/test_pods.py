@@ -250,11 +250,101 @@ def test_pod_is_merged_last_by_the_rules_of_a_strategic_merge() -> None:
         "/dev/shm",
         "/extra",
     ]
-    assert spec["tolerations"] == [{"operator": "Exists"}]  # a list without a key is replaced
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert spec["tolerations"] == [gpu, {"operator": "Exists"}]  # ours outlive it
     assert {v["name"]: v for v in spec["volumes"]}["shm"]["emptyDir"] == {
         "medium": "Memory",
         "sizeLimit": "1Gi",
     }
+
+
+GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+MINE = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "both"),
+    [
+        ("tolerations", [GPU], [MINE], [GPU, MINE]),
+        ("tolerations", [GPU], [GPU], [GPU]),
+        ("tolerations", [MINE], [{**MINE, "operator": "Equal", "tolerationSeconds": 9}],
+         [{**MINE, "operator": "Equal", "tolerationSeconds": 9}]),
+        ("tolerations", [GPU, MINE], [{**GPU, "$patch": "delete"}], [MINE]),
+        ("tolerations", [GPU], [{"$patch": "replace"}, MINE], [MINE]),
+        ("envFrom", [{"secretRef": {"name": "a"}}], [{"configMapRef": {"name": "a"}}],
+         [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}]),
+        ("envFrom", [{"secretRef": {"name": "a"}}], [{"secretRef": {"name": "a", "optional": True}}],
+         [{"secretRef": {"name": "a", "optional": True}}]),
+        ("containers", [{"name": "a", "image": "i"}], [{"name": "b"}, {"name": "a", "tty": True}],
+         [{"name": "a", "image": "i", "tty": True}, {"name": "b"}]),
+        ("initContainers", [{"name": "a", "image": "i"}], [{"name": "a", "image": "j"}],
+         [{"name": "a", "image": "j"}]),
+        ("env", [{"name": "A", "value": "1"}], [{"name": "A", "valueFrom": {"x": 1}}],
+         [{"name": "A", "valueFrom": {"x": 1}}]),
+        ("env", [{"name": "A", "value": "1"}], [{"name": "A"}], [{"name": "A", "value": "1"}]),
+        ("env", [{"name": "A", "value": "1"}], [{"name": "A", "$patch": "delete"}], []),
+        ("env", [], [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}],
+         [{"name": "A", "value": "2"}]),
+        ("volumes", [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+         [{"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}],
+         [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]),
+        ("volumes", [{"name": "shm", "emptyDir": {}}], [{"name": "shm", "hostPath": {"path": "/x"}}],
+         [{"name": "shm", "hostPath": {"path": "/x"}}]),
+        ("volumeMounts", [{"name": "shm", "mountPath": "/dev/shm"}],
+         [{"mountPath": "/dev/shm", "name": "mine"}, {"mountPath": "/x", "name": "shm"}],
+         [{"mountPath": "/dev/shm", "name": "mine"}, {"mountPath": "/x", "name": "shm"}]),
+        ("ports", [{"containerPort": 1}], [{"containerPort": 1, "protocol": "UDP"}],
+         [{"containerPort": 1}, {"containerPort": 1, "protocol": "UDP"}]),
+        ("ports", [{"containerPort": 1, "name": "a"}], [{"containerPort": 1, "protocol": "TCP"}],
+         [{"containerPort": 1, "name": "a", "protocol": "TCP"}]),
+        ("imagePullSecrets", [{"name": "a"}], [{"name": "b"}, {"name": "a"}], [{"name": "a"}, {"name": "b"}]),
+        ("hostAliases", [{"ip": "1.1.1.1", "hostnames": ["a"]}], [{"ip": "1.1.1.1", "hostnames": ["b"]}],
+         [{"ip": "1.1.1.1", "hostnames": ["b"]}]),
+        ("topologySpreadConstraints", [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+         [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 2},
+          {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+         [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 2},
+          {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]),
+        ("args", ["a"], ["b"], ["b"]),
+    ],
+)  # fmt: skip
+def test_lists_with_a_merge_key_merge_and_ours_outlive_what_has_none(
+    name: str, ours: list[Json], theirs: list[Json], both: list[Json]
+) -> None:
+    assert merged({name: ours}, {name: theirs}) == {name: both}
+
+
+def test_null_removes() -> None:
+    base = {"spec": {"tolerations": [GPU], "nodeSelector": {"a": "1", "b": "2"}, "volumes": [{"name": "v"}]}}
+    patch = {
+        "spec": {
+            "tolerations": None,
+            "nodeSelector": {"a": None, "c": "3", "d": None},
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": None}}],
+            "affinity": {"podAffinity": None},
+        }
+    }
+    assert merged(base, patch) == {
+        "spec": {
+            "nodeSelector": {"b": "2", "c": "3"},
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "affinity": {},
+        }
+    }
+
+
+def test_the_toleration_of_gpu_nodes_and_the_job_s_secrets_outlive_pod() -> None:
+    pod = {
+        "spec": {
+            "tolerations": [MINE],
+            "containers": [{"name": "pytorch", "envFrom": [{"configMapRef": {"name": "more"}}]}],
+        }
+    }
+    job = {"resources": {"gpu": 1}, "secrets": [{"name": "keys", "env": True}]}
+    spec = template(**job, pod=pod)["spec"]
+    assert spec["tolerations"] == [GPU, MINE]
+    sources = [{"secretRef": {"name": "keys"}}, {"configMapRef": {"name": "more"}}]
+    assert spec["containers"][0]["envFrom"] == sources
 
 
 def test_merging_changes_neither_side() -> None:
@@ -290,6 +380,15 @@ def test_merging_changes_neither_side() -> None:
         ),
         ({"metadata": {"annotations": {"a": 1}}}, "pod.metadata.annotations.a", "quote it"),
         ({"spec": []}, "pod.spec", "expected fields"),
+        ({"spec": {"containers": None}}, "pod.spec.containers", "cannot be removed"),
+        ({"spec": {"tolerations": ["x"]}}, "pod.spec.tolerations[0]", "expected fields, not str"),
+        (
+            {"spec": {"containers": [{"name": "pytorch", "$patch": "delete"}]}},
+            "pod.spec.containers[0].$patch",
+            "can only be changed",
+        ),
+        ({"spec": {"volumes": [{"name": "v", "$patch": "x"}]}}, "pod.spec.volumes[0].$patch", "delete or"),
+        ({"spec": {"$retainKeys": ["x"]}}, "pod.spec.$retainKeys", "is not understood"),
     ],
 )
 def test_what_contradicts_allaboard_is_a_problem(pod: Json, path: str, words: str) -> None:
@@ -313,7 +412,6 @@ def test_the_secrets_of_the_place_come_before_the_jobs_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "path", "words"),
     [
-        ({"image": None}, "image", "is missing; on a cluster members start from an image"),
         ({"storage": [{"mount": "/a", "pvc": "My_Claim"}]}, "storage[0].pvc", "is no name of an object"),
         ({"secrets": [{"name": "A", "env": True}]}, "secrets[0].name", "is no name of an object"),
         (
@@ -327,17 +425,21 @@ def test_the_secrets_of_the_place_come_before_the_jobs_own() -> None:
     ],
 )
 def test_what_a_cluster_would_refuse_later_is_said_before(fields: Json, path: str, words: str) -> None:
-    job = checked(a_job(**{"image": "x", **fields}))
-    engine = engine_of(job)
-    found = {p.path: p.message for p in problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)}
+    found = {p.path: p.message for p in check(a_job(**{"image": "x", **fields}))}
     assert words in found.get(path, f"nothing; said {found}")
+
+
+def test_a_member_on_a_cluster_has_an_image() -> None:
+    job = checked(a_job())
+    engine = engine_of(job)
+    (found,) = problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)
+    assert (found.path, found.severity) == ("image", "error")
+    assert "is missing; on a cluster members start from an image" in found.message
 
 
 def test_a_group_that_is_wrong_is_named() -> None:
     groups = {"master": 1, "worker": {"replicas": 1, "resources": {"gpu_type": "a b", "gpu": 1}}}
-    job = checked(a_job(image="x", workers=None, groups=groups))
-    engine = engine_of(job)
-    (found,) = problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)
+    (found,) = check(a_job(image="x", workers=None, groups=groups))
     assert found.path == "groups.worker.resources.gpu_type"
 
 

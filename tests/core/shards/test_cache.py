@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.errors import Corrupt, SiteError, StorageFull
+from allaboard.errors import Corrupt, StorageFull
 from allaboard.shards import Index, Shard, prepare
-from allaboard.shards.cache import Cache, own_folder
+from allaboard.shards.cache import Cache
 from allaboard.storage import Store, open_store
+from allaboard.storage.disk import unnamed_file
 from tests.core.s3server import Request, S3Server, between
 from tests.core.shards.building import some_samples
 
@@ -46,6 +48,7 @@ class Counted:
         self.spoil = 0
         self.full = 0
         self.uri = store.uri
+        self.stat = store.stat
         self.local_path = store.local_path
 
     def download(self, key: str, path: Path, progress: object = None) -> None:
@@ -218,6 +221,20 @@ def test_a_process_killed_while_fetching_blocks_nobody_and_leaves_nothing(
     assert list((cache.folder / "incoming").iterdir()) == []
 
 
+def test_a_shard_that_came_whole_and_was_never_taken_goes_with_the_next(
+    tmp_path: Path, bucket: Store, index: Index
+) -> None:
+    cache = Cache(tmp_path / "cache")
+    incoming = cache.folder / "incoming"
+    incoming.mkdir(parents=True)
+    left, held = incoming / ("a0" * 32), incoming / ("b1" * 32)
+    left.write_bytes(b"gigabytes")
+    held.write_bytes(b"being verified")
+    with cache._lock("b1"):
+        opened(cache, bucket, next(s for s in index.shards if s.sha256[:2] not in ("a0", "b1")))
+    assert list(incoming.iterdir()) == [held]
+
+
 # --- shards on a disk
 
 
@@ -274,10 +291,14 @@ def test_local_shards_need_no_place_for_notes(tmp_path: Path, disk: Store) -> No
     assert opened(Cache(tmp_path / "file" / "cache"), disk, shard) == disk.read(shard.name)
 
 
-def test_a_folder_that_somebody_else_has_taken_is_not_used(tmp_path: Path) -> None:
-    own = own_folder()
-    assert own.stat().st_mode & 0o777 == 0o700
-    own.rmdir()
-    own.symlink_to(tmp_path)
-    with pytest.raises(SiteError, match="belongs to somebody else"):
-        own_folder()
+def test_a_note_whose_writer_was_killed_goes_with_the_next(tmp_path: Path, disk: Store) -> None:
+    notes = tmp_path / "cache" / "verified"
+    notes.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    with unnamed_file(notes) as new:
+        left = notes / re.sub(r"-\d+-", f"-{gone.pid}-", new.path.name)
+        left.write_bytes(b"")
+    shard = shards_of(disk)[0]
+    opened(Cache(tmp_path / "cache"), disk, shard)
+    assert [note.name for note in notes.iterdir()] == [shard.sha256]

@@ -9,7 +9,7 @@ from allaboard.errors import Corrupt
 from allaboard.shards.index import Index, Shard
 
 INDEX = Index(
-    (Shard("shard-000000-0a.tar", 10240, 3, "0a"), Shard("shard-000001-0b.tar", 20480, 4, "0b")),
+    (Shard("shard-000000-0a.tar", 10240, 3, "0a" * 32), Shard("shard-000001-0b.tar", 20480, 4, "0b" * 32)),
     "files:v1:ff",
     "2026-11-21T12:00:00.250Z",
 )

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from functools import reduce
 
+import pytest
+
 from allaboard.observation import Progress
-from allaboard.progress import after, flags_of
+from allaboard.progress import (
+    MOST_FLAGS,
+    MOST_METRICS,
+    add_flags,
+    after,
+    flags_of,
+    is_below,
+    progress_of,
+)
 from allaboard.reportline import Report, decode, encode
 
+OWN = "/store/run"
 
-def fold(*lines: str) -> Progress:
+
+def fold(*lines: str, own: str | None = OWN) -> Progress:
     reports = [decode(line) for line in lines]
-    return reduce(lambda p, r: after(p, r, 1.0), [r for r in reports if r is not None], Progress())
+    return reduce(lambda p, r: after(p, r, 1.0, own), [r for r in reports if r is not None], Progress())
 
 
 def step(n: int, **more: object) -> str:
@@ -40,11 +54,15 @@ def test_a_script_that_says_nothing_is_seen_by_its_steps_going_back() -> None:
 
 def test_the_result_and_the_checkpoints_are_kept() -> None:
     found = fold(
-        encode("checkpoint", step=5, uri="a", best=True),
-        encode("checkpoint", step=9, uri="b"),
+        encode("checkpoint", step=5, uri=f"{OWN}/a", best=True),
+        encode("checkpoint", step=9, uri=f"{OWN}/b"),
         encode("result", metrics={"acc": 0.9}),
     )
-    assert (found.checkpoint, found.best_checkpoint, found.result) == ("b", "a", {"acc": 0.9})
+    assert (found.checkpoint, found.best_checkpoint, found.result) == (
+        f"{OWN}/b",
+        f"{OWN}/a",
+        {"acc": 0.9},
+    )
 
 
 def test_a_loss_that_is_not_a_number_is_null_and_flagged() -> None:
@@ -64,3 +82,99 @@ def test_foreign_cut_and_newer_lines() -> None:
     newer = decode('[rank0]: [allaboard] {"v":7,"kind":"hologram","step":3}')
     assert newer is not None and newer.kind == "hologram" and newer.version == 7
     assert after(Progress(step=1), newer, 1.0) == Progress(step=1)
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [
+        ("/store/run/step-000000000009", "/store/run"),
+        ("file:///store/run/step-1", "/store/run/"),
+        ("/store/my run/step-1", "file:///store/my%20run"),
+        ("/store/run/step-1", "/store/other/../run"),
+        ("s3://b/ml/run/step-1/", "S3://b//ml/run"),
+        ("/workspace/saved/run/step-1", "saved/run"),
+        ("/root/saved/run/step-1", "~/saved/run"),
+    ],
+)
+def test_a_checkpoint_of_the_runs_own_folder_is_taken(uri: str, folder: str) -> None:
+    assert is_below(uri, folder)
+    assert fold(encode("checkpoint", step=1, uri=uri), own=folder).checkpoint == uri
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [
+        ("/store/run", "/store/run"),
+        ("/store/run/", "/store/run"),
+        ("/store/run-2/step-1", "/store/run"),
+        ("/store/run/../other/step-1", "/store/run"),
+        ("/store/run/./step-1", "/store/run"),
+        ("/store/run//step-1", "/store/run"),
+        ("store/run/step-1", "/store/run"),
+        ("file:///store/run/%2e%2e/other", "/store/run"),
+        ("file://elsewhere/store/run/step-1", "/store/run"),
+        ("s3://store/run/step-1", "/store/run"),
+        ("https://b/ml/run/step-1", "s3://b/ml/run"),
+        ("s3://b/ml/run/../../secret", "s3://b/ml/run"),
+        ("s3://other/ml/run/step-1", "s3://b/ml/run"),
+        ("/store/run/step-1\n/etc", "/store/run"),
+        ("/store/run/\x1b]0;hello", "/store/run"),
+        ("/store/run/" + "x" * 5000, "/store/run"),
+        ("", "/store/run"),
+        ("/elsewhere/run/step-1", "saved/run"),
+    ],
+)
+def test_one_reported_elsewhere_is_not_taken_and_flagged(uri: str, folder: str) -> None:
+    report = decode(encode("checkpoint", step=1, uri=uri, best=True))
+    assert report is not None and not is_below(uri, folder)
+    found = after(Progress(), report, 1.0, folder)
+    assert found.checkpoint is None and found.best_checkpoint is None
+    assert list(flags_of(report, Progress(), folder)) == ["checkpoint_elsewhere"]
+
+
+def test_a_run_without_a_folder_of_its_own_has_no_checkpoints() -> None:
+    report = decode(encode("checkpoint", step=1, uri="/anywhere/step-1"))
+    assert report is not None and after(Progress(), report, 1.0).checkpoint is None
+    assert flags_of(report) == {}
+
+
+def test_what_is_kept_of_a_run_is_bounded() -> None:
+    progress, flags = Progress(), {}
+    for n in range(500):
+        for line in (
+            step(n, **{f"m{n}": 1.0, f"{'long' * 100}{n}": 2.0}),
+            encode("flag", code=f"code-{n}", text="x" * 6_000),
+        ):
+            report = decode(line)
+            assert report is not None
+            flags |= add_flags(flags, flags_of(report, progress))
+            progress = after(progress, report, 1.0)
+    assert len(progress.metrics) == MOST_METRICS and len(flags) == MOST_FLAGS + 1
+    assert "too_many_metrics" in flags and len(json.dumps([asdict(progress), flags])) < 50_000
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mloss", "x" * 5000, "\u202eloss"])
+def test_a_metric_whose_name_cannot_be_shown_is_left_out(name: str) -> None:
+    assert fold(step(1, **{name: 1.0}, loss=0.5)).metrics == {"loss": 0.5}
+
+
+def test_a_script_raises_no_flag_that_only_an_onlooker_can_know() -> None:
+    for code in ("node_lost", "gang_unschedulable", "rendezvous_never_happened"):
+        assert flags_of(Report("flag", {"code": code, "text": ""})) == {}
+
+
+def test_the_words_of_a_flag_are_one_short_line() -> None:
+    (text,) = flags_of(Report("flag", {"code": "odd", "text": "a\nb\x1b[2J" + "x" * 10_000})).values()
+    assert text.isprintable() and len(text) <= 520
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], "x", {"step": "x", "metrics": [1], "result": 3, "heartbeat": "y"}]
+)
+def test_a_damaged_record_is_read_as_far_as_it_goes(data: object) -> None:
+    assert progress_of(data) == Progress()
+
+
+def test_progress_is_read_back_from_a_record() -> None:
+    found = fold(step(3, loss=1.0), encode("checkpoint", step=3, uri=f"{OWN}/c", best=True))
+    assert progress_of(json.loads(json.dumps({**asdict(found), "of_a_newer_version": 1}))) == found

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
+import re
+from dataclasses import asdict
 
 import pytest
 
+from allaboard.observation import Observation, Progress
+from allaboard.progress import add_flags, after, flags_of, progress_of
 from allaboard.reportline import PREFIX, Report, decode, encode
+from allaboard.status import summary
 
 
 def test_what_is_written_is_read() -> None:
@@ -40,7 +47,74 @@ def test_unknown_fields_kinds_and_newer_versions_are_kept() -> None:
         PREFIX + '{"kind":"progress"}',
         PREFIX + '{"v":1}',
         PREFIX + '{"a":' * 100_000,
+        PREFIX + '{"v":1,"kind":"result","metrics":{"a":' + "[" * 500 + "]" * 500 + "}}",
+        PREFIX + '{"v":1,"kind":"progress","step":1,"loss":"\\ud800"}',
+        PREFIX + '{"v":1,"kind":"flag","code":"x","text":"a\\u0000b"}',
+        PREFIX + '{"v":1,"kind":"progress","step":' + "9" * 4300 + "}",
+        PREFIX + '{"v":' + "9" * 5000 + ',"kind":"progress","step":1}',
+        PREFIX + '{"v":true,"kind":"progress","step":1}',
+        PREFIX + '{"v":1,"kind":["progress"],"step":1}',
+        PREFIX + '{"v":1,"kind":"progress","step":true}',
+        PREFIX + '{"v":1,"kind":"progress","step":1e308}',
+        PREFIX + '{"v":1,"kind":"progress","step":NaN}',
+        PREFIX + '{"v":1,"kind":"progress","step":-1}',
+        PREFIX + '{"v":1,"kind":"progress","step":"7"}',
+        PREFIX + '{"v":1,"kind":"progress","step":1,"total":Infinity}',
+        PREFIX + '{"v":1,"kind":"progress","step":1,"step":2}',
+        PREFIX + '{"v":1,"kind":"checkpoint","uri":["/a"]}',
+        PREFIX + '{"v":1,"kind":"result","metrics":[1]}',
+        PREFIX + '{"v":1,"kind":"flag","code":7,"text":"x"}',
+        PREFIX + '{"v":1,"kind":"flag","code":"a b\\n","text":"x"}',
+        PREFIX + '{"v":1,"kind":"flag","code":"x","text":"' + "y" * 70_000 + '"}',
+        PREFIX + '{"v":1,"kind":"result","metrics":{' + ",".join(f'"m{n}":1' for n in range(50_000)) + "}}",
     ],
 )
 def test_other_lines_are_no_reports(line: str) -> None:
     assert decode(line) is None
+
+
+def test_no_bytes_that_a_member_prints_raise_anything() -> None:
+    """Mutations of real lines and lines of hostile parts, through all that a follower does with them."""
+    dice = random.Random(20261122)
+    real = [
+        encode("progress", step=3, total=10, loss=0.5, note="ä"),
+        encode("resumed", step=2, source="/a"),
+        encode("checkpoint", step=3, uri="/own/step-3", metrics={"loss": 1.0}, best=True),
+        encode("result", metrics={"a": [1, {"b": math.nan}]}),
+        encode("flag", code="odd", text="words"),
+    ]
+    parts = [
+        '"\\ud800"',
+        "[" * 400,
+        "1e999",
+        "-0",
+        "NaN",
+        "9" * 4301,
+        '"\\u0000"',
+        "null",
+        "true",
+        "{}",
+        '"",',
+        "}",
+        '"',
+    ]
+    progress, flags = Progress(), {}
+    for _ in range(4_000):
+        line = dice.choice(real)
+        for _ in range(dice.randrange(4)):
+            at = dice.randrange(len(line))
+            if dice.random() < 0.5:
+                line = line[:at] + dice.choice(parts) + line[at + dice.randrange(6) :]
+            else:
+                line = re.sub(r"(?<=:)[^,:{}]+", lambda m: dice.choice([m[0], *parts]), line)
+        raw = bytearray(line.encode())
+        for _ in range(dice.randrange(3)):
+            raw[dice.randrange(len(raw))] = dice.randrange(256)
+        report = decode(raw.decode("utf-8", "replace"))
+        if report is not None:
+            flags |= add_flags(flags, flags_of(report, progress, "/own"))
+            progress = after(progress, report, 1.0, "/own")
+        seen = Observation("run", progress=progress, flags=tuple(flags))
+        if report is not None:
+            json.dumps(summary(seen), allow_nan=False).encode()
+    assert progress_of(asdict(progress)) == progress

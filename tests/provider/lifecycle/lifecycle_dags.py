@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG
 
 from allaboard import TrainingJob
+from allaboard.jobfile import parse
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 
 SOON = timedelta(seconds=1)
+WRITTEN = parse((Path(__file__).parent / "written.yaml").read_text(), "written.yaml")
 
 
 def gated(name: str, gate: str = "{{ run_id }}") -> TrainingJob:
@@ -90,16 +94,30 @@ class DiesWithTheResult(DiesOnce):
         self.die_once(context)
 
 
+class Impatient(TrainingJobOperator):
+    """A run of it that counts as attached is stopped after some seconds in place of ten minutes."""
+
+    def execute(self, context: Any) -> Any:
+        from allaboard.backends.local import backend
+
+        backend.ATTACHED_SECONDS = 8.0
+        return super().execute(context)
+
+
 dag("held")
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
 dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
-dag("timed", execution_timeout=timedelta(seconds=12))
-dag("timed_sync", deferrable=False, execution_timeout=timedelta(seconds=8))
-dag("limited", dagrun_timeout=timedelta(seconds=12))
+dag("timed", execution_timeout=timedelta(seconds=20))
+dag("timed_sync", deferrable=False, execution_timeout=timedelta(seconds=20))
+dag("limited", dagrun_timeout=timedelta(seconds=30))
 dag("raising", Raising)
 dag("elsewhere", Elsewhere)
-dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=5))
+dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=10))
+dag("from_file", job="written.yaml")
+dag("from_text", job=json.dumps({**WRITTEN, "name": "from-text"}))
+dag("left_alone", Impatient, deferrable=False, retries=1, retry_delay=timedelta(seconds=20))
+dag("left_at_last", Impatient, deferrable=False)
 dag("dies_after_launch", DiesAfterLaunch, retries=1, retry_delay=SOON)
 dag("dies_with_the_result", DiesWithTheResult, retries=1, retry_delay=SOON)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from allaboard.identity import spec_hash, spec_of
 from allaboard.job import TrainingJob
@@ -89,11 +89,11 @@ class Gap:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line of one member's try. ``time`` in epoch seconds, as exact as the backend knows it; None when
     unknown. ``container``: the init container that wrote it, empty for the one that trains. ``gap``: not a
-    line but the place of lines that are lost; ``text`` says in words which and why.
+    line but the place of lines that are lost; ``text`` says in words which and why. ``more``: the line goes
+    on in the next item of this try; one that is very long comes in pieces.
     """
 
     member: str
@@ -103,6 +103,7 @@ class LogLine:
     text: str
     container: str = ""
     gap: Gap | None = None
+    more: bool = False
 
 
 Cursor = dict[str, Any]
@@ -147,7 +148,7 @@ class Backend(Protocol):
         """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
 
     def events(self, run: str) -> Sequence[Event]:
-        """What happened to a run, over all its attempts, oldest first."""
+        """What happened to a run, over all its attempts, oldest first, each once."""
 
     def saving(self, run: str) -> str | None:
         """The folder in which a run keeps its checkpoints; None when its job says nothing of them."""
@@ -155,8 +156,9 @@ class Backend(Protocol):
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        """Lines after the cursor; the last item is the new cursor. ``follow``: then lines as they come, until
-        the attempt is over and everything was read, with cursors in between.
+        """Lines after the cursor, read as they are asked for: what is held of them is bounded. The last item
+        is the new cursor. ``follow``: then lines as they come, until the attempt is over and everything was
+        read, with cursors in between.
         """
 
     def stop(

@@ -15,7 +15,6 @@ import hashlib
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +28,8 @@ from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part,
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
 from allaboard.metrics import best_of, parse_best
 from allaboard.storage import open_store
-from allaboard.storage.base import Store, join
-from allaboard.storage.disk import said
+from allaboard.storage.base import Store, join, read_small
+from allaboard.storage.scratch import scratch
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -180,7 +179,7 @@ def _copy(
 ) -> Collected:
     folder = folder_name(found.step)
     with held(store, found.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock) as keep:
-        raw = store.read(f"{folder}/{MANIFEST}")
+        raw = read_small(store, f"{folder}/{MANIFEST}")
         manifest = Manifest.decode(raw, join(found.uri, MANIFEST))
         target = _target(into, _name(store, manifest), folder, raw)
         meter = _Meter(manifest.size, progress)
@@ -200,7 +199,7 @@ def _copy(
 
 def _name(store: Store, manifest: Manifest) -> str:
     name = manifest.run or store.uri.rpartition("/")[2]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:200] or "run"
 
 
 def _target(into: Store, name: str, folder: str, raw: bytes) -> Store:
@@ -246,11 +245,6 @@ def _as_file(store: Store, target: Store, key: str, moved: Callable[[int], None]
         store.download(key, there, moved)
         yield None
     else:
-        scratch = Path(tempfile.gettempdir())
-        with (
-            said(scratch, "writing below"),
-            tempfile.TemporaryDirectory(prefix="allaboard-", dir=scratch) as own,
-        ):
-            path = Path(own) / "part"
-            store.download(key, path)
-            yield path
+        with scratch() as own:
+            store.download(key, own / "part")
+            yield own / "part"

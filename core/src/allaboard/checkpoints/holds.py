@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 from allaboard.checkpoints.manifest import folder_name, step_of
 from allaboard.errors import StorageError, StorageMissing
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
 from allaboard.units import from_rfc3339, rfc3339
+from allaboard.untrusted import parse_json
 
 FOLDER = "holds"
 VERSION = 1
@@ -66,9 +67,9 @@ def holds(store: Store) -> list[Hold]:
 
 def _read(store: Store, key: str, step: int, modified: float) -> Hold:
     try:
-        body = json.loads(store.read(key))
+        body = parse_json(read_small(store, key), spelling=False)
         return Hold(key, step, from_rfc3339(str(body["expires"])) or 0.0, str(body.get("by", "")))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return Hold(key, step, modified + SECONDS)
 
 

@@ -10,11 +10,13 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from allaboard.checkpoints.hashing import file_digest
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name, step_of
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.metrics import best_of
 from allaboard.storage import open_store
-from allaboard.storage.base import Entry, Store, join
+from allaboard.storage.base import Entry, Store, join, read_small
+from allaboard.storage.disk import said
 
 #: Bytes are hashed in pieces of this size, so that a checkpoint of any size fits into memory.
 CHUNK = 16 * 2**20
@@ -82,7 +84,7 @@ def read_manifest(store: Store, step: int) -> Manifest:
     """The manifest of a step. Raises StorageMissing when there is none, Corrupt when it is not valid."""
     key = f"{folder_name(step)}/{MANIFEST}"
     where = join(store.uri, key)
-    manifest = Manifest.decode(store.read(key), where)
+    manifest = Manifest.decode(read_small(store, key), where)
     if manifest.step != step:
         raise Corrupt(f"{where}: says step {manifest.step}; the manifest belongs to another folder")
     return manifest
@@ -169,6 +171,10 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
 
 def digest(store: Store, key: str, size: int) -> str:
     """The SHA-256 of an object, read in pieces."""
+    path = store.local_path(key)
+    if path is not None:
+        with said(path, "reading"), path.open("rb", buffering=0) as file:
+            return file_digest(file)[1]
     whole = hashlib.sha256()
     for start in range(0, size, CHUNK):
         whole.update(store.read(key, start, min(CHUNK, size - start)))

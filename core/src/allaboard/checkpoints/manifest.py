@@ -23,7 +23,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.errors import BadInput, Corrupt
+from allaboard.filenames import relative_name, sha256
 from allaboard.metrics import plain
+from allaboard.untrusted import Unreadable, parse_json, show
 
 MANIFEST = "manifest.json"
 #: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.
@@ -32,7 +34,6 @@ VERSION = 1
 
 _FOLDER = re.compile(r"step-(\d{12})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def folder_name(step: int) -> str:
@@ -162,9 +163,9 @@ _KNOWN = frozenset(Manifest.__dataclass_fields__) - {"extra"}
 
 def _body(raw: bytes, where: str) -> dict[str, Any]:
     try:
-        body = json.loads(raw, parse_constant=lambda name: None)
-    except ValueError as error:
-        raise Corrupt(f"{where}: not JSON ({error}); the manifest is not valid") from error
+        body = parse_json(raw, nonfinite=True, spelling=False)
+    except Unreadable as error:
+        raise Corrupt(f"{where} {error}; the manifest is not valid") from error
     if not isinstance(body, dict):
         raise Corrupt(f"{where}: not a JSON object; the manifest is not valid")
     return body
@@ -181,23 +182,24 @@ def _parts(body: Mapping[str, Any], where: str) -> tuple[Part, ...]:
 
 
 def _part(item: Any, where: str) -> Part:
-    if isinstance(item, dict):
-        name, size, sha256 = item.get("name"), item.get("size"), item.get("sha256")
-        if isinstance(name, str) and _is_below(name) and _is_count(size) and _SHA256.fullmatch(str(sha256)):
-            rank, called = item.get("rank"), item.get("part")
-            return Part(
-                name,
-                item["size"],
-                str(sha256),
-                rank if isinstance(rank, int) else 0,
-                called if isinstance(called, str) else None,
-            )
-    raise Corrupt(f"{where}: {item!r} is not a part with name, size and sha256; the manifest is not valid")
-
-
-def _is_below(name: str) -> bool:
-    """A manifest may come from anywhere: a part never leads out of its folder."""
-    return bool(name) and "\\" not in name and all(piece not in ("", ".", "..") for piece in name.split("/"))
+    if not isinstance(item, dict) or not _is_count(item.get("size")):
+        shown = show(str(item))
+        raise Corrupt(f"{where}: {shown} is not a part with name, size and sha256; the manifest is not valid")
+    try:
+        # A manifest may come from anywhere: a part never leads out of its folder.
+        name, digest = relative_name(item.get("name")), sha256(item.get("sha256"))
+    except ValueError as error:
+        raise Corrupt(f"{where}: is not a part: {error}; the manifest is not valid") from error
+    if name in (MANIFEST, RETIRED):
+        raise Corrupt(f"{where}: lists {name} as a part; the manifest is not valid")
+    rank, called = item.get("rank"), item.get("part")
+    return Part(
+        name,
+        item["size"],
+        digest,
+        rank if isinstance(rank, int) else 0,
+        called if isinstance(called, str) else None,
+    )
 
 
 def _is_count(value: Any) -> bool:

@@ -17,8 +17,9 @@ from allaboard.checkpoints.listing import Folder, folders, scan
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
 from allaboard.errors import BadInput, Corrupt, StorageFull
 from allaboard.metrics import best_of
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
 from allaboard.units import rfc3339
+from allaboard.untrusted import parse_json
 
 VERSION = 1
 #: The parts of a checkpoint that was let go stay for this long.
@@ -182,7 +183,7 @@ def _overdue(store: Store, folder: Folder, now: float, parts_after: float) -> It
 def _parts_of(store: Store, folder: Folder) -> set[str]:
     where = f"{folder.name}/{MANIFEST}"
     try:
-        manifest = Manifest.decode(store.read(where), where)
+        manifest = Manifest.decode(read_small(store, where), where)
     except Corrupt:
         return set(folder.files)  # torn: somebody may want to look at it
     return {MANIFEST, *(part.name for part in manifest.parts)}
@@ -190,7 +191,7 @@ def _parts_of(store: Store, folder: Folder) -> set[str]:
 
 def _noted_parts(store: Store, folder: Folder) -> list[str]:
     try:
-        parts = json.loads(store.read(f"{folder.name}/{RETIRED}"))["parts"]
+        parts = parse_json(read_small(store, f"{folder.name}/{RETIRED}"), spelling=False)["parts"]
     except (ValueError, KeyError, TypeError):
         return [name for name in folder.files if name != RETIRED]
     return [str(name) for name in parts] if isinstance(parts, list) else []

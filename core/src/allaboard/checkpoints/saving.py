@@ -20,7 +20,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from allaboard.checkpoints.hashing import HashedFile, file_digest, hashed_file
 from allaboard.checkpoints.listing import CHUNK
 from allaboard.checkpoints.manifest import (
     MANIFEST,
@@ -41,6 +41,7 @@ from allaboard.checkpoints.manifest import (
 from allaboard.errors import BadInput, Conflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import said
+from allaboard.storage.scratch import scratch
 
 if sys.platform != "win32":
     import fcntl
@@ -48,8 +49,8 @@ if sys.platform != "win32":
 STAGING = ".saving"
 _LEFT_AFTER = 86400.0
 
-Source = bytes | bytearray | memoryview | Path | Callable[[Path], object]
-"""A part: its bytes, a file to copy, or a function that writes the file it is given."""
+Source = bytes | bytearray | memoryview | Path | Callable[[HashedFile], object]
+"""A part: its bytes, a file to copy, or a function that writes to the file it is given."""
 
 
 def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
@@ -112,15 +113,15 @@ def _save_on_disk(
 
 
 def _stage(path: Path, called: str, source: Source) -> Part:
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        _write_file(path, source)
-        return _part(path.name, called, len(memoryview(source).cast("B")), hashlib.sha256(source).hexdigest())
-    if isinstance(source, Path):
-        size, sha256 = _copy_file(source, path)
-    else:
-        _call(source, path)
-        size, sha256 = _flush_and_hash(path)
-    return _part(path.name, called, size, sha256)
+    """Write one part, in one pass over its bytes."""
+    with hashed_file(path) as file:
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            file.write(source)
+        elif isinstance(source, Path):
+            _copy(source, file)
+        else:
+            _call(source, file, path)
+    return _part(path.name, called, file.size, file.sha256)
 
 
 def _appear(staged: Path, final: Path) -> None:
@@ -261,30 +262,10 @@ def _write_file(path: Path, data: bytes | bytearray | memoryview) -> None:
         os.fsync(file.fileno())
 
 
-def _copy_file(source: Path, path: Path) -> tuple[int, str]:
-    with _opened(source) as reading, path.open("xb") as writing:
-        whole, size = hashlib.sha256(), 0
+def _copy(source: Path, into: HashedFile) -> None:
+    with _opened(source) as reading:
         while piece := reading.read(CHUNK):
-            writing.write(piece)
-            whole.update(piece)
-            size += len(piece)
-        writing.flush()
-        os.fsync(writing.fileno())
-    return size, whole.hexdigest()
-
-
-def _flush_and_hash(path: Path) -> tuple[int, str]:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-        return _size_and_hash(file)
-
-
-def _size_and_hash(file: BinaryIO) -> tuple[int, str]:
-    whole, size = hashlib.sha256(), 0
-    while piece := file.read(CHUNK):
-        whole.update(piece)
-        size += len(piece)
-    return size, whole.hexdigest()
+            into.write(piece)
 
 
 @contextmanager
@@ -299,9 +280,9 @@ def _opened(source: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _call(write: Callable[[Path], object], path: Path) -> None:
+def _call(write: Callable[[HashedFile], object], file: HashedFile, path: Path) -> None:
     try:
-        write(path)
+        write(file)
     except StorageError:
         raise
     except Exception as error:
@@ -377,14 +358,10 @@ def _send(store: Store, key: str, called: str, source: Source) -> Part:
         return _part(name, called, len(data), hashlib.sha256(data).hexdigest())
     if isinstance(source, Path):
         with _opened(source) as file:
-            size, sha256 = _size_and_hash(file)
+            size, sha256 = file_digest(file)
         store.upload(source, key)
         return _part(name, called, size, sha256)
-    scratch = Path(tempfile.gettempdir())
-    with said(scratch, "writing below"), tempfile.TemporaryDirectory(prefix="allaboard-", dir=scratch) as own:
-        path = Path(own) / called
-        _call(source, path)
-        with path.open("rb") as file:
-            size, sha256 = _size_and_hash(file)
-        store.upload(path, key)
-    return _part(name, called, size, sha256)
+    with scratch() as own:
+        part = _stage(own / name, called, source)
+        store.upload(own / name, key)
+    return part

@@ -1,5 +1,5 @@
-"""``allaboard check``: every problem of a job file at once. It reads the file and nothing else: no store is
-asked, no program looked for (``run`` does that before it starts anything)."""
+"""``allaboard check``: every problem of a job file at once. It reads the file and looks for the files that
+the job ships: no store is asked, no program looked for (``run`` does that before it starts anything)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from allaboard.cli.place import json_option
 from allaboard.cli.saying import say, show
 
 EPILOG = """\b
-Example:
+Examples:
   allaboard check job.yaml --json
+  make-job | allaboard check -
 
 Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
 """
@@ -20,22 +21,20 @@ Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
 @click.argument("job", metavar="JOB")
 @json_option
 def check(job: str, as_json: bool) -> int:
-    """Say everything that is wrong with a job file (YAML or JSON), each with its path and the nearest right
-    word."""
-    from pathlib import Path
+    """Say everything that is wrong with a job file (YAML or JSON; -: stdin), each with its path and the
+    nearest right word."""
+    from allaboard.inspection import check as problems_of
+    from allaboard.jobfile import called, folder_of, parse, read_text
 
-    from allaboard.checking import check as problems_of
-    from allaboard.jobfile import parse, read_text
-
-    fields = parse(read_text(Path(job).expanduser()), job)
-    problems = problems_of(fields)
+    fields = parse(read_text(job), called(job))
+    problems = problems_of(fields, folder=folder_of(job))
     errors = [p for p in problems if p.severity == "error"]
     if as_json:
         show({"problems": [p.to_dict() for p in problems]})
     else:
         for problem in problems:
             say(f"{'warning: ' if problem.severity != 'error' else ''}{problem}")
-        say(_verdict(job, len(errors), len(problems) - len(errors)))
+        say(_verdict(called(job), len(errors), len(problems) - len(errors)))
     return 2 if errors else 0
 
 

@@ -14,6 +14,7 @@ from allaboard.diagnose import Diagnosis
 from allaboard.follow import Outcome
 from allaboard.observation import State
 from allaboard.restart import REPEATS
+from allaboard.units import counted
 
 LINES = 20
 _MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}
@@ -41,7 +42,7 @@ def _result(outcome: Outcome) -> Iterator[str]:
     if metrics:
         yield _row("metrics", metrics)
     if progress.lost_steps:
-        yield _row("lost", f"{progress.lost_steps} steps were done again after restarts")
+        yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
 
 
 def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:

@@ -6,6 +6,7 @@ the details."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -22,11 +23,27 @@ from allaboard.errors import (
     AllaboardError,
     BackendUnreachable,
     BadInput,
+    SiteError,
     StorageMissing,
     StorageUnreachable,
 )
 
 INTERRUPTED = 130
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.ENAMETOOLONG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    }
+)
+"""What a disk or a system refuses, wherever that was not expected, is no bug."""
 
 
 class BeforeStart(AllaboardError):
@@ -104,6 +121,9 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
         return _usage(error, as_json)
     if isinstance(error, AllaboardError):
         return _ours(error, as_json)
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return _ours(SiteError(f"{where}{error.strerror}"), as_json)
     return _bug(error, as_json)
 
 
@@ -151,7 +171,10 @@ def _who_may(error: AllaboardError) -> str:
 def _bug(error: Exception, as_json: bool) -> int:
     words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
     kept = _kept("".join(traceback.format_exception(error)))
-    words += f"\nThe details are in {kept}; please send them with the report." if kept else ""
+    if kept:
+        words += f"\nThe details are in {kept}; please send them with the report."
+    else:
+        words += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
     words += "\nA run that was started is not touched: `allaboard list` shows it."
     if as_json:
         _object("bug", words)
@@ -161,22 +184,50 @@ def _bug(error: Exception, as_json: bool) -> int:
 
 
 def _kept(details: str) -> Path | None:
-    """Write the details where they can be found, in the home or, if that is what is broken, in a temporary
-    file."""
+    """Write the details where they can be found: in the home or, if that is what is broken, in a temporary
+    folder that is made for them. None else may read them, and no link is followed to write them.
+    """
     import tempfile
     import time
 
     from allaboard.site import home
 
-    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    for folder in (Path(home(os.environ)) / "bugs", Path(tempfile.gettempdir()) / "allaboard-bugs"):
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(
-                f"{sys.argv}\n{sys.version}\n\n{details}", encoding="utf-8", errors="backslashreplace"
-            )
-            return folder / name
+    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}.txt"
+    text = f"{sys.argv}\n{sys.version}\n\n{details}".encode("utf-8", "backslashreplace")
+    with suppress(OSError, AllaboardError):
+        bugs = Path(home(os.environ)) / "bugs"
+        with suppress(FileExistsError):
+            bugs.parent.mkdir(0o700, parents=True, exist_ok=True)
+            bugs.mkdir(0o700)
+        return _written(bugs, name, text)
+    with suppress(OSError):
+        return _written(Path(tempfile.mkdtemp(prefix="allaboard-bug-")), name, text)
     return None
+
+
+def _written(folder: Path, name: str, text: bytes) -> Path:
+    """A new file in a folder of ours. Raises OSError for a folder that is a link or somebody else's."""
+    if sys.platform == "win32":
+        (folder / name).write_bytes(text)
+        return folder / name
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(at).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "the folder belongs to another user", str(folder))
+        os.fchmod(at, 0o700)
+        fd = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=at
+        )
+        try:
+            with open(fd, "wb") as file:  # noqa: PTH123
+                os.fchmod(fd, 0o600)
+                file.write(text)
+        except OSError:
+            os.unlink(name, dir_fd=at)
+            raise
+    finally:
+        os.close(at)
+    return folder / name
 
 
 def _object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:

@@ -82,7 +82,7 @@ def _slots(now: float) -> Iterator[str]:
     from allaboard.backends.local.machine import capacity
     from allaboard.backends.local.pool import Pool, default_path
 
-    with suppress(SiteError):
+    with suppress(SiteError, OSError):  # a full disk shows its runs all the same
         pool = Pool(default_path(os.environ), capacity(os.environ, with_gpus=True))
         try:
             described = pool.describe()

@@ -42,7 +42,7 @@ from allaboard.cli.plain import introduction
 from allaboard.follow import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 EVENTS = 5
 _FRAMES_PER_SECOND = 8
@@ -155,8 +155,8 @@ class Frame:
             (seen.run, "bold"), "  ", (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
             (words.lasting(seen, self.clock()), "dim"),
         )  # fmt: skip
-        if state is State.QUEUED and seen.waiting:
-            words_of_state.append(f"  {seen.waiting}", style="yellow")
+        if seen.held_by and not state.is_final:
+            words_of_state.append(f"  {seen.held_by}", style="yellow")
         row = Table.grid(expand=True)
         row.add_column(width=2)
         row.add_column(ratio=1)
@@ -271,5 +271,5 @@ def _figures(seen: Observation) -> str:
     if seen.progress.checkpoint:
         parts.append(f"checkpoint {seen.progress.checkpoint.rpartition('/')[2]}")
     if seen.progress.lost_steps:
-        parts.append(f"{seen.progress.lost_steps} steps lost")
+        parts.append(f"{counted(seen.progress.lost_steps, 'step')} lost")
     return "   ".join(parts)

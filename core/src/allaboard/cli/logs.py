@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache, lru_cache
+from json.encoder import encode_basestring
 
 import click
 
-from allaboard.backends.base import Backend, LogLine, Selection
+from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.cli.failing import INTERRUPTED
+from allaboard.cli.folding import Folds
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.cli.saying import colours, say, show_line
+from allaboard.cli.saying import as_json_line, colours, say
 from allaboard.errors import BadInput
 from allaboard.observation import Observation
 from allaboard.units import rfc3339, seconds
@@ -24,6 +27,8 @@ Examples:
   allaboard logs digits --rank 0 --tail 50
 """
 _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+_BATCH = 64 << 10
+"""Characters that leave together."""
 
 
 @click.command(epilog=EPILOG)
@@ -42,6 +47,7 @@ _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
 @click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@click.option("--init", is_flag=True, help="All lines of init containers, which are folded to one else.")
 @place_options
 @json_option
 def logs(
@@ -53,6 +59,7 @@ def logs(
     restart: int | None,
     tail: int | None,
     since: str | None,
+    init: bool,
     at: Place,
     as_json: bool,
 ) -> int:
@@ -74,12 +81,32 @@ def logs(
     printer = _Printer(
         seen, single=member is not None or rank is not None or len(seen.members) == 1, as_json=as_json
     )
+    folds = None if init or as_json else Folds({m.name: m for m in seen.members}, eager=follow)
     try:
-        for line in _lines(backend, seen, selection, follow):
-            printer.line(line)
+        _print(printer, folds, _attempts(backend, seen, selection, follow))
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def _print(printer: _Printer, folds: Folds | None, tries: Iterator[Attempt]) -> None:
+    folded = False
+    try:
+        for printer.attempt, items in tries:
+            for line in items:
+                if not isinstance(line, LogLine):  # there is no more at the moment
+                    printer.flush()
+                elif folds is not None and (folded or line.container):
+                    folded = True
+                    for shown in folds.take(line):
+                        printer.line(shown)
+                else:
+                    printer.line(line)
+    finally:
+        if folds is not None:
+            for shown in folds.rest():
+                printer.line(shown)
+        printer.close()
 
 
 def _ago(text: str) -> float:
@@ -89,15 +116,14 @@ def _ago(text: str) -> float:
         raise BadInput(f"--since: {error}") from None
 
 
-def _lines(
-    backend: Backend, seen: Observation, selection: Selection, follow: bool
-) -> Iterator[tuple[int, LogLine]]:
-    """Lines with their attempt; followed over all further attempts, until the run has ended."""
+Attempt = tuple[int, Iterator[LogLine | Cursor]]
+
+
+def _attempts(backend: Backend, seen: Observation, selection: Selection, follow: bool) -> Iterator[Attempt]:
+    """The lines of an attempt; followed those of all further ones too, until the run has ended."""
     while True:
         attempt = selection.attempt or seen.attempt
-        for item in backend.logs(seen.run, replace(selection, attempt=attempt), follow=follow):
-            if isinstance(item, LogLine):
-                yield attempt, item
+        yield attempt, backend.logs(seen.run, replace(selection, attempt=attempt), follow=follow)
         if not follow or selection.attempt is not None:
             return
         now = backend.observe(seen.run)
@@ -106,39 +132,104 @@ def _lines(
         seen = now
 
 
+Source = tuple[str, int, str]
+
+
 class _Printer:
     """Lines with their member in front when there are several, and a word (on stderr) where another try
-    begins."""
+    begins. They leave in batches, at the latest with `flush`."""
 
     def __init__(self, seen: Observation, *, single: bool, as_json: bool) -> None:
         self.single, self.as_json = single, as_json
         self.width = max((len(m.name) for m in seen.members), default=0)
+        self.coloured = colours()
+        self.attempt = 1
         self.told: tuple[int, int] | None = None
+        self.unended: Source | None = None
+        self.source: Source | None = None
+        self.prefix = ""
+        self.batch: list[str] = []
+        self.size = 0
 
-    def line(self, found: tuple[int, LogLine]) -> None:
-        attempt, line = found
+    def line(self, line: LogLine) -> None:
         if self.as_json:
-            gap = line.gap and {"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)}
-            who = {"attempt": attempt, "member": line.member, "rank": line.rank, "restart": line.restart}
-            what = {"time": rfc3339(line.time), "text": line.text, "gap": gap}
-            show_line({**who, "container": line.container or None, **what})
-        elif line.gap is not None:
-            say(f"--- {self._name(line)}: {line.text} ---", to_stderr=True)
-        elif self.single:
-            if self.told not in (None, (attempt, line.restart)) or (
-                self.told is None and (line.restart or attempt > 1)
-            ):
-                where = f"attempt {attempt}, " if attempt > 1 else ""
-                say(f"--- {line.member}, {where}restart {line.restart} ---", to_stderr=True)
-            self.told = (attempt, line.restart)
-            click.echo(line.text)
-        else:
-            click.echo(f"{self._prefix(line)} {line.text}")
+            self._put(_json_line(self.attempt, line))
+            return
+        member, _, restart, _, text, container, gap, more = line
+        source = (member, restart, container)
+        goes_on = self.unended == source and gap is None  # the next piece of a long line
+        if self.unended is not None and not goes_on:
+            self._put("\n")
+        self.unended = source if more else None
+        if gap is not None:
+            self._aside(f"--- {_name(line)}: {text} ---")
+            return
+        if self.single and not container and self.told != (self.attempt, restart):
+            self._next_try(line)
+        if source != self.source:
+            self.source, self.prefix = source, self._prefix(line)
+        end = "" if more else "\n"
+        self._put(f"{text}{end}" if goes_on else f"{self.prefix}{text}{end}")
+
+    def flush(self) -> None:
+        """What was printed so far is there now."""
+        if self.batch:
+            text, self.batch, self.size = "".join(self.batch), [], 0
+            click.echo(text, nl=False)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self.unended is not None:
+            self._put("\n")
+        self.flush()
+
+    def _put(self, text: str) -> None:
+        self.batch.append(text)
+        self.size += len(text)
+        if self.size > _BATCH:
+            self.flush()
+
+    def _aside(self, text: str) -> None:
+        self.flush()
+        say(text, to_stderr=True)
+
+    def _next_try(self, line: LogLine) -> None:
+        if self.told is not None or line.restart or self.attempt > 1:
+            where = f"attempt {self.attempt}, " if self.attempt > 1 else ""
+            self._aside(f"--- {line.member}, {where}restart {line.restart} ---")
+        self.told = (self.attempt, line.restart)
 
     def _prefix(self, line: LogLine) -> str:
-        name = f"[{self._name(line)}{f' restart {line.restart}' if line.restart else ''}]"
+        if self.single and not line.container:
+            return ""
+        name = f"[{_name(line)}{f' restart {line.restart}' if line.restart else ''}]"
         padded = f"{name:<{self.width + 2}}"
-        return click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)]) if colours() else padded
+        if self.coloured:
+            padded = click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)])
+        return f"{padded} "
 
-    def _name(self, line: LogLine) -> str:
-        return f"{line.member} {line.container}" if line.container else line.member
+
+def _name(line: LogLine) -> str:
+    return f"{line.member} {line.container}" if line.container else line.member
+
+
+def _json_line(attempt: int, line: LogLine) -> str:
+    """One object of JSON Lines, with its end. ``more`` only where a long line goes on in the next object."""
+    gap = "null"
+    if line.gap is not None:
+        gap = as_json_line({"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)})
+    head = _json_head(attempt, line.member, line.rank, line.restart, line.container)
+    more = ',"more":true' if line.more else ""
+    text = encode_basestring(line.text)
+    return f'{head}"time":{_json_time(line.time)},"text":{text},"gap":{gap}{more}}}\n'
+
+
+@cache
+def _json_head(attempt: int, member: str, rank: int, restart: int, container: str) -> str:
+    who = {"attempt": attempt, "member": member, "rank": rank, "restart": restart}
+    return as_json_line({**who, "container": container or None})[:-1] + ","
+
+
+@lru_cache(maxsize=1024)
+def _json_time(epoch: float | None) -> str:
+    return as_json_line(rfc3339(epoch))

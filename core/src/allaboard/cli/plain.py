@@ -4,7 +4,7 @@ seconds."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from allaboard.backends.base import Handle
 from allaboard.cli import words
@@ -16,6 +16,8 @@ from allaboard.observation import Event, Observation, State
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
+LATE = 2.0
+"""Seconds after which what happened is told with its own time."""
 
 
 class PlainView:
@@ -34,7 +36,8 @@ class PlainView:
         self.before: Observation | None = None
         self.reported: int | None = None
         self.reported_at = float("-inf")
-        self.told = 0
+        self.told: set[Hashable] = set()
+        self.latest = 0.0
         self.ran = False
         self.notes: set[str] = set()
 
@@ -42,7 +45,8 @@ class PlainView:
         for line in introduction(handle):
             self._line(line)
         self.notes.update(handle.notes)
-        self.told = len(self.events()) if handle.adopted or handle.hand_over else 0
+        if handle.adopted or handle.hand_over:
+            self.told.update(event.identity for event in self.events())
 
     def seen(self, seen: Observation) -> None:
         before, self.before = self.before, seen
@@ -51,9 +55,11 @@ class PlainView:
                 self.notes.add(note)
                 self._line(note)
         if before is None or _signature(before) != _signature(seen):
-            self._warnings()
-            if before is None or (state_of(before), before.waiting) != (state_of(seen), seen.waiting):
-                self._state(seen)
+            lines = [*self._warnings()]
+            if before is None or _told_of(before) != _told_of(seen):
+                lines += self._state(seen)
+            for when, text in sorted(lines, key=lambda line: line[0]):
+                self._at(when, text)
         self._progress(seen)
 
     def say(self, text: str) -> None:
@@ -73,28 +79,37 @@ class PlainView:
         except BrokenPipeError:  # nobody reads any more, and the run is still ours to follow
             silence()
 
-    def _state(self, seen: Observation) -> None:
+    def _at(self, when: float, text: str) -> None:
+        """A line with its time. These never go back: what comes late has the time of the line before it, and
+        its own beside it."""
+        late = f" (at {words.clock(when)})" if when < self.latest - LATE else ""
+        self.latest = max(self.latest, when)
+        self._line(f"{words.clock(self.latest)}  {text}{late}")
+
+    def _state(self, seen: Observation) -> Iterator[tuple[float, str]]:
         state = state_of(seen)
         if state.is_final:  # the last words say it; but a run may be over before the first look at it
             started = next((c.since for c in seen.conditions if c.type == "Running"), None)
             if started is not None and not self.ran:
-                self._line(f"{words.clock(seen.started or started)}  running: {words.gang(seen.members)}")
+                yield seen.started or started, f"running: {words.gang(seen.members)}"
             return
         self.ran = self.ran or state is State.RUNNING
         more = {
-            State.QUEUED: seen.waiting or "",
-            State.STARTING: words.gang(seen.members),
+            State.QUEUED: seen.held_by or "",
+            State.STARTING: seen.held_by or words.gang(seen.members),
+            State.RESTARTING: seen.held_by or "",
             State.RUNNING: words.gang(seen.members),
             State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
         }.get(state, "")
-        self._line(f"{words.clock(time.time())}  {state}{': ' if more else ''}{more}")
+        yield time.time(), f"{state}{': ' if more else ''}{more}"
 
-    def _warnings(self) -> None:
-        events = self.events()
-        for event in events[self.told :]:
+    def _warnings(self) -> Iterator[tuple[float, str]]:
+        for event in self.events():
+            if event.identity in self.told:
+                continue
+            self.told.add(event.identity)
             if event.type == "Warning" and event.reason not in words.TOLD_BY_STATE:
-                self._line("  ".join((words.clock(event.time), f"{event.object}: {event.message}")))
-        self.told = max(self.told, len(events))
+                yield event.time or self.latest, f"{event.object}: {event.message}"
 
     def _progress(self, seen: Observation) -> None:
         now, step = self.clock(), seen.progress.step
@@ -105,7 +120,7 @@ class PlainView:
             return
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
-            self._line(f"{words.clock(time.time())}  {words.progress(seen)}")
+            self._at(time.time(), words.progress(seen))
 
 
 def introduction(handle: Handle) -> list[str]:
@@ -119,6 +134,14 @@ def introduction(handle: Handle) -> list[str]:
     return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
 
 
+def _told_of(seen: Observation) -> tuple[object, ...]:
+    """What must change for the state to be told again: of an obstacle its code, for its words come and go
+    with each try.
+    """
+    kept = (seen.obstacle.code, seen.obstacle.never) if seen.obstacle is not None else seen.waiting
+    return (state_of(seen), kept)
+
+
 def _signature(seen: Observation) -> tuple[object, ...]:
     """What must change for a look at the events to be worth it."""
     return (
@@ -127,7 +150,7 @@ def _signature(seen: Observation) -> tuple[object, ...]:
         seen.restarts,
         seen.flags,
         seen.attempt,
-        seen.waiting,
+        seen.held_by,
         seen.stop,
         state_of(seen),
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -124,15 +122,15 @@ def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | 
 def read_metrics(name: str) -> dict[str, Any]:
     """The metrics in a JSON file: an object of them, or what ``allaboard evaluate --json`` printed. Raises
     BadInput."""
-    import sys
+    from allaboard.jobfile import called, read_text
+    from allaboard.untrusted import Unreadable, parse_json
 
-    from allaboard.jobfile import read_text
-
-    text = sys.stdin.read() if name == "-" else read_text(Path(name).expanduser())
+    text = read_text(name)
+    name = called(name)
     try:
-        body = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"--metrics {name} is not JSON: {error}") from None
+        body = parse_json(text, nonfinite=True, spelling=False)
+    except Unreadable as error:
+        raise BadInput(f"--metrics {name} {error}") from None
     if isinstance(body, dict) and isinstance(body.get("metrics"), dict):
         state = body.get("state")
         if state not in (None, "succeeded"):

@@ -101,15 +101,12 @@ def _basis(server: str, namespace: str, gang: GangPlan) -> str:
 
 def _read(path: str) -> TrainingJob:
     """The checked job of a file, without what it takes to follow one (`allaboard.running.read_job`)."""
-    from pathlib import Path
-
     from allaboard.checking import checked
     from allaboard.job import TrainingJob
-    from allaboard.jobfile import parse, read_text
+    from allaboard.jobfile import called, folder_of, parse, read_text
 
-    file = Path(path).expanduser()
-    fields = checked(parse(read_text(file), path)).as_mapping()
-    return TrainingJob(folder=str(file.resolve().parent), **fields)
+    fields = checked(parse(read_text(path), called(path))).as_mapping()
+    return TrainingJob(folder=folder_of(path), **fields)
 
 
 def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:

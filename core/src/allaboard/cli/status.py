@@ -13,6 +13,7 @@ from allaboard.cli.saying import Ink, colours, say, show
 from allaboard.diagnose import Diagnosis, diagnose
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
+from allaboard.units import counted
 
 EPILOG = """\b
 Examples:
@@ -82,8 +83,8 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
     if seen.started is not None:
         until = f" until {words.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{words.moment(seen.started, now)}{until}")
-    if seen.waiting and seen.waiting not in told:
-        yield _row("waits", seen.waiting)
+    if seen.held_by and seen.held_by not in told:
+        yield _row("waits", seen.held_by)
     if seen.stop is not None:
         yield _row("stopped", f"by {seen.stop.by} at {words.moment(seen.stop.at, now)}: {seen.stop.reason}")
     march = " → ".join(f"{c.type} {words.moment(c.since, now)}" for c in words.march(seen.conditions))
@@ -97,7 +98,7 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
         bar = f"{'█' * round(share * _BAR):░<{_BAR}}  " if share is not None else ""
         yield _row("progress", bar + words.progress(seen))
     if progress.lost_steps:
-        yield _row("lost", f"{progress.lost_steps} steps were done again after restarts")
+        yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
     if progress.result is not None:
         yield _row("result", words.metrics(progress.result))
     if progress.checkpoint:

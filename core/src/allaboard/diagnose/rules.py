@@ -8,10 +8,12 @@ wrong rank).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from allaboard.diagnose.printed import Line, Raised, bare_lines, uncaught
+from allaboard.diagnose.starting import why_not_started
 from allaboard.observation import MemberSeen, Observation, State
 from allaboard.status import state_of
 
@@ -160,7 +162,7 @@ _LOG = (
     ),
     _p(
         "python_exception",
-        r"^Traceback \(most recent call last\)|^\w*(Error|Exception)\b",
+        r"^Traceback \(most recent call last\)|^(\w+\.)*\w*(Error|Exception|Interrupt)\b",
         "the training script raised an error",
         "fix the script; its log shows the traceback",
     ),
@@ -178,7 +180,7 @@ _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 1
 def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
     """All that can be said, the cause first. Empty for a run that goes well."""
     state = state_of(seen)
-    found = list(_ending(seen, state))
+    found = [*_ending(seen, state), *(_obstacles(seen) if not state.is_final else ())]
     return (*found, *(d for d in _warnings(seen) if d.code not in {f.code for f in found}))
 
 
@@ -190,6 +192,9 @@ def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
         yield _out_of_time(seen)
         return
     if state is not State.FAILED:
+        return
+    if seen.stop is not None and seen.stop.code is not None:
+        yield _never_started(seen, seen.stop.code, seen.stop.reason)
         return
     cause = _first_failure(seen)
     yield cause
@@ -203,6 +208,57 @@ def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
             False,
             "mend the cause above, or raise policy.backoff_limit",
         )
+
+
+_STARTS: Mapping[str, str] = {
+    "image_pull_auth": "correct image, or give the job the registry's credentials: pod.spec.imagePullSecrets",
+    "image_not_found": "correct the job's image",
+    "image_pull_rate_limited": "it is tried again by itself; credentials or a mirror avoid it",
+    "image_pull_network": "it is tried again by itself; else ask whether the nodes reach that registry",
+    "exec_format_error": "build the image for the processors of the nodes; begin scripts with #!",
+    "bad_entrypoint": "correct the command, or the image",
+    "container_config_missing": "create it in the job's namespace, or correct its name in the job",
+    "run_as_nonroot_violation": "set pod.spec.securityContext.runAsUser, or an image with a USER",
+    "pod_sandbox_failed": "it is tried again by itself; else tell who runs the nodes",
+    "gpu_runtime_broken": "tell who runs the node; another may do",
+    "pvc_not_bound": "create the claim, or look why no volume is made for it: kubectl describe pvc",
+    "volume_multi_attach": "use a claim of ReadWriteMany, or wait until the other node lets go",
+    "volume_mount_failed": "look at the volume and its server; storage names it in the job",
+    "resource_quota_exceeded": "ask for less, or for more quota",
+    "pod_security_denied": "set what it names in pod.spec.securityContext, or use another namespace",
+    "openshift_scc_denied": "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC",
+    "limitrange_denied": "change resources of the job to what the LimitRange allows",
+    "pod_reference_missing": "create it, or correct its name in the job",
+    "webhook_unavailable": "it is tried again by itself; else tell who runs that webhook",
+    "admission_webhook_denied": "follow its words, or ask whose policy it is",
+    "rbac_forbidden": "ask who runs the operator: it may not make pods here",
+    "job_spec_invalid": "correct the field that it names",
+    "operator_not_running": "ask who runs the cluster to start it: `allaboard cluster` shows it",
+    "master_unreachable_dns": "look at the master first",
+    "insufficient_gpu": "ask for less per member, or have larger nodes added",
+    "gpu_not_advertised": "ask for what the nodes offer, or have its device plugin installed",
+    "unschedulable_constraints": "ask for less, tolerate the taint, or correct the selector in pod",
+}
+"""Code of an obstacle -> what to do."""
+
+
+def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
+    one = seen.obstacle
+    if one is None:
+        return
+    fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
+    evidence = (Evidence(one.object, one.field, one.said),) if one.said else ()
+    if one.field.startswith("initContainerStatuses"):
+        last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
+        evidence += tuple(Evidence(f"log/{one.member}", "text", text) for text in last)
+        fix = f"its log says why: allaboard logs {seen.run} {one.member}"
+    yield Diagnosis(one.code, one.text, evidence, one.member, not one.never, fix)
+
+
+def _never_started(seen: Observation, code: str, text: str) -> Diagnosis:
+    """It was ended because it could never start."""
+    fix = _STARTS.get(code, "mend it, then start it again under its key")
+    return Diagnosis(code, text, (Evidence(f"run/{seen.run}", "record.stop", text),), None, False, fix)
 
 
 def _lost(seen: Observation) -> Diagnosis:
@@ -237,6 +293,8 @@ def _first_failure(seen: Observation) -> Diagnosis:
         key=lambda m: (_is_victim(seen, m), m.ended or float("inf"), m.rank),
     )
     if not failing:
+        if (start := _start_told(seen)) is not None:
+            return start
         failed = seen.condition("Failed")
         text = failed.message if failed else "the run failed"
         return Diagnosis(
@@ -246,22 +304,55 @@ def _first_failure(seen: Observation) -> Diagnosis:
     return _by_reason(seen, member) or _by_log(seen, member) or _by_exit(seen, member)
 
 
+_NOT_STARTED = re.compile(
+    r"Error pod (?P<pod>\S+) container \S+ exitCode: 12[68] terminated message: (?P<said>.*)|"
+    r"Error: (?P<own>failed to create (containerd task|shim task|.*OCI runtime).*)",
+    re.DOTALL,
+)
+
+
+def _start_told(seen: Observation) -> Diagnosis | None:
+    """Of members that are gone, an event may tell that their program could not be started."""
+    for event in reversed(seen.events):
+        found = _NOT_STARTED.match(event.message)
+        if found is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
+            who = (found["pod"] or event.object).removeprefix(f"{event.object}-")
+            code, words, passes = why_not_started(found["said"] or found["own"] or "")
+            evidence = (Evidence(f"events/{event.object}", event.reason, event.message),)
+            text = f"{who} could not be started: {words}"
+            return Diagnosis(code, text, evidence, who, passes, _STARTS["bad_entrypoint"])
+    return None
+
+
 def _is_victim(seen: Observation, member: MemberSeen) -> bool:
     """Whether this member only says that somebody else went away."""
-    tail = seen.tails.get(member.name, "")
-    last = [line for line in tail.splitlines() if line.strip()][-12:]
-    return any(_SECONDARY.search(line) for line in last) or member.exit_code == 143
+    if member.exit_code == 143:
+        return True
+    lines = bare_lines(seen.tails.get(member.name, ""))
+    if _own_exception(lines) is not None:
+        return False
+    last = [line.text for line in lines if line.text][-12:]
+    return any(_SECONDARY.search(line) for line in last)
+
+
+def _own_exception(lines: Sequence[Line]) -> Raised | None:
+    """The first uncaught exception that is not about a peer which went away."""
+    return next((one for one in uncaught(lines) if not _SECONDARY.search(one.text)), None)
 
 
 def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    if member.reason == "StartError":
-        text = next((e.message for e in seen.events if e.object == member.name and e.reason == "Failed"), "")
+    if member.said or member.reason in ("StartError", "ContainerCannotRun"):
+        told = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
+        code, words, passes = "bad_entrypoint", next(told, ""), False
+        text = member.said or words
+        if member.said:
+            code, words, passes = why_not_started(member.said)
         return Diagnosis(
-            "bad_entrypoint",
-            f"{member.name} could not be started: {text}",
+            code,
+            f"{member.name} could not be started: {words}",
             (Evidence(f"member/{member.name}", "start", text),),
             member.name,
-            False,
+            passes,
             "check the command and the folder it starts in",
         )
     if member.reason == "OOMKilled":
@@ -277,15 +368,19 @@ def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
 
 
 def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    lines = seen.tails.get(member.name, "").splitlines()
+    lines = bare_lines(seen.tails.get(member.name, ""))
+    own = _own_exception(lines)
     for rule in _LOG:
+        if rule.code == "python_exception" and own is not None:
+            return _exception(seen, member, own, rule)
         for line in reversed(lines):
-            if rule.pattern.search(line) and not _SECONDARY.search(line):
-                quoted = _last_error(lines) if rule.code == "python_exception" else line.strip()
+            if rule.pattern.search(line.text) and not _SECONDARY.search(line.text):
+                quoted = _last_error(lines) if rule.code == "python_exception" else line.text.strip()
+                who = own if own is not None and rule.pattern.search(own.text) else None
                 return Diagnosis(
                     rule.code,
-                    f"{rule.summary} ({member.name}): {_short(quoted)}",
-                    (Evidence(f"log/{member.name}", "text", quoted), _exit_evidence(member)),
+                    f"{rule.summary} ({_speaker(member, who, len(seen.members) == 1)}): {_short(quoted)}",
+                    (Evidence(f"log/{member.name}", "text", quoted), *_place(member, who)),
                     member.name,
                     rule.retryable,
                     rule.fix,
@@ -293,14 +388,42 @@ def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     return None
 
 
-def _last_error(lines: list[str]) -> str:
+def _exception(seen: Observation, member: MemberSeen, own: Raised, rule: _Pattern) -> Diagnosis:
+    """Type, message, the line of their code, and who."""
+    at = f" at {own.where}" if own.where is not None else ""
+    return Diagnosis(
+        rule.code,
+        f"{rule.summary} ({_speaker(member, own, len(seen.members) == 1)}): {_short(own.text)}{at}",
+        (Evidence(f"log/{member.name}", "text", own.text), *_place(member, own)),
+        member.name,
+        rule.retryable,
+        f"fix the script; its log shows the traceback: allaboard logs {seen.run} {member.name}",
+    )
+
+
+def _speaker(member: MemberSeen, own: Raised | None, alone: bool) -> str:
+    """``worker-0, rank 5``: the rank that a launcher named, else that of the member, if there are others."""
+    if own is not None and own.rank is not None:
+        return f"{member.name}, rank {own.rank}"
+    if own is not None and own.local is not None:
+        return f"{member.name}, local rank {own.local}"
+    return f"{member.name}, rank {member.rank}" if not alone else member.name
+
+
+def _place(member: MemberSeen, own: Raised | None) -> tuple[Evidence, ...]:
+    where = own.where if own is not None else None
+    said = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
+    return (*said, _exit_evidence(member))
+
+
+def _last_error(lines: Sequence[Line]) -> str:
     """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
     found = [
-        ln.strip()
-        for ln in lines
-        if re.match(r"(\[rank\d+\]:\s*)?[\w.]*(Error|Exception|Interrupt|Exit)\b", ln)
+        line.text.strip()
+        for line in lines
+        if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line.text)
     ]
-    found = [ln for ln in found if not _SECONDARY.search(ln)] or found
+    found = [text for text in found if not _SECONDARY.search(text)] or found
     return found[-1] if found else "Traceback (most recent call last)"
 
 
@@ -354,6 +477,22 @@ def _short(text: str) -> str:
 
 
 _FLAGS = {
+    "home_unusable": (
+        "the disk of ALLABOARD_HOME could not be written for a while: what is shown may be behind",
+        "free space there, or set ALLABOARD_HOME to another disk for the next run",
+    ),
+    "checkpoint_elsewhere": (
+        "a checkpoint was reported outside the run's own folder; it is not taken",
+        "save to the folder that ALLABOARD_CHECKPOINTS names (allaboard.inside.Checkpointer does)",
+    ),
+    "too_many_metrics": (
+        "the script reports more metrics than are kept",
+        "report the ones that matter; write the rest to a file",
+    ),
+    "report_too_large": (
+        "the script reported more than one line may hold; it is not kept",
+        "report the numbers that matter; write the rest to a file",
+    ),
     "nan_loss": ("the loss is not a finite number", "lower the learning rate, or skip the batch"),
     "checkpoint_corrupt": (
         "the newest checkpoint could not be read; the one before was used",

@@ -199,8 +199,9 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         (c for c in status.get("containerStatuses") or () if c.get("name") == container), {}
     )
     state, last = main.get("state") or {}, main.get("lastState") or {}
-    over = state.get("terminated") or last.get("terminated") or {}
+    over = state.get("terminated") or last.get("terminated") or _failed_before(status)
     running = state.get("running") or state.get("terminated") or {}
+    running = {} if running.get("reason") in NOT_STARTED else running
     return MemberSeen(
         group=role,
         index=index,
@@ -212,7 +213,26 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         reason=_reason(status, every, main),
         started=from_rfc3339(running.get("startedAt")),
         ended=from_rfc3339(over.get("finishedAt")),
+        said=_said_at_start(over, state.get("waiting") or {}),
     )
+
+
+def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How the init container ended for which a pod has failed."""
+    if status.get("phase") != "Failed":
+        return {}
+    ends = ((c.get("state") or {}).get("terminated") or {} for c in status.get("initContainerStatuses") or ())
+    return next((one for one in ends if one.get("exitCode")), {})
+
+
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
+"""Reasons of a container whose program never ran; its times are those of no process."""
+
+
+def _said_at_start(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
+    """What the runtime said of a program that it could not start."""
+    told = next((one for one in (over, waiting) if one.get("reason") in NOT_STARTED), {})
+    return str(told["message"])[:1000] if told.get("message") else None
 
 
 _PHASES = {

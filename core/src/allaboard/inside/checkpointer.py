@@ -24,8 +24,8 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -425,14 +425,14 @@ def _parts_of(state: Any) -> Mapping[str, Source]:
         return {BYTES_PART: state}
     if isinstance(state, Mapping) and state and all(_is_part(name, value) for name, value in state.items()):
         return state
-    return {TORCH_PART: lambda path: _save_with_torch(state, path)}
+    return {TORCH_PART: lambda file: _save_with_torch(state, file)}
 
 
 def _is_part(name: Any, value: Any) -> bool:
     return isinstance(name, str) and isinstance(value, (bytes, bytearray, memoryview, Path))
 
 
-def _save_with_torch(state: Any, path: Path) -> None:
+def _save_with_torch(state: Any, file: Any) -> None:
     try:
         import torch
     except ImportError as error:
@@ -440,7 +440,25 @@ def _save_with_torch(state: Any, path: Path) -> None:
             f"a state of type {type(state).__name__} is saved by torch, which is not installed; "
             "install torch, or give bytes, or a mapping of names to bytes and paths"
         ) from error
-    torch.save(state, path)
+    with _without_crc32(torch.serialization):
+        torch.save(state, file)
+
+
+@contextmanager
+def _without_crc32(serialization: Any) -> Iterator[None]:
+    """The manifest's SHA-256 covers every byte. torch's own checksum beside it costs a quarter of the save,
+    and `torch.load` does not look at it.
+    """
+    switch = getattr(serialization, "set_crc32_options", None)  # since torch 2.6
+    if switch is None:
+        yield
+        return
+    before = serialization.get_crc32_options()
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(before)
 
 
 def _versions() -> dict[str, str]:

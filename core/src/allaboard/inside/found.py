@@ -5,9 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
-import shutil
+import re
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -20,7 +19,7 @@ from allaboard.checkpoints.listing import object_problem
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
-from allaboard.storage.disk import said
+from allaboard.storage.scratch import scratch
 
 #: What a state is called that the script gave without a name: what torch saved, and plain bytes.
 TORCH_PART = "state.pt"
@@ -66,8 +65,9 @@ class Found:
         """What was saved: what torch saved (on the CPU, weights only), the bytes, or the parts' bytes by
         name.
 
-        Every byte is checked first. Raises Corrupt when they are not those of the manifest, BadInput when
-        torch refuses to load the state as plain weights.
+        Every byte is checked first. On a local disk tensors lie in the checkpoint's file until they are
+        written to, which leaves the file as it is. Raises Corrupt when the bytes are not those of the
+        manifest, BadInput when torch refuses to load the state as plain weights.
         """
         if self.parts == [TORCH_PART]:
             return self._load_torch()
@@ -114,10 +114,9 @@ class Found:
 
     def _scratch_folder(self) -> Path:
         if self._scratch is None:
-            base = Path(tempfile.gettempdir())
-            with said(base, "writing below"):
-                self._scratch = Path(tempfile.mkdtemp(prefix="allaboard-", dir=base))
-            atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
+            until_the_end = ExitStack()
+            self._scratch = until_the_end.enter_context(scratch())
+            atexit.register(until_the_end.close)
         return self._scratch
 
     def _load_torch(self) -> Any:
@@ -125,7 +124,8 @@ class Found:
 
         path = self.path()
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            # The bytes have just been read to be verified: mapped, they are not copied once more.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=_may_be_mapped(path))
         except pickle.UnpicklingError as error:
             why = str(error).strip().partition("\n")[0]
             raise BadInput(
@@ -141,6 +141,40 @@ class Found:
             self._verified.pop(path.name, None)
             with suppress(OSError):
                 path.unlink()
+
+
+def _may_be_mapped(path: Path) -> bool:
+    """Whether tensors may lie in the file itself: one of torch's archives, on a disk of this machine. A file
+    that another machine deletes on a file server would take the process with it (SIGBUS).
+    """
+    with path.open("rb") as file:
+        return file.read(2) == b"PK" and file_system_of(path) in _OF_THIS_MACHINE
+
+
+_OF_THIS_MACHINE = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+)
+
+
+def file_system_of(path: Path, mounts: str | None = None) -> str | None:
+    """The type of the file system that holds ``path`` (``ext4``, ``nfs4``), as /proc/self/mounts lists it;
+    None where there is no such list.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
+        except OSError:
+            return None
+    real = Path(os.path.realpath(path))
+    above = {real, *real.parents}
+    found = [
+        (Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[1])), fields[2])
+        for fields in (line.split(" ") for line in mounts.splitlines())
+        if len(fields) > 2
+    ]
+    # The deepest, and of those mounted over one another the last.
+    holding = [(len(mount.parts), n, kind) for n, (mount, kind) in enumerate(found) if mount in above]
+    return max(holding)[2] if holding else None
 
 
 def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> Found:

@@ -22,7 +22,7 @@ from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.inside.context import ranks
-from allaboard.reportline import encode
+from allaboard.reportline import LONGEST, encode
 
 EVERY = 0.1  # seconds between two progress lines
 _SPEED_OVER = 10.0  # seconds
@@ -44,16 +44,18 @@ def result(**metrics: Any) -> None:
     """The metrics that the training ends with, such as ``result(val_loss=0.03, accuracy=0.98)``: numbers,
     strings, lists and mappings of them.
 
-    The last result of a run counts. BadInput when something cannot be said in JSON.
+    The last result of a run counts. BadInput when something cannot be said in JSON. One of more than 64 KiB
+    is not kept, and the run is flagged: no training shall fail at its end for the length of a line.
     """
-    line = _encoded("result", metrics=metrics)
-    if ranks()[0] == 0:
-        _teller.say(line)
+    tell("result", metrics=metrics)
 
 
 def tell(kind: str, **fields: Any) -> None:
     """A line of another kind, for the rest of `allaboard.inside`: a checkpoint, a resume, a flag."""
     line = _encoded(kind, **fields)
+    if len(line) > LONGEST:
+        text = f"a {kind} of {len(line):,} characters is not kept; {LONGEST:,} are read, write it to a file"
+        line = _encoded("flag", code="report_too_large", text=text)
     if ranks()[0] == 0:
         _teller.say(line)
 

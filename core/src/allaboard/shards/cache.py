@@ -15,44 +15,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_ISREG
 
 from allaboard.errors import Corrupt, SiteError, StorageFull
 from allaboard.shards.index import Shard
 from allaboard.storage.base import Store
-from allaboard.storage.disk import said, sweep
+from allaboard.storage.disk import said, sweep, unnamed_file
+from allaboard.storage.scratch import own_folder
 
 if sys.platform != "win32":
     import fcntl
 
 LIMIT = 20 * 2**30
-_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-
-
-def own_folder() -> Path:
-    """This user's folder for scratch data on this machine. StorageError or SiteError when there can be
-    none.
-    """
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    try:
-        folder = Path(tempfile.gettempdir()) / f"allaboard-{user}"
-    except FileNotFoundError as error:
-        raise SiteError(f"no folder for scratch data: {error}; set TMPDIR, or give cache=") from error
-    with said(folder, "making"):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    if not S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
-        raise SiteError(
-            f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR, or give cache="
-        )
-    return folder
+_NAME = re.compile(r"[0-9a-f]{64}")
+# Without O_NONBLOCK opening a pipe of that name waits for ever.
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def checksum(path: Path) -> str:
@@ -92,6 +76,8 @@ class Cache:
             fd = os.open(path, _READ)
         try:
             found = os.fstat(fd)
+            if not S_ISREG(found.st_mode):
+                raise _corrupt(str(path), "it is no file")
             if found.st_size != shard.size:
                 raise _corrupt(str(path), f"it has {found.st_size} bytes, the index says {shard.size}")
             state = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
@@ -125,10 +111,11 @@ class Cache:
     def _note(self, shard: Shard, state: str) -> None:
         with suppress(OSError, SiteError):
             note = self.folder / "verified" / shard.sha256
-            note.parent.mkdir(parents=True, exist_ok=True)
-            temp = note.with_name(f"{note.name}.{os.getpid()}")
-            temp.write_text(state)
-            temp.replace(note)
+            sweep(note.parent, time.time())
+            with unnamed_file(note.parent) as new:
+                new.file.write(state.encode())
+                new.file.flush()
+                new.path.replace(note)  # not flushed to the disk: a note that is lost is made again
 
     # --- fetched
 
@@ -162,6 +149,8 @@ class Cache:
         with said(incoming, "writing"):
             incoming.parent.mkdir(parents=True, exist_ok=True)
             sweep(incoming.parent, time.time())
+            self._sweep_incoming(incoming.parent)
+        self._look(store, shard)
         self._make_room(shard.size)
         self._download(store, shard, incoming)
         if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
@@ -174,6 +163,23 @@ class Cache:
             fd = os.open(incoming, _READ)
             incoming.replace(path)
             return fd
+
+    def _look(self, store: Store, shard: Shard) -> None:
+        """A size that is only claimed makes no room and is not downloaded."""
+        entry = store.stat(shard.name)
+        if entry is not None and entry.size != shard.size:
+            where = f"{store.uri}/{shard.name}"
+            raise _corrupt(where, f"it has {entry.size} bytes, the index says {shard.size}")
+
+    def _sweep_incoming(self, folder: Path) -> None:
+        """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for
+        that shard again.
+        """
+        for path in folder.iterdir():
+            with suppress(OSError, SiteError):
+                if _NAME.fullmatch(path.name) and sys.platform != "win32":
+                    with self._lock(path.name[:2], wait=False):
+                        path.unlink()
 
     def _download(self, store: Store, shard: Shard, path: Path) -> None:
         try:
@@ -198,14 +204,15 @@ class Cache:
                 total -= freed
 
     @contextmanager
-    def _lock(self, name: str) -> Iterator[None]:
+    def _lock(self, name: str, wait: bool = True) -> Iterator[None]:
+        """``wait``: False for a BlockingIOError where somebody has it."""
         path = self.folder / "locks" / name
         with said(path, "writing"):
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if sys.platform != "win32":  # there each process fetches for itself; the rename keeps it right
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
         finally:
             os.close(fd)

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from allaboard.errors import Corrupt
+from allaboard.filenames import RelativeName, Sha256, relative_name, sha256
+from allaboard.untrusted import RECORDS, Unreadable, parse_json
 
 INDEX = "index.json"
 VERSION = 1
@@ -27,18 +29,23 @@ VERSION = 1
 class Shard:
     """One tar file: its name below the data set's uri, bytes, samples and checksum (lower-case hex)."""
 
-    name: str
+    name: RelativeName
     size: int
     samples: int
-    sha256: str
+    sha256: Sha256
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Shard:
-        """Raises KeyError, TypeError or ValueError when a field is missing or makes no sense."""
-        shard = cls(str(fields["name"]), int(fields["size"]), int(fields["samples"]), str(fields["sha256"]))
-        if shard.size < 0 or shard.samples < 1 or not shard.name or shard.name.startswith("/"):
-            raise ValueError(f"shard {shard.name!r} has size {shard.size} and {shard.samples} samples")
-        return shard
+        """Raises KeyError, TypeError or ValueError when a field is missing or makes no sense.
+
+        Name and checksum become paths in the reader's folders; here is where they are checked.
+        """
+        return cls(
+            relative_name(fields["name"]),
+            _count(fields["size"], "size"),
+            _count(fields["samples"], "number of samples"),
+            sha256(fields["sha256"]),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,12 +100,14 @@ class Index:
         Corrupt otherwise.
         """
         try:
-            body = json.loads(data)
-            version = int(body["version"])
+            body = parse_json(data, RECORDS, spelling=False)
+            version = _count(body["version"], "version")
+        except Unreadable as error:
+            raise Corrupt(f"{where} is no index of shards: it {error}; prepare the data set again") from error
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{where} is no index of shards ({error}); prepare the data set again") from error
         try:
-            shards = tuple(Shard.from_dict(fields) for fields in body["shards"])
+            shards = tuple(Shard.from_dict(fields) for fields in _listed(body["shards"]))
             index = cls(shards, str(body["fingerprint"]), str(body["created"]))
             if index.samples != body["samples"]:
                 raise ValueError(f"its shards hold {index.samples} samples, its head says {body['samples']}")
@@ -109,6 +118,18 @@ class Index:
                 ) from error
             raise Corrupt(f"{where} is damaged ({error}); prepare the data set again") from error
         return index
+
+
+def _count(value: Any, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63:
+        raise ValueError(f"{value!r} is no {what}")
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("its shards are no list")
+    return value
 
 
 def content_of(shards: tuple[Shard, ...] | list[Shard]) -> str:

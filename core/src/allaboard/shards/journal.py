@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from allaboard.errors import StorageMissing
 from allaboard.shards.index import Shard
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
+from allaboard.untrusted import RECORDS, parse_json
 
 JOURNAL = "journal.json"
 VERSION = 1
@@ -37,11 +38,12 @@ class Journal:
     @classmethod
     def read(cls, store: Store) -> Journal | None:
         try:
-            body = json.loads(store.read(JOURNAL))
+            body = parse_json(read_small(store, JOURNAL, RECORDS.size), RECORDS, spelling=False)
             if body["version"] != VERSION:
                 return cls(store)
             shards = [Shard.from_dict(fields) for fields in body["shards"]]
-            return cls(store, body["fingerprint"], shards)
+            fingerprint = body["fingerprint"]
+            return cls(store, fingerprint if isinstance(fingerprint, str) else None, shards)
         except StorageMissing:
             return None
         except (ValueError, KeyError, TypeError):

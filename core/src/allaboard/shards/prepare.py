@@ -23,16 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput, Conflict, Corrupt, Problem, StorageError, StorageMissing
-from allaboard.shards.cache import checksum, own_folder
+from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, Index, Shard, content_of
 from allaboard.shards.journal import JOURNAL, Journal
 from allaboard.shards.samples import Files, Sample, Source, Stream, find
 from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
 from allaboard.storage import open_store
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import Unnamed, said, sweep, unnamed_file
-from allaboard.units import rfc3339
+from allaboard.storage.scratch import own_folder
+from allaboard.units import counted, rfc3339
 from allaboard.units import size as as_bytes
+from allaboard.untrusted import RECORDS
 
 Progress = Callable[[int, int | None, int], None]
 """Called with the samples done, all samples (None: unknown), and the bytes of their shards; ten times a
@@ -127,7 +129,7 @@ class _Preparation:
             journal.shards = list(self._standing(before.shards))
         elif earlier and earlier.fingerprint == self._fingerprint:
             journal.shards = list(self._standing(earlier.shards))
-            self._notice(f"going on after {len(journal.shards)} shards of an earlier call")
+            self._notice(f"going on after {counted(len(journal.shards), 'shard')} of an earlier call")
         elif earlier:
             self._notice(f"the source or the limits changed since an earlier call: {_STARTING_OVER}")
         elif before:
@@ -273,7 +275,7 @@ def _refuse_overlap(found: Files, store: Store) -> None:
 
 def _index_before(store: Store, notice: Callable[[str], None]) -> Index | None:
     try:
-        return Index.from_bytes(store.read(INDEX), f"{store.uri}/{INDEX}")
+        return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing:
         return None
     except Corrupt as error:

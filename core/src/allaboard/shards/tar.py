@@ -4,6 +4,11 @@ samples lie.
 WebDataset's rule: the base name up to its first dot is the sample's **key** (folders in front belong to it),
 the rest is the **extension**, which tells the parts of one sample apart; the files of one sample lie next to
 each other. Bytes in, values out; nothing is opened here.
+
+A tar file may come from anywhere, and its checksum tells only that it is the one that its author meant. So no
+size in it is believed that leads backwards or behind the end, no name that leads out of a folder (a key may
+become a path in a training script), and no two files that are one part of a sample. Links, devices and other
+entries without bytes are passed over; sparse files are refused. Time and memory grow with the bytes alone.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ import struct
 import tarfile
 from dataclasses import dataclass, field
 from mmap import mmap
+
+from allaboard.filenames import leads_out
 
 BLOCK = 512
 RECORD = tarfile.RECORDSIZE  # a tar file's size is a multiple of this; the rest is zeros
@@ -76,8 +83,9 @@ class Table:
     parts: list[list[tuple[str, int, int]]] = field(default_factory=list)
 
 
-def table(buffer: bytes | mmap) -> Table:
-    """Read all headers of a tar file. ValueError, with the place, when it is none or is cut short.
+def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
+    """Read all headers of a tar file. ValueError, with the place, when it is none, is cut short, or is not to
+    be trusted. ``checked``: compare the headers' own checksums too, which takes several times as long.
 
     Every rank reads the headers of every shard, so this is written for speed: what most headers are is
     handled in the loop.
@@ -91,15 +99,21 @@ def table(buffer: bytes | mmap) -> Table:
     long_size: int | None = None
     unpack = _HEADER.unpack_from
     while place + BLOCK <= end:
-        raw_name, raw_size, kind, magic, prefixed = unpack(buffer, place)
+        raw_name, raw_size, ended, kind, magic, prefixed = unpack(buffer, place)
         if magic != b"ustar":
             if not any(buffer[place : place + BLOCK]):
-                return found
+                return _told_apart(found)
             raise ValueError(f"byte {place} is not the header of a file")
+        if checked:
+            _check_sum(buffer[place : place + BLOCK], place)
         start = place + BLOCK
-        try:
-            size = int(raw_size, 8)
-        except ValueError:
+        # Python reads '-1', '+1' and '1_0' as numbers, too.
+        if raw_size.isdigit() and ended in _ENDS:
+            try:
+                size = int(raw_size, 8)
+            except ValueError:
+                raise ValueError(_NO_SIZE.format(place)) from None
+        else:
             size = _odd_size(buffer[place + 124 : place + 136], place)
         if kind in _REGULAR:
             if prefixed or long_name is not None or long_size is not None:
@@ -107,10 +121,12 @@ def table(buffer: bytes | mmap) -> Table:
                 size = size if long_size is None else long_size
                 long_name = long_size = None
             else:
-                name = raw_name.rstrip(b"\0").decode("utf-8", "surrogateescape")
+                name = raw_name.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
             stop = start + size
             if stop > end:
-                raise ValueError(f"it ends within {name}, which begins at byte {place}")
+                raise ValueError(f"it ends within {name!a}, which begins at byte {place}")
+            if _SUSPICIOUS.search(name) and (trouble := leads_out(name)):
+                raise ValueError(f"the name {ascii(name)[:200]} at byte {place} {trouble}")
             dot = name.find(".", name.rfind("/") + 1)
             key, extension = name[:dot], name[dot + 1 :]
             lower = extensions.get(extension)
@@ -125,19 +141,64 @@ def table(buffer: bytes | mmap) -> Table:
                 parts.append([])
                 last = key
             parts[-1].append((lower, start, stop))
-        elif kind == b"x":
-            long_name, long_size = _pax(buffer[start : start + size], place)
-        elif kind == b"L":
-            long_name = buffer[start : start + size].rstrip(b"\0").decode("utf-8", "surrogateescape")
+        elif kind == b"S":
+            raise ValueError(_SPARSE.format(place))
+        elif kind in _WITHOUT_BYTES:
+            long_name = long_size = None
+            size = 0  # of a hard link some writers give the size of what it links to
+        elif kind in _ABOUT_THE_NEXT:
+            if size > _LONGEST_HEADER:
+                raise ValueError(f"the header at byte {place} is longer than {_LONGEST_HEADER} bytes")
+            about = buffer[start : start + size]
+            if kind == b"L":
+                long_name = about.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+            elif kind == b"x":
+                long_name, long_size = _pax(about, place)
+            elif kind == b"g" and _pax(about, place) != (None, None):
+                raise ValueError(f"the pax header at byte {place} names all files alike")
         else:
             long_name = long_size = None
         place = start + size + -size % BLOCK
     raise ValueError(f"it ends at byte {end} without the mark of an end")
 
 
-# name, size, type, "ustar", first byte of the prefix; the rest does not matter here
-_HEADER = struct.Struct("100s 24x 11s 21x c 100x 5s 83x B 154x 12x")
+def _told_apart(found: Table) -> Table:
+    """The table, in which no key comes twice and no sample has a part twice."""
+    if len(set(found.keys)) != len(found.keys):
+        seen: set[str] = set()
+        for key in found.keys:
+            if key in seen:
+                raise ValueError(f"the key {ascii(key)[:200]} comes twice")
+            seen.add(key)
+    for key, parts in zip(found.keys, found.parts, strict=True):
+        if len(parts) > 1 and len({extension for extension, _, _ in parts}) != len(parts):
+            raise ValueError(f"the sample {ascii(key)[:200]} has a part twice")
+    return found
+
+
+# What may be the beginning of a name that leads out of its folder; `leads_out` decides.
+_SUSPICIOUS = re.compile(r"\.\.|^/|\\|\0|^[A-Za-z]:")
+_LONGEST_HEADER = 2**20
+_NO_SIZE = "the header at byte {} holds no size"
+_SPARSE = "the file at byte {} is sparse, which WebDataset does not read; write it without holes"
+
+
+def _check_sum(header: bytes, place: int) -> None:
+    told = header[148:156].strip(b" \0")
+    rest = header[:148] + b"        " + header[156:]
+    # Old programs took the bytes for signed ones.
+    sums = (sum(rest), sum(byte - 256 if byte > 127 else byte for byte in rest))
+    if not told.isdigit() or not set(told) <= _OCTAL or int(told, 8) not in sums:
+        raise ValueError(f"the header at byte {place} does not have its checksum")
+
+
+# name, size, its end, type, "ustar", first byte of the prefix; the rest does not matter here
+_HEADER = struct.Struct("100s 24x 11s c 20x c 100x 5s 83x B 154x 12x")
 _REGULAR = (b"0", b"\0", b"7")
+_WITHOUT_BYTES = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders, pipes
+_ABOUT_THE_NEXT = (b"x", b"L", b"K", b"g")
+_ENDS = (b" ", b"\0")
+_OCTAL = frozenset(b"01234567")
 
 
 def _prefixed_name(buffer: bytes | mmap, place: int) -> str:
@@ -146,28 +207,36 @@ def _prefixed_name(buffer: bytes | mmap, place: int) -> str:
 
 
 def _odd_size(raw: bytes, place: int) -> int:
-    if raw[0] & 0x80:  # GNU's way for 8 GiB and more
+    if raw[0] == 0x80:  # GNU's way for 8 GiB and more; 0xff begins a negative number
         return int.from_bytes(raw[1:], "big")
-    try:
-        return int(raw.split(b"\0", 1)[0] or b"0", 8)
-    except ValueError:
-        raise ValueError(f"the header at byte {place} holds no size") from None
+    digits = raw.split(b"\0", 1)[0].strip(b" ") or b"0"
+    if not digits.isdigit() or not set(digits) <= _OCTAL:
+        raise ValueError(_NO_SIZE.format(place))
+    return int(digits, 8)
 
 
 def _pax(data: bytes, place: int) -> tuple[str | None, int | None]:
     """The name and the size that a pax header gives: records ``"27 path=some/long/name\\n"``."""
     name, size = None, None
-    try:
-        while data.rstrip(b"\0"):
-            length = int(data[: data.index(b" ")])
-            word, _, value = data[data.index(b" ") + 1 : length - 1].partition(b"=")
-            if length < 5:
-                raise ValueError
-            if word == b"path":
-                name = value.decode("utf-8", "surrogateescape")
-            elif word == b"size":
-                size = int(value)
-            data = data[length:]
-    except ValueError:
-        raise ValueError(f"the pax header at byte {place} cannot be read") from None
+    at, end = 0, len(data.rstrip(b"\0"))
+    while at < end:
+        blank = data.find(b" ", at, at + 20)
+        if blank < 0 or not data[at:blank].isdigit():
+            raise ValueError(_NO_PAX.format(place))
+        after = at + int(data[at:blank])
+        if after < at + 5 or after > len(data) or data[after - 1 : after] != b"\n":
+            raise ValueError(_NO_PAX.format(place))
+        word, _, value = data[blank + 1 : after - 1].partition(b"=")
+        if word == b"path":
+            name = value.decode("utf-8", "surrogateescape")
+        elif word == b"size":
+            if not value.isdigit() or len(value) > 20:
+                raise ValueError(_NO_PAX.format(place))
+            size = int(value)
+        elif word.startswith(b"GNU.sparse."):
+            raise ValueError(_SPARSE.format(place))
+        at = after
     return name, size
+
+
+_NO_PAX = "the pax header at byte {} cannot be read"

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
 from allaboard.errors import Corrupt, StorageMissing
-from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, Index, Shard
+from allaboard.shards.tar import table
 from allaboard.storage import open_store
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, read_small
+from allaboard.storage.disk import said
+from allaboard.untrusted import RECORDS
 
 _CHUNK = 8 * 2**20
 
@@ -21,7 +29,7 @@ def load_index(at: str | os.PathLike[str] | Store) -> Index:
     """
     store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
     try:
-        return Index.from_bytes(store.read(INDEX), f"{store.uri}/{INDEX}")
+        return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing as error:
         raise StorageMissing(
             f"{store.uri} holds no {INDEX}: no data set was prepared there, or not to its end; "
@@ -49,18 +57,42 @@ def _problem(store: Store, shard: Shard) -> str | None:
         return f"{shard.name} is missing; prepare the data set again"
     if entry.size != shard.size:
         return f"{shard.name} has {entry.size} bytes, the index says {shard.size}; prepare the data set again"
-    if _checksum(store, shard) != shard.sha256:
+    with _at_hand(store, shard) as (file, actual):
+        if actual != shard.sha256:
+            return (
+                f"{shard.name} does not have the checksum of the index; "
+                "remove it and prepare the data set again"
+            )
+        try:
+            with mmap.mmap(file.fileno(), shard.size, access=mmap.ACCESS_READ) as data:
+                samples = len(table(data, checked=True).keys)
+        except ValueError as error:
+            return f"{shard.name} was written wrong: {error}; prepare the data set again"
+    if samples != shard.samples:
         return (
-            f"{shard.name} does not have the checksum of the index; remove it and prepare the data set again"
+            f"{shard.name} holds {samples} samples, the index says {shard.samples}; "
+            "prepare the data set again"
         )
     return None
 
 
-def _checksum(store: Store, shard: Shard) -> str:
+@contextmanager
+def _at_hand(store: Store, shard: Shard) -> Iterator[tuple[BinaryIO, str]]:
+    """The shard as a file of this machine, and its checksum; from a bucket every byte is fetched once."""
     path = store.local_path(shard.name)
-    if path is not None:
-        return checksum(path)
     digest = hashlib.sha256()
-    for start in range(0, shard.size, _CHUNK):
-        digest.update(store.read(shard.name, start, min(_CHUNK, shard.size - start)))
-    return digest.hexdigest()
+    with ExitStack() as stack:
+        if path is not None:
+            with said(path, "reading"):
+                file: BinaryIO = stack.enter_context(path.open("rb", buffering=0))
+        else:
+            scratch = Path(tempfile.gettempdir())
+            with said(scratch, "writing below"):
+                file = stack.enter_context(tempfile.TemporaryFile(dir=scratch, buffering=0))
+        for start in range(0, shard.size, _CHUNK):
+            chunk = store.read(shard.name, start, min(_CHUNK, shard.size - start))
+            digest.update(chunk)
+            if path is None:
+                with said(scratch, "writing below"):
+                    file.write(chunk)
+        yield file, digest.hexdigest()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allaboard.errors import BadInput
+from allaboard.filenames import relative_name, sha256
 from allaboard.shards.index import Shard
 from allaboard.shards.samples import Part, Sample
 from allaboard.shards.tar import BLOCK, header, padding, trailer
@@ -60,7 +61,8 @@ class ShardFile:
         self._put(trailer(self.size))
         self._flush()
         checksum = self._digest.hexdigest()
-        return Shard(f"shard-{number:06d}-{checksum[:12]}.tar", self.size, self.samples, checksum)
+        name = relative_name(f"shard-{number:06d}-{checksum[:12]}.tar")
+        return Shard(name, self.size, self.samples, sha256(checksum))
 
     def _put(self, data: bytes) -> None:
         self._pending += data

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+from allaboard import filenames
 from allaboard.errors import BadInput
+from allaboard.untrusted import LIMITS
 
-OWN = ".allaboard-"
+OWN = filenames.OWN
 """How the names begin that stores use for themselves."""
 
 Progress = Callable[[int], None]
@@ -173,3 +175,10 @@ def join(uri: str, *parts: str) -> str:
         return uri
     start = uri if uri.endswith("/") else f"{uri}/"
     return start + "/".join(inner)
+
+
+def read_small(store: Store, key: str, most: int = LIMITS.size) -> bytes:
+    """The bytes of an object that is small if it is right. Of a larger one ``most`` and one more are read,
+    which no reader of `allaboard.untrusted` takes.
+    """
+    return store.read(key, 0, most + 1)

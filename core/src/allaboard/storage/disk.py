@@ -94,7 +94,7 @@ class DiskStore:
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
         path = self._path(checked_key(key))
-        with said(path, "reading"), path.open("rb") as file:
+        with _reading(path) as file, said(path, "reading"):
             file.seek(start)
             return file.read(-1 if length is None else length)
 
@@ -434,9 +434,18 @@ def _holds_objects(folder: Path) -> bool:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
+    """The file to read from. A pipe or a device of that name is refused: it would hang its reader, or never
+    end.
+    """
     with said(path, "reading"):
-        file = path.open("rb")
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+        file = os.fdopen(fd, "rb")
     with file:
+        found = os.fstat(fd).st_mode
+        if _stat.S_ISDIR(found):
+            raise translated(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
+        if not _stat.S_ISREG(found):
+            raise StorageMissing(f"{path}: it is no file but a pipe or a device; put a file there")
         yield file
 
 

@@ -96,6 +96,7 @@ def a_pod(
     exit_code: int | None = None,
     reason: str | None = None,
     waiting: str | None = None,
+    words: str | None = None,
     restarts: int = 0,
     last: Mapping[str, Any] | None = None,
     pod_reason: str | None = None,
@@ -104,8 +105,9 @@ def a_pod(
     scheduler: str | None = None,
 ) -> Json:
     """The pod of a member. ``placed``: when it got its node, None: no scheduler has said a word;
-    ``unschedulable``: what one said instead; ``waiting``: what its container waits for; ``last``: how its
-    container ended before; ``reason`` and ``exit_code``: how it has ended now; ``pod_reason``: of the pod.
+    ``unschedulable``: what one said instead; ``waiting``: what its container waits for, in ``words``; ``last``:
+    how its container ended before; ``reason`` and ``exit_code``: how it has ended now; ``pod_reason``: of the
+    pod.
     """
     role, _, index = member.rpartition("-")
     status: Json = {"phase": phase, "conditions": []}
@@ -131,7 +133,7 @@ def a_pod(
         status["reason"] = pod_reason
     if "nodeName" in spec and pod_reason != "UnexpectedAdmissionError":
         status["containerStatuses"] = [
-            _container(phase, started, ended, exit_code, reason, waiting, restarts, last)
+            _container(phase, started, ended, exit_code, reason, waiting, words, restarts, last)
         ]
     metadata: Json = {
         "name": f"{job}-{member}",
@@ -153,6 +155,7 @@ def _container(
     exit_code: int | None,
     reason: str | None,
     waiting: str | None,
+    words: str | None,
     restarts: int,
     last: Mapping[str, Any] | None,
 ) -> Json:
@@ -161,7 +164,7 @@ def _container(
         times: Json = {name: at(last[name]) for name in ("startedAt", "finishedAt") if name in last}
         found["lastState"] = {"terminated": {**last, **times}}
     if waiting is not None:
-        found["state"] = {"waiting": {"reason": waiting}}
+        found["state"] = {"waiting": {"reason": waiting, **({"message": words} if words else {})}}
     elif phase == "Pending":
         found = {"name": "pytorch", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
     elif phase == "Running":

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
+from allaboard_provider.templates import LeafByLeaf
+
 if TYPE_CHECKING:
     from allaboard_provider.hooks.allaboard import AllaboardHook
 
 
-class StoreOperator(BaseOperator):
+class StoreOperator(LeafByLeaf, BaseOperator):
     """Paths are ``store://name`` (below the connection's store), any uri, or relative to the DAG file.
 
     :param allaboard_conn_id: the connection that says what ``store://`` means; the default one need not

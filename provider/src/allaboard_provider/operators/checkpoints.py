@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard_provider.operators.base import StoreOperator
 
@@ -24,6 +24,7 @@ class CollectCheckpointOperator(StoreOperator):
     """
 
     template_fields: Sequence[str] = ("source", "into", "which", "metric", "mode", "allaboard_conn_id")
+    structured: ClassVar[tuple[str, ...]] = ("source",)
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.job import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -24,6 +24,7 @@ class EvaluateOperator(TrainingJobOperator):
     """
 
     template_fields: Sequence[str] = (*TrainingJobOperator.template_fields, "checkpoint")
+    structured: ClassVar[tuple[str, ...]] = ("job", "checkpoint")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard_provider.operators.base import StoreOperator
 
@@ -40,6 +40,8 @@ class PromoteOperator(StoreOperator):
         "reason",
         "allaboard_conn_id",
     )
+
+    structured: ClassVar[tuple[str, ...]] = ("checkpoint", "metrics")
 
     def __init__(
         self,

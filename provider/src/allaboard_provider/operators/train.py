@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import BaseOperator
 
 from allaboard.job import FIELDS, TrainingJob
+from allaboard_provider import defaults
+from allaboard_provider.templates import LeafByLeaf
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,29 +23,36 @@ if TYPE_CHECKING:
     from allaboard.follow import Outcome
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.task import Leg
+    from allaboard_provider.templates import Jinja
 
-FILE_ENDINGS = (".yaml", ".yml", ".json")
 
-
-class TrainingJobOperator(BaseOperator):
+class TrainingJobOperator(LeafByLeaf, BaseOperator):
     """Trains. Succeeds when the run succeeds, and returns the run's status (``state``, ``metrics``,
     ``checkpoints``, ``progress`` ...; all of ``allaboard status --json`` but the members).
 
-    :param job: a `TrainingJob`, a mapping of its fields (templated, nested values too), or the path of a job
-        file: a text that ends in .yaml, .yml or .json, relative to the DAG file. It is validated after
-        rendering, leniently: ``"4"`` is 4.
+    :param job: a `TrainingJob`, a mapping of its fields, a text of one (JSON or YAML), or the path of a job
+        file: a text that ends in .yaml, .yml or .json, relative to the DAG file. Every text in it is a
+        template, in a file as well, rendered after it is parsed: what a template puts in stays one value
+        (`allaboard_provider.templates`). It is validated after rendering, leniently: ``"4"`` is 4.
     :param allaboard_conn_id: the connection that says where runs live and what ``store://`` means; the
         default one need not exist, and then everything is on the worker's own machine.
     :param deferrable: wait in the triggerer instead of a worker slot; the default is ``[allaboard]
-        deferrable``, True.
+        deferrable``, else ``[operators] default_deferrable`` where that is set, else True. A local run whose
+        worker is a container of this task alone (KubernetesExecutor) is followed by the worker all the same:
+        it would end with it.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
     A run belongs to the task instance: a retry resumes it from its newest checkpoint, a worker that dies is
-    replaced by one that adopts it, and whoever clears or fails the task stops it. ``execution_timeout``
-    counts deferred time. ``policy.attempts`` of the job is 1 unless it says otherwise: retries are Airflow's.
+    replaced by one that adopts it, and whoever clears or fails the task stops it. ``policy.attempts`` of the
+    job is 1 unless it says otherwise: retries are Airflow's.
+
+    ``execution_timeout`` counts from the start of the try: time in the triggerer, and time in which the run
+    waits for CPUs, GPUs or quota. What limits the training alone is the job's ``policy.deadline``, which
+    begins when the run is admitted, and ``policy.clocks`` for each of its phases.
     """
 
     template_fields: Sequence[str] = ("job", "allaboard_conn_id")
+    structured: ClassVar[tuple[str, ...]] = ("job",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     ui_color = "#e7f0e4"
 
@@ -55,12 +65,13 @@ class TrainingJobOperator(BaseOperator):
         *,
         job: TrainingJob | Mapping[str, Any] | str | os.PathLike[str],
         allaboard_conn_id: str | None = "allaboard_default",
-        deferrable: bool = conf.getboolean("allaboard", "deferrable", fallback=True),
+        deferrable: bool = defaults.deferrable(),
         get_logs: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = plain(job)
+        self._given = id(job)
         self.job_folder = job.folder if isinstance(job, TrainingJob) else None
         self.allaboard_conn_id = allaboard_conn_id
         self.deferrable = deferrable
@@ -79,6 +90,35 @@ class TrainingJobOperator(BaseOperator):
         from allaboard_provider.jobs import read
 
         return read(self.job, self.job_folder, self)
+
+    def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
+        # The job is a copy of what Airflow gave.
+        return super().is_resolved(name, value, seen_oids) or (name == "job" and self._given in seen_oids)
+
+    def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
+        """Of a job that is a text: the fields that it, or the file that it names, says."""
+        from allaboard_provider.jobs import names_a_file
+
+        if name != "job" or not isinstance(value, str):
+            return super().render_structure(name, value, jinja)
+        whole = jinja.single_expression(value)
+        if whole is not None:
+            found = whole()
+            is_file = isinstance(found, str) and names_a_file(found)
+            return self._fields_of_file(found, jinja) if is_file else found
+        if names_a_file(value):
+            return self._fields_of_file(str(jinja.leaf(value)), jinja)
+        return jinja.mapping(value)
+
+    def _fields_of_file(self, path: str, jinja: Jinja) -> Any:
+        from allaboard.errors import BadInput
+        from allaboard_provider.jobs import dag_folder, fields_of_file
+
+        try:
+            fields, self.job_folder = fields_of_file(path, dag_folder(self))
+        except BadInput:  # said where the job is read, when the task has begun
+            return Path(path)
+        return jinja.leaves(fields)
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
         """What a run that succeeded leaves in XCom."""

@@ -9,7 +9,9 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from allaboard_provider import defaults
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class Watching(BaseSensorOperator):
-    """``timeout`` counts in every mode; ``poke_interval`` is how often is looked."""
+    """``timeout`` counts in every mode; ``poke_interval`` is how often is looked. ``deferrable``: as for a
+    `TrainingJobOperator`.
+    """
 
     ui_color = "#eef0f6"
 
@@ -27,7 +31,7 @@ class Watching(BaseSensorOperator):
         self,
         *,
         allaboard_conn_id: str | None = "allaboard_default",
-        deferrable: bool = conf.getboolean("allaboard", "deferrable", fallback=True),
+        deferrable: bool = defaults.deferrable(),
         poke_interval: float | timedelta = 10.0,
         **kwargs: Any,
     ) -> None:

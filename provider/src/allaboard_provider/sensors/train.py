@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
+    from allaboard.observation import Observation
     from allaboard_provider.places import Place
+
+DAG_RUN = "dag_run"
+STORED = "allaboard_since"
 
 
 class TrainingJobSensor(Watching):
@@ -25,11 +30,17 @@ class TrainingJobSensor(Watching):
     :param kind: with ``job_name``, on a connection to a cluster: a job object that anybody made, with any
         tool: ``kind="PyTorchJob", job_name="nightly"``.
 
+    :param since: what ended before this moment is of another night, and is passed over: a time with a zone
+        (a datetime, a text, ``"{{ data_interval_start }}"``), or None for any end. The default, "dag_run", is
+        the start of the DAG run as it was when this task first looked, which no retry and no clear moves. It
+        is not asked of a run's own id, which means that very run. In a backfill nobody starts trainings anew:
+        say None, or a time.
+
     What is not there yet is waited for. It is only watched: nothing here stops, adopts or restarts it.
     ``soft_fail=True`` skips instead of failing.
     """
 
-    template_fields: Sequence[str] = ("run", "key", "kind", "job_name", "allaboard_conn_id")
+    template_fields: Sequence[str] = ("run", "key", "kind", "job_name", "since", "allaboard_conn_id")
 
     def __init__(
         self,
@@ -38,12 +49,16 @@ class TrainingJobSensor(Watching):
         key: str | None = None,
         kind: str | None = None,
         job_name: str | None = None,
+        since: datetime | str | None = DAG_RUN,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.run, self.key = run, key
         self.kind, self.job_name = kind, job_name
+        self.since = since
 
+    _since: float | None = None
+    """In epoch seconds."""
     _uid: str | None = None
     """Of the job that was seen."""
     _told: Mapping[str, Any] | None = None
@@ -106,12 +121,15 @@ class TrainingJobSensor(Watching):
         from allaboard.follow import Outcome
         from allaboard.status import state_of
         from allaboard_provider.task import failure_text, observation_words, result_of
-        from allaboard_provider.triggers.train import found_run
+        from allaboard_provider.triggers.train import found_run, is_of_before, since_of
 
         backend = self._place.backend
         seen = found_run(backend, self.run, self.key)
         if seen is None:
             self.log.info("there is no run %s yet", self.run or f"under the key {self.key}")
+            return None
+        if is_of_before(seen, since_of(seen, self.run, self._since, self._of_ids)):
+            self._tell_passed_over(seen)
             return None
         self.log.info("%s", observation_words(seen))
         if not state_of(seen).is_final:
@@ -121,6 +139,32 @@ class TrainingJobSensor(Watching):
         if not outcome.ok:
             raise AirflowException(failure_text(outcome, self._place.options))
         return result_of(outcome)
+
+    @property
+    def _of_ids(self) -> bool:
+        return self.since != DAG_RUN
+
+    def _tell_passed_over(self, seen: Observation) -> None:
+        from allaboard.units import rfc3339
+        from allaboard_provider.task import observation_words
+
+        self.log.info(
+            "%s at %s, before %s: it is not the one that is waited for (`since` says which counts)",
+            observation_words(seen), rfc3339(seen.finished), rfc3339(self._since),
+        )  # fmt: skip
+
+    def _moment(self, context: Context) -> float | None:
+        """What ``since`` says, in epoch seconds. Raises BadInput."""
+        if self.since != DAG_RUN:
+            return moment_of(self.since)
+        known: Any = context
+        store, dag_run = known.get("task_state_store"), known.get("dag_run")
+        found = store.get(STORED) if store is not None else None
+        if found is None and dag_run is not None and dag_run.start_date is not None:
+            found = dag_run.start_date.timestamp()
+            if store is not None:
+                store.set(STORED, found)
+        return None if found is None else float(found)
 
     def _job(self) -> dict[str, Any] | None:
         from airflow.sdk.exceptions import AirflowException
@@ -141,9 +185,13 @@ class TrainingJobSensor(Watching):
         from allaboard.status import state_of
         from allaboard_provider.task import observation_words
         from allaboard_provider.triggers.jobs import how_it_ended
+        from allaboard_provider.triggers.train import is_of_before
 
         backend: Any = self._place.backend
         seen = backend.observe_job(self.kind, self.job_name, uid=self._uid)
+        if is_of_before(seen, self._since):
+            self._tell_passed_over(seen)
+            return None
         self._uid = seen.uid
         self.log.info("%s", observation_words(seen))
         if not state_of(seen).is_final:
@@ -152,29 +200,39 @@ class TrainingJobSensor(Watching):
         return how_it_ended(last, str(self.kind), backend.api.namespace) if state_of(last).is_final else None
 
     def trigger(self) -> BaseTrigger:
-        from allaboard.backends.local.machine import fingerprint
         from allaboard_provider.triggers.jobs import JobTrigger
         from allaboard_provider.triggers.train import RunTrigger
 
         poll = float(self.poke_interval)
         if self.job_name:
             assert self.kind is not None
-            return JobTrigger(self.kind, self.job_name, self.hook.conn_id, self._uid, poll=poll)
+            return JobTrigger(
+                self.kind, self.job_name, self.hook.conn_id, self._uid, since=self._since, poll=poll
+            )
         what: dict[str, Any] = {"run": self.run, "key": self.key, "poll": poll}
+        what |= {"since": self._since, "of_ids": self._of_ids}
         if not self.hook.is_local:
             return RunTrigger(backend="kubernetes", connection=self.hook.conn_id, **what)
-        return RunTrigger(fingerprint=fingerprint(str(self.hook.local().runs)), **what)
+        return RunTrigger(fingerprint=self.hook.local().place(), **what)
 
     def execute(self, context: Context) -> Any:
+        self._read_since(context)
         with self._leaving():
             return super().execute(context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """The trigger has fired."""
+        self._read_since(context)
         self._reached, self._uid = True, event.get("uid")
         self._told = event if "result" in event else None
         with self._leaving():
             return super().execute_complete(context, event)
+
+    def _read_since(self, context: Context) -> None:
+        from allaboard_provider.words import in_airflows_words
+
+        with in_airflows_words():
+            self._since = self._moment(context)
 
     @contextmanager
     def _leaving(self) -> Iterator[None]:
@@ -185,3 +243,24 @@ class TrainingJobSensor(Watching):
             place: Place | None = self.__dict__.pop("_place", None)
             if place is not None:
                 place.leave()
+
+
+def moment_of(since: Any) -> float | None:
+    """A time in epoch seconds; None for none. Raises BadInput for what is no time, or has no time zone."""
+    from allaboard.errors import BadInput
+    from allaboard.untrusted import show
+
+    if since is None or since in ("", "None"):
+        return None
+    moment = since
+    if isinstance(since, str):
+        try:
+            moment = datetime.fromisoformat(since.strip())
+        except ValueError:
+            moment = None
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise BadInput(
+            f"since: {show(str(since))} is no time with a time zone; give 2026-01-31T02:00:00+01:00, say, "
+            f"a template of one ({{{{ data_interval_start }}}}), {DAG_RUN!r}, or None"
+        )
+    return moment.timestamp()

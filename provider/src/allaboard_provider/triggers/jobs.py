@@ -18,6 +18,8 @@ class JobTrigger(LookTrigger):
     """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "result",
     "failure"}``. How it ended is in the event, for a ttl may take the job before a worker looks.
 
+    ``since`` (epoch seconds): one that ended before is not there.
+
     ``uid``: of the one that was seen already. One that is not there is waited for; one that was seen and is
     gone has ended.
     """
@@ -28,10 +30,12 @@ class JobTrigger(LookTrigger):
         job_name: str,
         connection: str | None,
         uid: str | None = None,
+        since: float | None = None,
         **common: Any,
     ) -> None:
         super().__init__(**common)
         self.kind, self.job_name, self.connection, self.uid = kind, job_name, connection, uid
+        self.since = since
         self._state: str | None = None
 
     def arguments(self) -> dict[str, Any]:
@@ -40,6 +44,7 @@ class JobTrigger(LookTrigger):
             "job_name": self.job_name,
             "connection": self.connection,
             "uid": self.uid,
+            "since": self.since,
         }
 
     async def _watch(self) -> dict[str, Any]:
@@ -77,6 +82,8 @@ class JobTrigger(LookTrigger):
         try:
             seen: Observation = await backend.observe_job(self.kind, self.job_name, evidence, uid=self.uid)
         except UnknownRun:
+            return None
+        if train.is_of_before(seen, self.since):
             return None
         self.uid = seen.uid
         if state_of(seen).value != self._state:

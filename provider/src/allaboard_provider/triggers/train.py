@@ -34,6 +34,8 @@ AGAIN = 15.0
 """Seconds between two tries to reach a cluster. Each is patient by itself."""
 FOR_EVER = 1 << 60
 _ASKS = 3
+_warming: list[asyncio.Task[None]] = []
+"""What this triggerer's first trigger began, kept so that it is not collected. Empty before."""
 
 
 class TrainingJobTrigger(BaseTrigger):
@@ -108,6 +110,7 @@ class TrainingJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         begun = time.monotonic()
+        self._warm_up()
         try:
             event = await self._watch()
         except Exception as error:  # whatever it is: a worker can still look after the run
@@ -148,6 +151,26 @@ class TrainingJobTrigger(BaseTrigger):
 
     # A person ended the task.
 
+    def _warm_up(self) -> None:
+        """The first question to Airflow that a triggerer passes on takes many seconds: Airflow builds an API
+        server inside it for that. It is asked by the first trigger that begins, not by the first person who
+        waits for a run to stop. Nothing is waited for here.
+        """
+        if self.task_instance is not None and not _warming:
+            _warming.append(asyncio.create_task(asyncio.to_thread(self._ask_once)))
+
+    def _ask_once(self) -> None:
+        try:
+            from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+            from asgiref import sync  # noqa: F401
+
+            from allaboard.backends.local import backend  # noqa: F401
+            from allaboard_provider import fence  # noqa: F401
+
+            RuntimeTaskInstance.get_task_states(**_question(self.task_instance))
+        except Exception as error:  # on_kill asks again, and tells what is wrong
+            self.log.debug("Airflow does not say the state of this task: %s", error)
+
     async def on_kill(self) -> None:
         """Stop the run, if Airflow says that the task is over and the run is still this try's.
 
@@ -185,15 +208,22 @@ class TrainingJobTrigger(BaseTrigger):
         ask = sync_to_async(RuntimeTaskInstance.get_task_states)
         for asked in range(_ASKS):
             try:
-                states = await ask(
-                    dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-                )
+                states = await ask(**_question(ti))
                 break
             except Exception:
                 if asked == _ASKS - 1:
                     raise
                 await asyncio.sleep(1)
         return task_state(states, ti)
+
+
+def _question(ti: Any) -> dict[str, Any]:
+    return {
+        "dag_id": ti.dag_id,
+        "task_ids": [ti.task_id],
+        "run_ids": [ti.run_id],
+        "map_index": ti.map_index,
+    }
 
 
 class _Watch:
@@ -245,7 +275,7 @@ class _Watch:
     async def _look(self, evidence: bool) -> Any:
         from allaboard.errors import BackendUnreachable
         from allaboard.status import state_of
-        from allaboard_provider.telling import awrote
+        from allaboard_provider.telling import awarnings, awrote
 
         trigger = self.trigger
         try:
@@ -259,6 +289,8 @@ class _Watch:
         self.teller.about(seen)
         for line in self.teller.news(seen, time.time(), await awrote(self.backend, self.teller)):
             trigger.log.info("%s", line)
+        for line in await awarnings(self.backend, self.teller, seen):
+            trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
         return seen
@@ -344,7 +376,8 @@ _ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "
 
 class RunTrigger(LookTrigger):
     """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``. ``backend`` and
-    ``connection``: where it is, as for a `TrainingJobTrigger`.
+    ``connection``: where it is, as for a `TrainingJobTrigger`. ``since`` (epoch seconds): what ended before
+    is passed over; with ``of_ids`` a run that is named by its id, too.
     """
 
     def __init__(
@@ -353,10 +386,13 @@ class RunTrigger(LookTrigger):
         key: str | None = None,
         backend: str = "local",
         connection: str | None = None,
+        since: float | None = None,
+        of_ids: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
         self.run_name, self.key = run, key
+        self.since, self.of_ids = since, of_ids
         self.backend, self.connection = backend, connection
 
     def arguments(self) -> dict[str, Any]:
@@ -365,20 +401,26 @@ class RunTrigger(LookTrigger):
             "key": self.key,
             "backend": self.backend,
             "connection": self.connection,
+            "since": self.since,
+            "of_ids": self.of_ids,
         }
+
+    def _is_meant(self, seen: Observation | None) -> bool:
+        return seen is not None and not is_of_before(
+            seen, since_of(seen, self.run_name, self.since, self.of_ids)
+        )
 
     def is_here(self) -> bool:
         from allaboard.backends.local.backend import LocalBackend
-        from allaboard.backends.local.machine import fingerprint
 
-        return fingerprint(str(LocalBackend().runs)) == self.fingerprint
+        return LocalBackend().place() == self.fingerprint
 
     def is_there(self) -> bool:
         from allaboard.backends.local.backend import LocalBackend
         from allaboard.status import state_of
 
         seen = found_run(LocalBackend(), self.run_name, self.key)
-        return seen is not None and state_of(seen).is_final
+        return self._is_meant(seen) and state_of(seen).is_final
 
     async def _watch(self) -> dict[str, Any]:
         from allaboard.errors import BackendUnreachable
@@ -398,11 +440,25 @@ class RunTrigger(LookTrigger):
         from allaboard_provider.triggers.watching import on_its_cluster
 
         async with on_its_cluster(self.connection) as backend:
-            while (seen := await afound_run(backend, self.run_name, self.key)) is None:
+            while not self._is_meant(seen := await afound_run(backend, self.run_name, self.key)):
                 await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
             async with backend.changes(seen.run) as changes:
                 while not state_of(await backend.observe(seen.run)).is_final:
                     await changes.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
+
+
+def since_of(seen: Observation, run: str | None, since: float | None, of_ids: bool) -> float | None:
+    """The moment before which an end does not count, for a run that was looked for as ``run``."""
+    by_id = bool(run) and run != seen.job
+    return None if by_id and not of_ids else since
+
+
+def is_of_before(seen: Observation, since: float | None) -> bool:
+    """Whether this ended before that moment. What is not known to have an end was there when it began."""
+    from allaboard.status import state_of
+
+    ended = seen.finished or seen.created
+    return since is not None and state_of(seen).is_final and ended is not None and ended < since
 
 
 def found_run(backend: Any, run: str | None, key: str | None) -> Any:

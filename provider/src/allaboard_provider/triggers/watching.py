@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.observation import Observation, Owner
+
+_AT_ONCE = 1000
+"""Lines that a thread reads at a time."""
 
 
 class Watched(Protocol):
@@ -43,8 +47,10 @@ class OfThisMachine:
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None
     ) -> AsyncIterator[LogLine | Cursor]:
-        for item in await asyncio.to_thread(lambda: [*self.backend.logs(run, selection, cursor)]):
-            yield item
+        items = await asyncio.to_thread(self.backend.logs, run, selection, cursor)
+        while some := await asyncio.to_thread(lambda: [*islice(items, _AT_ONCE)]):
+            for item in some:
+                yield item
 
     async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         return await asyncio.to_thread(self.backend.adopt, handle, old, new)

@@ -25,6 +25,7 @@ from allaboard.backends.kubernetes import kubeconfig
 from allaboard.backends.kubernetes.credentials import borrowed, token_file
 from allaboard.backends.kubernetes.settings import Settings
 from allaboard.errors import BadInput, SiteError
+from allaboard.jobfile import home_of
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.transport import Api, AsyncApi
@@ -47,8 +48,8 @@ class Access:
         """Read anew with every call. Raises BadInput or SiteError."""
         named = self._said("kubeconfig")
         usual = kubeconfig.paths_of(self.environ, _home(self.environ))
-        paths = (Path(named).expanduser(),) if named else usual
-        if any(path.is_file() for path in paths):
+        paths = (home_of(named),) if named else usual
+        if any(kubeconfig.is_there(path) for path in paths):
             return self._of_kubeconfig(paths)
         if named:
             raise BadInput(f"kubeconfig {named} is not there; name another with --kubeconfig")

@@ -24,6 +24,7 @@ from allaboard.diagnose import Evidence
 from allaboard.errors import AllaboardError
 from allaboard.gangs.base import GangPlan
 from allaboard.names import nearest, one_of
+from allaboard.units import counted
 
 Json = Mapping[str, Any]
 LONGEST_NAME = 63
@@ -489,10 +490,8 @@ def volumes(facts: Facts) -> Iterator[Check]:
             wrong = True
             yield check
     if wanted and not wrong:
-        yield _is_well(
-            "volumes",
-            f"{_listed('claim', wanted)} there and fit {sum(p.replicas for p in facts.pods)} members",
-        )
+        total = counted(sum(p.replicas for p in facts.pods), "member")
+        yield _is_well("volumes", f"{_listed('claim', wanted)} there and fit {total}")
 
 
 def _claim(name: str, members: int, writes: bool, sought: Sought, facts: Facts) -> Iterator[Check]:
@@ -579,7 +578,7 @@ def nodes(facts: Facts) -> Iterator[Check]:
         total = sum(group.replicas for group in facts.pods)
         fits = wants.room(facts.pods, found)
         if fits < total:
-            words = f"{fits} of {total} members have a place at once, even on empty nodes"
+            words = f"{fits} of {counted(total, 'member')} have a place at once, even on empty nodes"
             yield Check(
                 "nodes",
                 False,
@@ -588,7 +587,11 @@ def nodes(facts: Facts) -> Iterator[Check]:
                 severity=severity,
             )
         else:
-            yield _is_well("nodes", f"all {total} members fit the nodes, were they empty")
+            yield _is_well("nodes", f"{_all(total)} the nodes, were they empty")
+
+
+def _all(total: int) -> str:
+    return "its one member fits" if total == 1 else f"all {total} members fit"
 
 
 def _grows(labels: Mapping[str, str]) -> bool:

@@ -25,7 +25,9 @@ from typing import Any
 
 from allaboard.backends.kubernetes.settings import Secret
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
+from allaboard.jobfile import read_text
 from allaboard.units import from_rfc3339
+from allaboard.untrusted import parse_json
 
 EARLY = 60.0
 """Seconds before its end from which on a secret is renewed."""
@@ -97,14 +99,27 @@ def token_file(path: Path) -> Renewed:
 
     def read() -> Secret:
         try:
-            token = path.read_text().strip()
-        except OSError as error:
-            raise SiteError(f"token file {path} cannot be read: {error.strerror}") from error
+            token = read_text(path).strip()
+        except BadInput as error:
+            raise SiteError(f"token file: {error}") from error
         if not token:
             raise SiteError(f"token file {path} is empty")
         return Secret(f"Bearer {token}")
 
     return shared(Renewed(read, f"file {path}", FILE_SECONDS))
+
+
+def _list(said: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    found = said.get(name) or []
+    if not isinstance(found, list):
+        raise BadInput(f"{where}: {name} of exec is no list; see the guide of the plugin")
+    return found
+
+
+def _variables(items: list[Any], where: str) -> dict[str, str]:
+    if not all(isinstance(item, Mapping) and {"name", "value"} <= set(item) for item in items):
+        raise BadInput(f"{where}: env of exec is no list of name and value; see the guide of the plugin")
+    return {str(item["name"]): str(item["value"]) for item in items}
 
 
 # --- plugins ------------------------------------------------------------------------------------------------
@@ -133,8 +148,8 @@ class Plugin:
             raise BadInput(f"{where}: exec has no {' and no '.join(missing)}; see the guide of the plugin")
         return Plugin(
             command=said["command"],
-            args=tuple(str(arg) for arg in said.get("args") or ()),
-            env={str(item["name"]): str(item["value"]) for item in said.get("env") or ()},
+            args=tuple(str(arg) for arg in _list(said, "args", where)),
+            env=_variables(_list(said, "env", where), where),
             api_version=said["apiVersion"],
             interactive=said.get("interactiveMode") or "IfAvailable",
             hint=str(said.get("installHint") or "").strip(),
@@ -202,7 +217,7 @@ class Plugin:
 
     def _secret(self, said: bytes) -> Secret:
         try:
-            answer = json.loads(said)
+            answer = parse_json(said, spelling=False)
             status = answer["status"]
             token, certificate = status.get("token"), status.get("clientCertificateData")
             key, expires = status.get("clientKeyData"), status.get("expirationTimestamp")
@@ -211,7 +226,7 @@ class Plugin:
                 (certificate, key) if certificate and key else None,
                 from_rfc3339(expires),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             # Its words would show the token.
             raise SiteError(
                 f"credential plugin {self.command!r} printed no ExecCredential; run it by hand and look"

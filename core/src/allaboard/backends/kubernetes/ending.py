@@ -288,8 +288,8 @@ def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
 
 
 def enforce(found: Found, looked: Observation) -> Talk[None]:
-    """Act on the limit that has passed: nudge the operator where it knows of the limit, else end the run as
-    out of time.
+    """Act on the limit that has passed: nudge the operator where it knows of the limit, else end the run: as
+    failed where it could never start, as out of time otherwise.
     """
     job, passed = found.job, looked.limit
     if job is None or passed is None or passed.left > 0:
@@ -300,7 +300,7 @@ def enforce(found: Found, looked: Observation) -> Talk[None]:
         # Where it is not the job that it was, the next look says what it is.
         yield from change_object(job, {"metadata": {"annotations": {NUDGED: rfc3339(found.now)}}})
     else:
-        stop = Stop("allaboard", passed.why, found.now, timed_out=True)
+        stop = Stop("allaboard", passed.why, found.now, timed_out=passed.code is None, code=passed.code)
         stored = yield from stop_recorded(found, stop)
         if stored is not None:
             yield from carry_out(replace(found, stored=stored), stop)

@@ -69,13 +69,13 @@ _NOTHING: Mapping[str, int] = {}
 
 class Witness:
     """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
-    with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``now`` is
-    any clock that does not go back.
+    with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``own``:
+    the folder of the run's checkpoints. ``now`` is any clock that does not go back.
     """
 
     __slots__ = (
         "_asked", "_behind", "_book", "_kept", "_peers_at", "_progress_at", "_reading",
-        "chance", "progress_every", "report",
+        "chance", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
@@ -83,8 +83,9 @@ class Witness:
         kept: Kept | None = None,
         progress_every: float = PROGRESS_EVERY,
         chance: Callable[[], float] = random.random,
+        own: str | None = None,
     ) -> None:
-        self.progress_every, self.chance = progress_every, chance
+        self.progress_every, self.chance, self.own = progress_every, chance, own
         self.report: Told | None = Told() if progress_every > 0 else None
         # Made when something is read: of most runs of a busy process nothing ever is.
         self._kept, self._book = kept, None if kept is None else Book(kept=kept)
@@ -229,7 +230,7 @@ class Witness:
         lines = [line for entry in entries if (line := self.book.give(entry)) is not None]
         said = [(line.time, line.text) for line in lines if line.gap is None]
         if self.report is not None and said:
-            self.report = told(self.report, said, said[-1][0] or 0.0)
+            self.report = told(self.report, said, said[-1][0] or 0.0, self.own)
         if more:
             self._progress_at = now
 

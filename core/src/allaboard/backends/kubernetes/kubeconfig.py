@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,9 @@ from urllib.parse import urlsplit
 from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file
 from allaboard.backends.kubernetes.settings import Credentials, Fixed, Secret
 from allaboard.errors import BadInput
+from allaboard.jobfile import home_of, read_text
 from allaboard.names import nearest, one_of
+from allaboard.untrusted import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Kubeconfig:
         if chosen not in self.contexts:
             close = nearest(chosen, self.contexts)
             raise BadInput(
-                f"context {chosen!r} is not in kubeconfig {self.where}"
+                f"context {show(chosen)} is not in kubeconfig {self.where}"
                 + (f"; did you mean {close!r}? It has " if close else "; it has ")
                 + _some(sorted(self.contexts))
             )
@@ -78,7 +81,7 @@ class Context:
 
     @property
     def namespace(self) -> str | None:
-        return self.said.get("namespace") or None
+        return _text(self.said, "namespace")
 
     @property
     def server(self) -> str:
@@ -104,11 +107,11 @@ class Context:
 
     @property
     def tls_name(self) -> str | None:
-        return self.cluster.said.get("tls-server-name") or None
+        return _text(self.cluster.said, "tls-server-name")
 
     @property
     def proxy(self) -> str | None:
-        return self.cluster.said.get("proxy-url") or None
+        return _text(self.cluster.said, "proxy-url")
 
     def credentials(self) -> Credentials:
         """As kubectl: a token before a token file before a plugin before a password; beside any of them a
@@ -124,7 +127,10 @@ class Context:
             # Of a block of YAML the end of the line belongs to the text.
             return Fixed(Secret(f"Bearer {str(token).strip()}", certificate))
         if path := said.get("tokenFile"):
-            return token_file(folder / Path(str(path)).expanduser())
+            return token_file(folder / home_of(str(path)))
+        for name in ("exec", "auth-provider"):
+            if said.get(name) and not isinstance(said[name], Mapping):
+                raise BadInput(f"{where}: {name} is no mapping; compare with kubectl config view")
         if plugin := said.get("exec"):
             return Plugin.of(plugin, self._for_plugin(), folder, where).credentials()
         if said.get("auth-provider"):
@@ -143,7 +149,12 @@ class Context:
 
     def _for_plugin(self) -> dict[str, Any]:
         cluster = dict(self.cluster.said)
-        extensions = {e.get("name"): e.get("extension") for e in cluster.pop("extensions", None) or ()}
+        listed = cluster.pop("extensions", None)
+        extensions = {
+            str(e.get("name")): e.get("extension")
+            for e in (listed if isinstance(listed, list) else ())
+            if isinstance(e, Mapping)
+        }
         if "client.authentication.k8s.io/exec" in extensions:
             cluster["config"] = extensions["client.authentication.k8s.io/exec"]
         return cluster
@@ -176,7 +187,7 @@ class Context:
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """Where kubeconfigs may be, when nobody named one."""
     listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return tuple(Path(part).expanduser() for part in listed) or (home / ".kube" / "config",)
+    return tuple(home_of(part) for part in listed) or (home / ".kube" / "config",)
 
 
 def read(paths: Sequence[Path]) -> Kubeconfig:
@@ -185,34 +196,47 @@ def read(paths: Sequence[Path]) -> Kubeconfig:
     current = ""
     parts: dict[str, dict[str, Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
     for path in paths:
-        if not path.is_file():
+        if not is_there(path):
             continue
         said = _yaml(path)
         current = current or str(said.get("current-context") or "")
         for part, entries in parts.items():
-            for item in said.get(part) or ():
+            items = said.get(part) or ()
+            if not isinstance(items, (list, tuple)):
+                raise BadInput(f"kubeconfig {path}: {part} is no list; compare with kubectl config view")
+            for item in items:
                 name, entry = _entry(item, part, path)
                 entries.setdefault(name, Entry(entry, path.parent))
     return Kubeconfig(found.paths, current, **parts)
 
 
+def is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds NUL
+        return False
+
+
 def _yaml(path: Path) -> Mapping[str, Any]:
-    import yaml
+    from allaboard.untrusted import Unreadable
+    from allaboard.untrusted_yaml import parse_yaml
 
     try:
-        said = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except OSError as error:
-        raise BadInput(f"kubeconfig {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1})" if mark is not None else ""
+        documents = parse_yaml(read_text(path))
+    except BadInput as error:
+        raise BadInput(f"kubeconfig {error}") from None
+    except Unreadable as error:
         # The words of the parser show the line, which may hold a token.
-        raise BadInput(f"kubeconfig {path} is no YAML{line}; compare with kubectl config view") from None
-    if said is None:
-        return {}
+        line = _LINE.search(str(error))
+        where = f" ({line[0]})" if line else ""
+        raise BadInput(f"kubeconfig {path} is no YAML{where}; compare with kubectl config view") from None
+    said = documents[0] if documents else {}
     if not isinstance(said, dict):
         raise BadInput(f"kubeconfig {path} is no mapping; compare with kubectl config view")
     return said
+
+
+_LINE = re.compile(r"line \d+")
 
 
 def _entry(item: Any, part: str, path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -226,11 +250,15 @@ def _entry(item: Any, part: str, path: Path) -> tuple[str, Mapping[str, Any]]:
 
 
 def _named(entries: Mapping[str, Entry], name: Any, what: str, where: str) -> Entry:
-    if name not in entries:
+    if not isinstance(name, str) or name not in entries:
         raise BadInput(
-            f"{where} names the {what} {name!r}, which is not there; it has {_some(sorted(entries))}"
+            f"{where} names the {what} {show(str(name))}, which is not there; it has {_some(sorted(entries))}"
         )
     return entries[name]
+
+
+def _text(said: Mapping[str, Any], name: str) -> str | None:
+    return str(said[name]) if said.get(name) else None
 
 
 def _some(names: Sequence[str]) -> str:
@@ -251,12 +279,12 @@ def _pem(entry: Entry, key: str, where: str) -> str | None:
     if data := entry.said.get(f"{key}-data"):
         try:
             return base64.b64decode(str(data), validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError) as error:
+        except (binascii.Error, ValueError) as error:
             raise BadInput(f"{where}: {key}-data is no base64 of a PEM file") from error
     if not (name := entry.said.get(key)):
         return None
-    path = entry.folder / Path(str(name)).expanduser()
+    path = entry.folder / home_of(str(name))
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{where}: {key} {path} cannot be read ({error})") from error
+        return read_text(path)
+    except BadInput as error:
+        raise BadInput(f"{where}: {key} cannot be read: {error}") from error

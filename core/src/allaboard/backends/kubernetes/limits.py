@@ -2,13 +2,15 @@
 
 The v1 operator knows a job's deadline and has no timer for it: it looks when something else happens to the
 job (training-operator.md C7). So it is nudged with an annotation, and has a minute to act; one that is away
-does not, and then the run is ended from here. Clocks of phases are known to no operator at all.
+does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
+never start (`obstacles`) has failed once the clock of its phase is over, or `PATIENCE` where it has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from allaboard.backends.kubernetes.obstacles import PATIENCE
 from allaboard.layout import Policy
 from allaboard.observation import PHASES, Limit, Observation
 from allaboard.status import state_of
@@ -47,10 +49,19 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
         # An operator that cannot be told, because its webhook does not answer, will not act either.
         yield Limit(due - now, why, nudge=not told and now < due + REACTS)
     on = phase_of(seen.phases)
-    clock = policy.clocks.get(on) if on is not None else None
-    if on is not None and clock is not None:
-        spent = seen.phases[on] or 0.0
-        yield Limit(clock - spent, f"its phase {on} took longer than its clock of {show_seconds(clock)}")
+    if on is None:
+        return
+    stuck, spent = seen.obstacle, seen.phases[on] or 0.0
+    clock = policy.clocks.get(on, PATIENCE if stuck is not None and stuck.never else None)
+    if clock is None:
+        return
+    if stuck is not None and stuck.never:
+        yield Limit(clock - spent, stuck.text, code=stuck.code)
+    else:
+        more = f": {seen.held_by}" if seen.held_by else ""
+        yield Limit(
+            clock - spent, f"its phase {on} took longer than its clock of {show_seconds(clock)}{more}"
+        )
 
 
 def phase_of(phases: Mapping[str, float | None]) -> str | None:

@@ -19,6 +19,7 @@ from allaboard.backends.kubernetes.limits import limit_of
 from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, Resource
+from allaboard.backends.kubernetes.survey import Node
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
@@ -39,6 +40,8 @@ LATE = 30.0
 ONE_BY_ONE = 12
 """Objects whose events are asked for one by one; the events of more are picked from those of the namespace.
 """
+TELLS_FOR_ALL = 3
+"""Members that do not start whose events are asked for: mostly it is the same with all of them."""
 ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
 """States in which whoever looks wants to know why it goes no further."""
 BY_KIND: Mapping[tuple[str, str], Resource] = {
@@ -69,6 +72,7 @@ class Found:
     events: tuple[Json, ...] = ()
     groups: tuple[Json, ...] = ()
     rivals: tuple[Json, ...] = ()
+    nodes: tuple[Node, ...] | None = None
 
     @property
     def record(self) -> RunRecord:
@@ -122,6 +126,13 @@ def look(stored: Stored) -> Talk[Found]:
     return found
 
 
+def look_at_pods(found: Found) -> Talk[Found]:
+    """The same with its pods as they are now."""
+    record = found.record
+    of_it = marks.selector(record.run, record.attempt, record.generation)
+    return replace(found, pods=tuple((yield from talk.list_all(PODS, labels=of_it))))
+
+
 def last_word(events: Iterable[Json]) -> State | None:
     """How a job ended, by the events of its operator: ``PyTorchJobSucceeded``, ``PyTorchJobFailed``."""
     ends = {f"{e.KIND}{word}": state for e in ENGINES.values() for word, state in _ENDS.items()}
@@ -139,12 +150,26 @@ def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, 
     """
     notes: list[str] = []
     groups = yield from _gang(found, notes)
-    pods = found.pods if everything or only_echoes(found.pods) else ()
+    pods = found.pods if everything or only_echoes(found.pods) else unexplained(found.pods)
     about = [t for t in (found.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
     events = yield from happened([*uids, *(_gone(found, uids) if everything else ())], notes)
     rivals = yield from _rivals(found)
     return replace(found, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
+
+
+def unexplained(pods: Iterable[Json]) -> list[Json]:
+    """Pods that have a node, and whose containers do not say why they do not start: their events may. Some of
+    them tell for all.
+    """
+    found = []
+    for pod in pods:
+        status = pod.get("status") or {}
+        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        begun = any((c.get("state") or {}).get("running") or c.get("restartCount") for c in every)
+        if status.get("phase") == "Pending" and "nodeName" in pod["spec"] and not begun:
+            found.append(pod)
+    return found[:TELLS_FOR_ALL]
 
 
 def _gone(found: Found, there: Sequence[str]) -> Iterator[str]:
@@ -188,7 +213,7 @@ def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
             wanted = set(uids)
             every = yield from talk.list_all(EVENTS)
             return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
-        for uid in uids:
+        for uid in dict.fromkeys(uids):
             found += yield from talk.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")
@@ -262,6 +287,7 @@ def seen(
         events=found.events,
         groups=found.groups,
         rivals=found.rivals,
+        nodes=found.nodes,
         layout=Layout.from_dict(found.stored.layout) if found.job is None and found.stored.layout else None,
         report=report,
         memory=memory,
@@ -276,8 +302,9 @@ def seen(
         said = (*looked.notes, outcome.why) if outcome.why else looked.notes
         stopped = outcome.state == State.STOPPED
         return replace(looked, recorded=outcome.state, stopped=stopped, notes=said)
-    if looked.stopped and record.stop is not None and record.stop.timed_out:
-        return replace(looked, stopped=False, recorded=State.TIMED_OUT.value)
+    if looked.stopped and record.stop is not None and (record.stop.timed_out or record.stop.code):
+        ended = State.TIMED_OUT if record.stop.timed_out else State.FAILED
+        return replace(looked, stopped=False, recorded=ended.value)
     if not found.was_created and record.stop is None:
         return replace(looked, waiting=NOT_CREATED)
     if found.is_missing and (end := last_word(found.events)) is not None:

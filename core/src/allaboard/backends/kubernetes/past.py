@@ -47,7 +47,7 @@ class Past:
         which = (stored.record.run, stored.record.generation, stored.record.attempt)
         if stored.record.outcome is not None:
             return cls(memory, Witness(progress_every=0), known, which)
-        witness = Witness(progress_every=progress_every)
+        witness = Witness(progress_every=progress_every, own=_own(stored))
         if witness.report is not None:
             witness.report = known
         return cls(memory, witness, which=which)
@@ -61,6 +61,13 @@ class Past:
         """For the record."""
         told = self.report
         return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
+
+
+def _own(stored: Stored) -> str | None:
+    """The folder of the run's checkpoints."""
+    saving = (stored.layout or {}).get("saving")
+    uri = saving.get("uri") if isinstance(saving, Mapping) else None
+    return uri if isinstance(uri, str) else None
 
 
 class Pasts:

@@ -15,10 +15,11 @@ from allaboard import marks
 from allaboard.backends.base import Plan
 from allaboard.errors import BadInput, Problem
 from allaboard.facts import ClusterFacts
-from allaboard.job import TrainingJob
+from allaboard.inspection import sizes_of_code
+from allaboard.job import CODE_LIMIT, TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.pairing import engine_for
-from allaboard.rendering import CODE_LIMIT, Rendered, render
+from allaboard.rendering import Rendered, render
 from allaboard.site import Site, place_on_cluster
 
 
@@ -81,24 +82,21 @@ def _with_champion(
 
 
 def code_of(job: TrainingJob) -> dict[str, bytes]:
-    """The files that a job ships. Raises BadInput for those that are not there, or are no files."""
+    """The files that a job ships. Raises BadInput for those that are not there, are no files, or are too
+    large.
+    """
+    sizes, problems = sizes_of_code(job)
+    if problems:
+        raise BadInput(f"job {job.name!r} ships files that cannot be shipped:", problems)
     folder = Path(job.folder or os.curdir)
     found: dict[str, bytes] = {}
-    problems = []
-    for n, name in enumerate(job.get("code", ())):
-        path = folder / name
+    for n, name in enumerate(sizes):
         try:
-            if path.stat().st_size > CODE_LIMIT:
-                found[name] = bytes(path.stat().st_size)  # it is refused by its size, and need not be read
-            else:
-                found[name] = path.read_bytes()
+            with (folder / name).open("rb") as file:
+                found[name] = file.read(CODE_LIMIT + 1)  # it may have grown; then it is refused by its size
         except OSError as error:
-            why = (
-                "is not there"
-                if isinstance(error, FileNotFoundError)
-                else f"cannot be read ({error.strerror})"
-            )
-            problems.append(Problem(f"code[{n}]", f"{name!r} {why} in {folder.absolute()}"))
+            why = f"{name!r} cannot be read ({error.strerror}) in {folder.absolute()}"
+            problems.append(Problem(f"code[{n}]", why))
     if problems:
-        raise BadInput(f"job {job.name!r} ships files that are not here:", problems)
+        raise BadInput(f"job {job.name!r} ships files that cannot be read:", problems)
     return found

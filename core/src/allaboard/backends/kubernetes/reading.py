@@ -27,19 +27,22 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard import marks
+from allaboard.backends.kubernetes.obstacles import Scene, obstacle_of, refusal, when
+from allaboard.backends.kubernetes.survey import Node
 from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
+from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
 from allaboard.gangs.places import bereft, condition, half_started, places, too_few, unfamiliar, unnoticed
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, Progress, Stop
-from allaboard.progress import after, flags_of
+from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
+from allaboard.progress import add_flags, after, flags_of
 from allaboard.reportline import decode
-from allaboard.units import from_rfc3339
+from allaboard.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
@@ -58,15 +61,17 @@ class Told:
     first: float | None = None
 
 
-def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float) -> Told:
-    """The same after more lines of rank 0's log, each with its time; ``now`` for those without."""
-    progress, flags, first = before.progress, list(before.flags), before.first
+def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float, own: str | None = None) -> Told:
+    """The same after more lines of rank 0's log, each with its time; ``now`` for those without. ``own``: the
+    folder of the run's checkpoints.
+    """
+    progress, flags, first = before.progress, dict.fromkeys(before.flags, ""), before.first
     for at, line in lines:
         report = decode(line)
         if report is None:
             continue
-        progress = after(progress, report, now if at is None else at)
-        flags += [flag for flag in flags_of(report) if flag not in flags]
+        flags |= add_flags(flags, flags_of(report, progress, own))
+        progress = after(progress, report, now if at is None else at, own)
         if report.kind == "progress" and first is None:
             first = now if at is None else at
     return Told(progress, tuple(flags), first)
@@ -130,6 +135,7 @@ def observation(
     events: Sequence[Json] = (),
     groups: Sequence[Json] = (),
     rivals: Sequence[Json] = (),
+    nodes: Sequence[Node] | None = None,
     layout: Layout | None = None,
     report: Told | None = None,
     memory: Memory | None = None,
@@ -139,12 +145,13 @@ def observation(
     """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
-    ``layout``: what the job was made from, for who its members are when it is gone; ``report``: None when
-    nobody reads rank 0's log; ``memory``: of `remembered`, this look included.
+    ``nodes``: None when they are not known; ``layout``: what the job was made from, for who its members are
+    when it is gone; ``report``: None when nobody reads rank 0's log; ``memory``: of `remembered`, this look
+    included.
     """
     engine = _engine(record, job, layout)
     gone = layout.name if layout is not None else ""
-    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone, nodes)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -229,19 +236,24 @@ def _of_job(
     now: float,
     rivals: Sequence[Json] = (),
     gone: str = "",
+    nodes: Sequence[Node] | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
     kept = memory if memory is not None else remembered(Memory(), job, pods, engine)
     members = tuple(_with_memory(member, kept) for member in read.members)
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
-    look, waiting = None, None
+    look, waiting, obstacle = None, None, None
     if job is not None and not ended and not read.suspended:
         look = _look(engine, job, read, pods, events, groups, now, rivals)
         waiting = _waiting(job, look, events)
+        obstacle = _obstacle(engine, job, read, look, nodes)
     flags = list(report.flags) if report is not None else []
     if look is not None and job is not None:
-        flags += [code] if (code := _held_by(job, look, waiting, events)) else []
+        code = _held_by(job, look, waiting, events)
+        # "When there is room" is not to be said of what never fits.
+        hopeless = obstacle is not None and obstacle.never and code == "gang_unschedulable"
+        flags += [code] if code and not hopeless else []
     metadata = (job or {}).get("metadata") or {}
     return Observation(
         run=str(metadata.get("name", "")),
@@ -254,10 +266,11 @@ def _of_job(
         suspended=read.suspended and not ended,
         stop=_stop(metadata),
         waiting=waiting,
+        obstacle=obstacle,
         phases=phases(kept, report, read.finished if ended else now, on=not ended and job is not None),
         progress=report.progress if report is not None else Progress(),
         flags=tuple(flags),
-        events=tuple(_events(engine, str(metadata.get("name", gone)), pods, events)),
+        events=tuple(in_order(_events(engine, str(metadata.get("name", gone)), pods, events))),
     )
 
 
@@ -337,6 +350,26 @@ def _look(
     )
 
 
+def _obstacle(
+    engine: Engine, job: Json, read: JobSeen, look: Look, nodes: Sequence[Node] | None
+) -> Obstacle | None:
+    order = {member.name: member.rank for member in read.members}
+    return obstacle_of(
+        Scene(
+            job=job,
+            container=engine.CONTAINER,
+            pods=dict(sorted(look.pods.items(), key=lambda item: order.get(item[0], len(order)))),
+            now=look.now,
+            total=look.total,
+            needed=look.needed,
+            events=look.events,
+            nodes=nodes,
+            has_conditions=bool(read.conditions),
+            suspended=read.suspended,
+        )
+    )
+
+
 def _by_member(engine: Engine, pods: Sequence[Json]) -> dict[str, Json]:
     """Each member's pod: the newest, where an old one is still ending."""
     found = ((engine.member_of(pod), pod) for pod in sorted(pods, key=_newest_last))
@@ -350,8 +383,9 @@ def _newest_last(pod: Json) -> tuple[bool, str]:
 
 def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
     """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
-    if len(look.pods) < look.needed and (refused := _refused(events)) is not None:
-        return f"{look.total - len(look.pods)} of {look.total} members cannot be made: {refused}"
+    if len(look.pods) < look.needed and (refused := refusal(events)) is not None:
+        of = counted(look.total, "member")
+        return f"{look.total - len(look.pods)} of {of} cannot be made: {refused}"
     name = marks.annotation_of(job, marks.GANG) or "none"
     gang = GANGS.get(name)
     return unfamiliar(look, name) if gang is None else gang.read(look)
@@ -368,23 +402,13 @@ def _held_by(job: Json, look: Look, waiting: str | None, events: Sequence[Json])
         return HALF_STARTED
     if waiting is None:
         return None
-    if len(look.pods) < look.needed and "exceeded quota" in (_refused(events) or ""):
+    if len(look.pods) < look.needed and "exceeded quota" in (refusal(events) or ""):
         return "resource_quota_exceeded"
     if unnoticed(look, at) is not None:
         return "gang_scheduler_missing"
     # All its members exist, and a scheduler that knows them for a gang has found no room.
     full = is_gang and at.waiting and not at.missing and not too_few(look)
     return "gang_unschedulable" if full else None
-
-
-def _refused(events: Sequence[Json]) -> str | None:
-    """What the API server said last when the operator made a pod."""
-    told = [e for e in events if e.get("reason") in ("FailedCreatePod", "FailedCreate")]
-    made = [e for e in events if e.get("reason") in ("SuccessfulCreatePod", "SuccessfulCreate")]
-    newest = max(told, key=lambda e: _when(e) or 0.0, default=None)
-    if newest is None or any((_when(e) or 0.0) > (_when(newest) or 0.0) for e in made):
-        return None
-    return str(newest.get("message", "")).strip()
 
 
 # Time.
@@ -486,15 +510,20 @@ def _first_start(engine: Engine, pod: Json) -> float | None:
         return None
     state, last = main.get("state") or {}, main.get("lastState") or {}
     starts = [last.get("terminated"), state.get("running"), state.get("terminated")]
-    return next((at for s in starts if s and (at := from_rfc3339(s.get("startedAt"))) is not None), None)
+    ran = [s for s in starts if s and s.get("reason") not in NOT_STARTED]
+    return next((at for s in ran if (at := from_rfc3339(s.get("startedAt"))) is not None), None)
 
 
 def _has_started(engine: Engine, pod: Json) -> bool:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     main: Json = next((c for c in statuses if c.get("name") == engine.CONTAINER), {})
-    return bool(main.get("restartCount")) or any(
-        (main.get("state") or {}).get(k) for k in ("running", "terminated")
-    )
+    state, last = main.get("state") or {}, (main.get("lastState") or {}).get("terminated") or {}
+    if state.get("running"):
+        return True
+    ended = [one for one in (state.get("terminated"), last) if one]
+    if ended:
+        return any(one.get("reason") not in NOT_STARTED for one in ended)
+    return bool(main.get("restartCount"))
 
 
 def _nth(times: list[float], n: int) -> float | None:
@@ -534,19 +563,20 @@ def phases(memory: Memory, report: Told | None, until: float | None, *, on: bool
 
 
 def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
-    """Events in our words, oldest first: of a member by its name, of the job by its own."""
+    """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
-    for event in sorted(events, key=lambda e: _when(e) or 0.0):
+    for event in events:
         about = event.get("involvedObject") or event.get("regarding") or {}
         name, kind = str(about.get("name", "")), str(about.get("kind", ""))
         # A pod that is gone is told by its name, which begins with the job's.
         member = (names.get(name) or _tail(name, job)) if kind == "Pod" else None
         yield Event(
-            time=_when(event),
+            time=when(event),
             type=str(event.get("type") or "Normal"),
             reason=str(event.get("reason") or ""),
             object=member or (name if kind in (engine.KIND, "") else f"{kind.lower()}/{name}"),
             message=str(event.get("message") or event.get("note") or ""),
+            id=str((event.get("metadata") or {}).get("uid") or ""),
         )
 
 
@@ -554,12 +584,3 @@ def _tail(name: str, job: str) -> str | None:
     """``digits-1-worker-0`` of the job ``digits-1`` -> ``worker-0``."""
     found = re.fullmatch(r"[a-z]+-\d+", name.removeprefix(f"{job}-"))
     return found[0] if found and job and name.startswith(f"{job}-") else None
-
-
-def _when(event: Json) -> float | None:
-    """When it happened last. Recorders of events.k8s.io fill eventTime and series alone."""
-    series = event.get("series") or {}
-    metadata = event.get("metadata") or {}
-    times = [series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]
-    times += [event.get("firstTimestamp"), metadata.get("creationTimestamp")]
-    return next((from_rfc3339(t) for t in times if t), None)

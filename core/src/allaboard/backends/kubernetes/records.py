@@ -30,6 +30,7 @@ from allaboard.errors import Corrupt
 from allaboard.layout import Layout
 from allaboard.ledger import VERSION, RunRecord
 from allaboard.units import from_rfc3339
+from allaboard.untrusted import RECORDS, parse_json
 
 RECORD = marks.PREFIX + "record"
 """Label of every record; its value is the format."""
@@ -116,12 +117,12 @@ def parse(body: Json) -> Stored:
     metadata = body.get("metadata", {})
     data = body.get("data") or {}
     try:
-        written = json.loads(data["record"])
+        written = _said(data["record"])
         record = RunRecord.from_dict(written)
         if not record.created and metadata.get("creationTimestamp"):
             record = replace(record, created=from_rfc3339(metadata["creationTimestamp"]) or 0.0)
-        objects, layout = tuple(json.loads(data["objects"])), json.loads(data["layout"])
-        rest = {name: json.loads(data[name]) for name in ("gang", "memory", "report") if name in data}
+        objects, layout = tuple(_said(data["objects"])), _said(data["layout"])
+        rest = {name: _said(data[name]) for name in ("gang", "memory", "report") if name in data}
         _check(layout, objects)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(_corrupt(metadata, data, error)) from error
@@ -137,6 +138,10 @@ def parse(body: Json) -> Stored:
     )
 
 
+def _said(text: Any) -> Any:
+    return parse_json(text, RECORDS, nonfinite=True, spelling=False, any_text=True)
+
+
 def _check(layout: Any, objects: Any) -> None:
     """That they can be read when they are needed. Raises LookupError or TypeError."""
     Layout.from_dict(layout)
@@ -147,7 +152,7 @@ def _check(layout: Any, objects: Any) -> None:
 def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
     where = f"ConfigMap {metadata.get('name')} in namespace {metadata.get('namespace')}"
     try:
-        version = json.loads(data["record"])["version"]
+        version = _said(data["record"])["version"]
     except (KeyError, TypeError, ValueError):
         version = None
     if isinstance(version, int) and version > VERSION:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from allaboard.backends.kubernetes.reading import Told
-from allaboard.observation import Progress
+from allaboard.progress import MOST_FLAGS, progress_of
 
 
 def to_dict(told: Told) -> dict[str, Any]:
@@ -15,9 +15,17 @@ def to_dict(told: Told) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Told:
-    """The inverse of `to_dict`; fields of a newer writer are left out. Of nothing, nothing is told."""
-    said = {k: v for k, v in data.get("progress", {}).items() if k in Progress.__dataclass_fields__}
-    return Told(Progress(**said), tuple(data.get("flags", ())), data.get("first"))
+    """The inverse of `to_dict`; fields of a newer writer are left out, and what cannot be what it should. Of
+    nothing, nothing is told.
+    """
+    flags, first = data.get("flags"), data.get("first")
+    return Told(
+        progress_of(data.get("progress")),
+        tuple(flag for flag in flags if isinstance(flag, str))[:MOST_FLAGS]
+        if isinstance(flags, list)
+        else (),
+        first if isinstance(first, (int, float)) else None,
+    )
 
 
 def carried(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,4 +33,6 @@ def carried(data: Mapping[str, Any]) -> dict[str, Any]:
     and has no result of its own yet.
     """
     said = data.get("progress")
-    return {"progress": {**said, "result": None, "heartbeat": None}} if said else {}
+    if not isinstance(said, Mapping):
+        return {}
+    return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None}}

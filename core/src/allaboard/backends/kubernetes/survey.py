@@ -482,11 +482,14 @@ def _runs(job: Json) -> bool:
 
 
 def _nodes(may: May) -> Talk[tuple[Node, ...] | None]:
-    if not (yield from may.do("list", NODES)):
-        return None
+    return (yield from nodes()) if (yield from may.do("list", NODES)) else None
+
+
+def nodes() -> Talk[tuple[Node, ...] | None]:
+    """The nodes; None when they may not be read."""
     try:
         return tuple(node_of(item) for item in (yield from talk.list_all(NODES)))
-    except Forbidden:
+    except (Forbidden, Missing):
         return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import io
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Try
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
+from allaboard.untrusted import RECORDS, parse_json
 
 LABEL = marks.PREFIX + "logs"
 """Its value is the format."""
@@ -172,7 +174,7 @@ def unpacked(body: Json) -> Iterator[KeptTry]:
     """The inverse, of a ConfigMap. What is damaged is nothing; fields of a newer writer are left out."""
     known = {field.name for field in fields(Try)}
     try:
-        data = gzip.decompress(base64.b64decode(body["binaryData"]["tries"]))
+        data = _unzipped(base64.b64decode(body["binaryData"]["tries"]))
         found = [
             KeptTry(
                 Try(**{k: v for k, v in one["try"].items() if k in known}),
@@ -182,11 +184,17 @@ def unpacked(body: Json) -> Iterator[KeptTry]:
                 one["whole"],
                 one["told"],
             )
-            for one in json.loads(data)
+            for one in parse_json(data, RECORDS, spelling=False, any_text=True)
         ]
     except (LookupError, TypeError, ValueError, OSError, EOFError, binascii.Error):
         return
     yield from found
+
+
+def _unzipped(data: bytes) -> bytes:
+    """No more than a reader of JSON takes: what is small in a ConfigMap may be very large."""
+    with gzip.open(io.BytesIO(data)) as file:
+        return file.read(RECORDS.size + 1)
 
 
 def lost(memory: Memory, layout: Layout, known: Iterable[Try], container: str) -> Iterator[KeptTry]:

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from functools import lru_cache
-from pathlib import Path
 
 from allaboard.errors import SiteError
+from allaboard.storage.scratch import scratch
 
 
 @lru_cache(maxsize=16)
@@ -40,8 +39,8 @@ def context_of(
 
 def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
     # OpenSSL reads them from files alone; these live for this one call, in a folder of ours.
-    with tempfile.TemporaryDirectory(prefix="allaboard-") as folder:
-        path = Path(folder) / "client.pem"
+    with scratch() as folder:
+        path = folder / "client.pem"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(file, "w") as out:
             out.write(certificate.rstrip("\n") + "\n" + key)

@@ -14,7 +14,6 @@ without an end.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import socket
@@ -848,7 +847,7 @@ class _EventReader:
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         try:
-            said = json.loads(line)
+            said = wire.parsed(line)
             kind, thing = said["type"], said["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise BackendUnreachable("the API server sent half an event") from error

@@ -40,6 +40,7 @@ from allaboard.backends.kubernetes.looking import (
     find,
     is_meant,
     look,
+    look_at_pods,
     look_closer,
     readable,
     resource_of,
@@ -47,6 +48,7 @@ from allaboard.backends.kubernetes.looking import (
     takes_rank_0,
     tries_of,
 )
+from allaboard.backends.kubernetes.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.past import Past, Pasts
 from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.reading import Memory
@@ -66,17 +68,21 @@ from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.facts import ClusterFacts
+from allaboard.gangs.places import condition
 from allaboard.layout import Layout
 from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
-from allaboard.observation import Event, MemberSeen, Observation, Owner, State
+from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order
 from allaboard.site import Site
 from allaboard.status import state_of
+from allaboard.units import from_rfc3339
 
 SOON, SELDOM = 5.0, 600.0
 """Seconds between two times at which it is asked why a run goes no further while no row of it changes: a
 tenth of its age, within these.
 """
+NODES_STAND = 60.0
+"""Seconds for which what was read of the nodes is good."""
 SAVED_EVERY = 0.05
 """Seconds between two looks at whether what is being read of a pod that goes has been."""
 LAST_TRIES, LAST_REST = 2, 2.0
@@ -95,8 +101,15 @@ class Look:
 
     def explains(self, now: float) -> bool:
         """Whether what was said then is still good."""
-        age = now - self.found.record.created
+        age = now - max(self.found.record.created, _newest(self.found))
         return now - self.asked < min(SELDOM, max(SOON, age / 10))
+
+
+def _newest(found: Found) -> float:
+    """When its newest pod was made or got its node: what keeps it shows soon after that."""
+    times = [pod["metadata"].get("creationTimestamp") for pod in found.pods]
+    times += [(condition(pod, "PodScheduled") or {}).get("lastTransitionTime") for pod in found.pods]
+    return max((from_rfc3339(at) or 0.0 for at in times if at), default=0.0)
 
 
 def _slim(found: Found) -> Found:
@@ -143,6 +156,7 @@ class Verbs:
         self.pasts = Pasts(progress_every)
         self._lock = threading.Lock()
         self._saving: Counter[str] = Counter()
+        self._seen_nodes: tuple[float | None, tuple[survey.Node, ...] | None] = (None, None)
 
     # Launching.
 
@@ -216,10 +230,29 @@ class Verbs:
             if last is not None and not evidence and last.explains(found.now):
                 notes, asked = last.notes, last.asked
             else:
+                if last is not None:
+                    # No row tells that a scheduler has found no place for a pod.
+                    found = yield from look_at_pods(found)
+                    past = self.pasts.with_look(found)
                 asked = found.now
-                found, notes = yield from look_closer(found, everything=evidence)
+                found, notes = yield from self._closer(found, evidence)
         told = yield from self._told(found, past, notes, evidence)
         return told, Look(_slim(found), notes, asked)
+
+    def _closer(self, found: Found, evidence: bool) -> Talk[tuple[Found, tuple[str, ...]]]:
+        """With what explains a wait; and with the nodes, where a scheduler has found no place."""
+        found, notes = yield from look_closer(found, everything=evidence)
+        if any(is_unschedulable(pod) for pod in found.living):
+            found = replace(found, nodes=(yield from self._nodes(found.now)))
+        return found, notes
+
+    def _nodes(self, now: float) -> Talk[tuple[survey.Node, ...] | None]:
+        """Those of the cluster, of some time ago at most; None when they may not be read."""
+        at, known = self._seen_nodes
+        if at is None or now - at >= NODES_STAND:
+            known = yield from survey.nodes()
+            self._seen_nodes = (now, known)
+        return known
 
     def _over(
         self, found: Found, past: Past, looked: Observation, evidence: bool
@@ -347,7 +380,7 @@ class Verbs:
         """What the cluster still knows to have happened, and how earlier attempts ended, oldest first."""
         stored = yield from self.find(run)
         found, _ = yield from look_closer((yield from look(stored)), everything=True)
-        return [*_ends(stored), *seen(found).events]
+        return in_order([*_ends(stored), *seen(found).events])
 
     def saving(self, run: str) -> Talk[str | None]:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
@@ -417,7 +450,7 @@ class Verbs:
         stored = yield from records.read(run)
         if stored is None or stored.record.owner.id != owner.id:
             return
-        found = yield from look(stored)
+        found, _ = yield from self._closer((yield from look(stored)), False)
         yield from ending.enforce(found, seen(found, memory=self.pasts.with_look(found).memory))
 
     def watch_over(self, run: str, lease: str) -> Talk[None]:

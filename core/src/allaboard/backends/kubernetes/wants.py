@@ -238,12 +238,11 @@ def room(pods: Sequence[Pods], nodes: Sequence[Node]) -> int:
         for name, has in free.items():
             if why_not(group.spec, by_name[name]) is not None:
                 continue
-            fits = min(
-                (int(has.get(r, Decimal(110 if r == "pods" else 0)) // v) for r, v in need.items()), default=0
-            )
+            there = {r: has.get(r, Decimal(110 if r == "pods" else 0)) for r in need}
+            fits = min((int(there[r] // v) for r, v in need.items()), default=0)
             taken = min(left, max(0, fits))
             for resource, value in need.items():
-                has[resource] = has.get(resource, Decimal(110)) - value * taken
+                has[resource] = there[resource] - value * taken
             left -= taken
             placed += taken
     return placed

@@ -90,6 +90,18 @@ class Request:
         return found
 
 
+def parsed(data: bytes) -> Any:
+    """The value of an answer's JSON. Raises ValueError.
+
+    Whose certificate is trusted is not held to the limits of `allaboard.untrusted`: lists of a large cluster
+    are larger, and every look at a run passes here.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """``headers`` with lower-case names; ``stream``: the open body of a stream that began well."""
@@ -101,7 +113,7 @@ class Reply:
     retried: bool = False
 
     def json(self) -> Any:
-        return json.loads(self.body) if self.body else None
+        return parsed(self.body) if self.body else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +592,7 @@ def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
 def _status(reply: Reply) -> Json:
     """The Status object of an answer; empty when there is none: a gateway, or the router, spoke."""
     try:
-        found = json.loads(reply.body)
+        found = parsed(reply.body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) and found.get("kind") == "Status" else {}

@@ -11,17 +11,28 @@ import os
 import secrets as random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from allaboard import ledger
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.local import logs, records
 from allaboard.backends.local.environment import passed_on, why_not_startable
-from allaboard.backends.local.folders import AttemptFolder, RunFolder, read_json, runs_folder, write_json
+from allaboard.backends.local.folders import (
+    AttemptFolder,
+    RunFolder,
+    in_words,
+    make_private,
+    prepare,
+    read_json,
+    runs_folder,
+    waited_for,
+    write_json,
+)
 from allaboard.backends.local.machine import Capacity, boot_id, capacity, fingerprint
 from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
 from allaboard.backends.local.procs import spawn_supervisor, sweep
@@ -31,13 +42,25 @@ from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import FollowPolicy
+from allaboard.inspection import sizes_of_code
 from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest
-from allaboard.observation import PHASES, Event, Observation, Owner, Progress, State, Stop
-from allaboard.site import STORE, Site, home, place_job, resolve_uri, site_of
+from allaboard.observation import (
+    PHASES,
+    Event,
+    MemberSeen,
+    Observation,
+    Owner,
+    Progress,
+    State,
+    Stop,
+    in_order,
+)
+from allaboard.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
+from allaboard.untrusted import show
 
 ATTACHED_SECONDS = 600.0
 _TAIL_LINES = 200
@@ -48,25 +71,53 @@ _MEANINGLESS = ("image", "gang", "pod", "engine_spec")
 _MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
 
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _on_disk(verb: Verb) -> Verb:
+    """What the disk of the runs refuses to this verb is one sentence."""
+
+    @wraps(verb)
+    def told(self: LocalBackend, *args: Any, **named: Any) -> Any:
+        with in_words(self.home):
+            return verb(self, *args, **named)
+
+    return cast(Verb, told)
+
+
 class LocalBackend:
-    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment."""
+    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment; ``patience``:
+    seconds after which attached runs that it starts are stopped when nobody follows them.
+
+    Looking (`observe`, `list`, `logs`, `events`) writes nothing: it works on a disk that is full or
+    read-only, and leaves a home that is not there as it is. Raises SiteError where the disk refuses.
+    """
 
     name = "local"
     pace = FollowPolicy()
     where = "on this machine"
 
-    def __init__(self, environ: Mapping[str, str] | None = None, site: Site | None = None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        site: Site | None = None,
+        *,
+        patience: float | None = None,
+    ) -> None:
         if sys.platform == "win32":
             raise SiteError("the local backend does not run on Windows; use WSL, or a cluster")
         self.environ = dict(os.environ if environ is None else environ)
         self.site = site or site_of(self.environ)
+        self.patience = ATTACHED_SECONDS if patience is None else patience
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
 
     # Launching.
 
+    @_on_disk
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """See `Backend.launch`. What this machine cannot do is said before anything is started."""
+        prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
         while True:
             handle = self._try_launch(folder, plan, owner)
@@ -135,7 +186,7 @@ class LocalBackend:
         attempt.make()
         for n, volume in enumerate(plan.job.get("storage", ())):
             if "empty_dir" in volume:
-                (attempt.path / f"scratch-{n}").mkdir(parents=True, exist_ok=True)
+                make_private(attempt.path / f"scratch-{n}")
         write_json(
             attempt.plan,
             {
@@ -148,7 +199,7 @@ class LocalBackend:
                 "pool": default_path(self.environ),
                 "secrets": located(self.home, plan.job.get("secrets", ())),
                 "progress": asdict(self._carried(folder, old, record)),
-                "attached_seconds": ATTACHED_SECONDS,
+                "attached_seconds": self.patience,
                 "notes": notes,
             },
         )
@@ -156,6 +207,7 @@ class LocalBackend:
         self._spawn(attempt)
         return replace(_handle(record), notes=tuple(notes))
 
+    @_on_disk
     def examine(self, plan: Plan) -> tuple[str, ...]:
         """What a launch would say to people, were it made now; nothing is started. Raises BadInput with every
         problem.
@@ -184,7 +236,9 @@ class LocalBackend:
         if old is None or old.generation != record.generation:
             return Progress()
         seen = self._seen(folder.attempt(old.generation, old.attempt))
-        return replace(seen.progress, result=None, heartbeat=None) if seen is not None else Progress()
+        if seen is None:
+            return Progress()
+        return replace(seen.progress, result=None, heartbeat=None, resumed_from=None)
 
     def _prepare(
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder
@@ -202,7 +256,7 @@ class LocalBackend:
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
-        problems = [*_not_startable(layout, where, self.environ, self.site), *_missing_files(plan, where)]
+        problems = [*_not_startable(layout, where, self.environ, self.site), *sizes_of_code(plan.job)[1]]
         problems += self._storage_problems(layout)
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
@@ -228,9 +282,19 @@ class LocalBackend:
         minimum = layout.elastic.min if layout.elastic else None
         smaller, words = shrink(needs, room, minimum)
         if words and fit == "strict":
+            pod = in_pod(self.environ)
+            here = "this pod" if pod else "this machine"
+            advice = (
+                "give the pod what the job asks for (the resources of its container)"
+                if pod
+                else "ask for less"
+            )
             raise BadInput(
-                f"job {layout.job!r} does not fit this machine ({_room(room)}) and fit is strict:",
-                [Problem("resources", word) for word in words],
+                f"job {layout.job!r} does not fit {here} ({_room(room)}) and fit is strict"
+                f"{', the default in a pod' if pod else ''}; {advice}, "
+                "or let it run on what is there (fit: shrink in the job, or ALLABOARD_FIT=shrink):",
+                [Problem("resources", w.rpartition(": ")[0].replace("this machine", here)) for w in words],
+                code="never_fits",
             )
         members = dict(zip([m.group for m in layout.members][::-1], list(smaller)[::-1], strict=False))
         return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
@@ -256,6 +320,7 @@ class LocalBackend:
 
     # Looking.
 
+    @_on_disk
     def observe(self, run: str, evidence: bool = False) -> Observation:
         folder = self.find(run)
         record = self._record(folder)
@@ -265,12 +330,13 @@ class LocalBackend:
             seen = self._with_evidence(folder, record, seen)
         return seen
 
+    @_on_disk
     def find(self, run: str) -> RunFolder:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
-        exact = RunFolder(self.runs / run) if run and "/" not in run else None
+        exact = RunFolder(self.runs / run) if _is_name(run) else None
         if exact is not None and exact.record.exists():
             return exact
-        every = [RunFolder(p) for p in self.runs.iterdir() if (p / "record.json").exists()]
+        every = [folder for folder in self._folders() if folder.record.exists()]
         named = [f for f in every if f.name.rpartition("-")[0] == run]
         if named:
             return max(named, key=lambda f: (self._record(f).created, f.name))
@@ -284,7 +350,14 @@ class LocalBackend:
             )
         near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
-        raise UnknownRun(f"there is no run {run!r} here; {hint}")
+        raise UnknownRun(f"there is no run {show(run)} here; {hint}")
+
+    def _folders(self) -> list[RunFolder]:
+        """Of all runs; none where nothing ever ran."""
+        try:
+            return [RunFolder(path) for path in self.runs.iterdir()]
+        except FileNotFoundError:
+            return []
 
     def _record(self, folder: RunFolder) -> RunRecord:
         record = records.read(folder)
@@ -323,18 +396,13 @@ class LocalBackend:
         """
         seen = self._merged(folder, record, glances)
         # Alive is None where the final word is known.
-        if seen.alive is not False or state_of(replace(seen, alive=True)).is_final:
+        if locked or seen.alive is not False or state_of(replace(seen, alive=True)).is_final:
             return seen
-        if not locked:
-            with records.changing(folder) as transaction:
-                now = transaction.record
-                if now is None:
-                    raise UnknownRun(f"run {folder.name!r} has been deleted")
-                seen = self._merged(folder, now)
-                if state_of(seen).is_final and now.outcome is None:
-                    transaction.write(now.ended(state_of(seen), time.time()))
-            return seen
-        return seen
+        with waited_for(folder.lock):
+            now = records.read(folder)
+            if now is None:
+                raise UnknownRun(f"run {folder.name!r} has been deleted")
+            return self._merged(folder, now)
 
     def _last_words(self, attempt: AttemptFolder, record: RunRecord) -> tuple[Observation, None] | None:
         """What a supervisor that is done wrote at its very end: nothing else has to be looked at."""
@@ -361,7 +429,7 @@ class LocalBackend:
         finished = seen.finished
         stopped = seen.stopped
         if alive is False:
-            finished = record.outcome.at if record.outcome else finished
+            finished = record.outcome.at if record.outcome else finished or _last_written(attempt)
             stopped = stopped or record.stop is not None
         notes = seen.notes
         if alive is False and not stopped and not record.deleted:
@@ -421,10 +489,12 @@ class LocalBackend:
         saving = Layout.from_dict(plan["layout"]).saving if plan else None
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
+    @_on_disk
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""
-        return [event for attempt in self.find(run).attempts() for event in read_events(attempt)]
+        return in_order(e for attempt in self.find(run).attempts() for e in read_events(attempt))
 
+    @_on_disk
     def saving(self, run: str) -> str | None:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
         checkpoints.
@@ -445,6 +515,7 @@ class LocalBackend:
         folder = self.find(run)
         yield _Changes(self, folder)
 
+    @_on_disk
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
@@ -458,7 +529,17 @@ class LocalBackend:
                 f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}"
             )
         seen = self._seen(attempt)
-        return logs.read(attempt, seen.members if seen else (), selection, cursor)
+        return self._read(attempt, seen.members if seen else (), selection, cursor)
+
+    def _read(
+        self,
+        attempt: AttemptFolder,
+        members: tuple[MemberSeen, ...],
+        selection: Selection,
+        cursor: Cursor | None,
+    ) -> Iterator[LogLine | Cursor]:
+        with in_words(self.home):
+            yield from logs.read(attempt, members, selection, cursor)
 
     def _followed(self, run: str, selection: Selection, cursor: Cursor | None) -> Iterator[LogLine | Cursor]:
         attempt = selection.attempt or self.observe(run).attempt
@@ -476,17 +557,18 @@ class LocalBackend:
                 changes.wait(_FOLLOWED)
                 time.sleep(0.05)
 
+    @_on_disk
     def list(self) -> list[Observation]:
         found = []
         glances: _Glances = {}
-        for path in self.runs.iterdir():
+        for folder in self._folders():
             with suppress(UnknownRun):
-                folder = RunFolder(path)
                 found.append(self._observed(folder, self._record(folder), glances=glances))
         return sorted(found, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
 
+    @_on_disk
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         def swap(record: RunRecord) -> RunRecord:
             if record.uid != handle.uid:
@@ -504,6 +586,7 @@ class LocalBackend:
         folder.attempt(record.generation, record.attempt).poke()
         return replace(_handle(record), adopted=True)
 
+    @_on_disk
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
     ) -> Stopped | NotYours:
@@ -526,9 +609,11 @@ class LocalBackend:
         if attempt.is_live():
             attempt.ask(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
 
+    @_on_disk
     def suspend(self, run: str) -> None:
         self._ask_live(run, "suspend")
 
+    @_on_disk
     def resume(self, run: str) -> None:
         self._ask_live(run, "resume")
 
@@ -542,6 +627,7 @@ class LocalBackend:
             )
         folder.attempt(record.generation, record.attempt).ask(f"{what}-{random.token_hex(4)}", {"do": what})
 
+    @_on_disk
     def delete(self, run: str) -> None:
         folder = self.find(run)
         record = self._record(folder)
@@ -566,6 +652,7 @@ class LocalBackend:
             for attempt in folder.attempts():
                 shutil.rmtree(attempt.path, ignore_errors=True)
 
+    @_on_disk
     def hand_over(self, handle: Handle) -> None:
         def taken(record: RunRecord) -> RunRecord:
             return replace(record, handed_over=True) if record.uid == handle.uid else record
@@ -580,8 +667,7 @@ class LocalBackend:
         keepers.
         """
         now = time.time() if now is None else now
-        for path in self.runs.iterdir():
-            folder = RunFolder(path)
+        for folder in self._folders():
             with suppress(SiteError, OSError, UnknownRun):
                 self._housekeep(folder, self._record(folder), now)
 
@@ -593,7 +679,9 @@ class LocalBackend:
             return
         if record.outcome is None:
             sweep(record.uid)
-            self._observed(folder, record)
+            state = self._state(folder, record)
+            if state.is_final:
+                records.change(folder, lambda r: r.ended(state, now) if r.uid == record.uid else r)
             return
         if record.deleted:
             for left in folder.attempts():
@@ -617,11 +705,18 @@ class LocalBackend:
         with suppress(OSError):
             os.utime(folder.attempt(handle.generation, handle.attempt).client)
 
+    @_on_disk
     def fingerprint(self, run: str) -> dict[str, str | int]:
         """What a process must see alike to be able to follow this run: machine, pid namespace and this very
         folder.
         """
         return fingerprint(str(self.find(run).path))
+
+    @_on_disk
+    def place(self) -> dict[str, str | int]:
+        """The same for all runs of this home, which is made if it is not there."""
+        prepare(self.home)
+        return fingerprint(str(self.runs))
 
 
 class _Changes:
@@ -670,7 +765,7 @@ class _Changes:
 
 def read_events(attempt: AttemptFolder) -> list[Event]:
     """The events of one attempt."""
-    import json
+    from allaboard.untrusted import RECORDS, parse_json
 
     found = []
     try:
@@ -679,7 +774,7 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
         return []
     for line in lines:
         with suppress(ValueError, TypeError):  # the last line may be half written
-            found.append(Event(**json.loads(line)))
+            found.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
     return found
 
 
@@ -710,6 +805,23 @@ def _final(seen: Observation) -> bool:
     return state_of(replace(seen, alive=None, deleted=False)).is_final
 
 
+def _is_name(run: str) -> bool:
+    """Whether a folder can be called so."""
+    try:
+        size = len(os.fsencode(run))
+    except UnicodeError:
+        return False
+    return run not in (".", "..") and not {"/", "\0"} & {*run} and 0 < size < 256
+
+
+def _last_written(attempt: AttemptFolder) -> float | None:
+    """When its supervisor wrote last, which is the last that is known of it."""
+    try:
+        return attempt.state.stat().st_mtime
+    except OSError:
+        return None
+
+
 def _last_word(attempt: AttemptFolder) -> str:
     """Why nobody supervises a run that has not ended."""
     body = read_json(attempt.state)
@@ -728,14 +840,6 @@ def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site:
             if problem not in problems:
                 problems.append(problem)
     return problems
-
-
-def _missing_files(plan: Plan, where: str) -> list[Problem]:
-    return [
-        Problem(f"code[{n}]", f"{name!r} is not in {where}")
-        for n, name in enumerate(plan.job.get("code", ()))
-        if not (Path(where) / name).is_file()
-    ]
 
 
 def _ignored(plan: Plan) -> str | None:

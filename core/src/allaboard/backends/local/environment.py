@@ -23,19 +23,22 @@ CUDA_VISIBLE_DEVICES
     by the device plugin -> the member's slots, or empty: what is not asked for is not there
 """
 
-# ruff: noqa: PTH110, PTH112, PTH118, PTH120  (words of commands and PATH are text)
+# ruff: noqa: PTH110, PTH112, PTH118, PTH119, PTH120, PTH208  (words of commands and PATH are text)
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Place
 from allaboard.layout import Layout, Member, our_environment
+from allaboard.names import nearest
 
+NAMES_LOOKED_AT = 5000
+"""Of one folder, for the name that was meant."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
 
 
@@ -134,11 +137,33 @@ def why_not_startable(
         else shutil.which(program, path=search_path(environ))
     )
     if found is None or not os.path.exists(found):
-        return 0, f"{program!r} is not found; give a program on the PATH, or a path from {folder}"
+        near = nearest(os.path.basename(program), _programs(program, folder, environ))
+        meant = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
+        return 0, f"{program!r} is not found; {meant}give a program on the PATH, or a path from {folder}"
     if not os.access(found, os.X_OK) or os.path.isdir(found):
         return 0, f"{program!r} is not executable; make it so (chmod +x), or start it with its interpreter"
     if command[0] in ("python", "python3") and len(command) > 1 and command[1].endswith(".py"):
         script = os.path.join(folder, command[1])
         if not os.path.exists(script):
-            return 1, f"{command[1]!r} is not in {folder}, where the members start"
+            there = _names_in(os.path.dirname(script))
+            near = nearest(os.path.basename(script), (name for name in there if name.endswith(".py")))
+            meant = f"; did you mean {os.path.join(os.path.dirname(command[1]), near)!r}?" if near else ""
+            return 1, f"{command[1]!r} is not in {folder}, where the members start{meant}"
     return None
+
+
+def _programs(program: str, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """What somebody may have meant by a program that is not there: the likeliest first."""
+    if os.sep in program:
+        yield from _names_in(os.path.dirname(os.path.join(folder, program)))
+        return
+    yield from ("python", "torchrun")
+    for place in search_path(environ).split(os.pathsep):
+        yield from _names_in(place)
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))[:NAMES_LOOKED_AT]
+    except OSError:
+        return []

@@ -13,6 +13,10 @@ sees half.
                                 client            touched by followers
                                 logs/<member>.<try>.log   output, as written
                                 logs/<member>.<try>.times  offset and time, now and then
+                                reserve           room for the last word on a full disk
+
+All of it is private to its user (0700, 0600), whatever the umask: logs and jobs hold what is not meant for
+others, and whoever may open ``live.lock`` may hold it. Nothing here is made by looking.
 """
 
 from __future__ import annotations
@@ -21,16 +25,22 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from allaboard.backends.local.machine import machine_id
+from allaboard.backends.local.sharedfiles import user_name
 from allaboard.errors import SiteError
+from allaboard.untrusted import show
 
 FORMAT = "1"
+_RESERVED = 1 << 16
+_HOME_HOLDS = frozenset({"local", "secrets", "store", "bugs"})
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +85,35 @@ class AttemptFolder:
     def supervisor_log(self) -> Path:
         return self.path / "supervisor.log"
 
+    @property
+    def reserve(self) -> Path:
+        return self.path / "reserve"
+
     def log(self, member: str, number: int) -> Path:
         return self.logs / f"{member}.{number}.log"
 
     def make(self) -> None:
         """Create it, empty, for a supervisor to come."""
         for folder in (self.path, self.requests, self.logs):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         with suppress(FileExistsError):
             os.mkfifo(self.wake, 0o600)
-        self.live.touch()
-        self.client.touch()
+            self.wake.chmod(0o600)
+        for file in (self.live, self.client, self.supervisor_log):
+            opened(file, "a").close()
+        with opened(self.reserve, "w") as reserve:
+            reserve.write(" " * _RESERVED)
+
+    def make_room(self) -> None:
+        """Give up what is reserved: the disk is full, and there is a last word to write."""
+        with suppress(OSError):
+            self.reserve.unlink()
 
     def is_live(self) -> bool:
         """Whether supervisor or keeper live: somebody holds the lock."""
         try:
-            fd = os.open(self.live, os.O_RDWR | os.O_CLOEXEC)
+            # For reading: also where the disk has become read-only under a run.
+            fd = os.open(self.live, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -152,37 +175,163 @@ class RunFolder:
 
 
 def runs_folder(home: str) -> Path:
-    """The runs of this machine below a home, made if it is not there. A home on a shared disk serves many
-    machines.
+    """The runs of this machine below a home; it need not be there yet (`prepare` makes it). A home on a
+    shared disk serves many machines.
 
-    Raises SiteError when a newer allaboard wrote it, or when it may not be written.
+    Raises SiteError when a newer allaboard wrote it, when it may not be read, or when it is somebody else's.
     """
     base = Path(home) / "local" / machine_id()[:12]
-    marker = base / "format"
-    try:
-        (base / "runs").mkdir(parents=True, exist_ok=True)
-        version = marker.read_text().strip() if marker.exists() else ""
-        if not version:
-            write_text(marker, FORMAT + "\n")
-            version = FORMAT
-    except OSError as error:
+    with in_words(home):
+        if not _is_there(base):
+            return base / "runs"
+        _make_own(base)
+        try:
+            version = (base / "format").read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            version = ""
+    if version not in (FORMAT, ""):
         raise SiteError(
-            f"{base} cannot be used for runs: {error.strerror}; "
-            "set ALLABOARD_HOME to a folder that this user may write"
-        ) from error
-    if version != FORMAT:
-        raise SiteError(
-            f"{base} was written in format {version}, and this allaboard reads format {FORMAT}; "
-            "use the allaboard that wrote it, or set ALLABOARD_HOME to another folder"
+            f"{base} was written in format {show(version, 20, quote=False)}, and this allaboard reads format "
+            f"{FORMAT}; use the allaboard that wrote it, or set ALLABOARD_HOME to another folder"
         )
     return base / "runs"
+
+
+def prepare(home: str) -> None:
+    """Make what runs need below a home, and make it private. Raises SiteError when it may not be written."""
+    runs = runs_folder(home)
+    base, top = runs.parent, Path(home)
+    with in_words(home):
+        if not _is_there(top):
+            top.parent.mkdir(parents=True, exist_ok=True)
+            make_private(top)
+        elif not _is_there(base):
+            _close_home(top)
+        for folder in (base.parent, base, runs):
+            make_private(folder)
+        if not _is_there(base / "format"):
+            write_text(base / "format", FORMAT + "\n")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is. Unlike `Path.exists`, trouble on the way is trouble."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _make_own(base: Path) -> None:
+    """Refuse a folder of somebody else, and close one of ours that an older version left open."""
+    info = base.stat()
+    if info.st_uid != os.geteuid() and info.st_uid != _our_mark(base):
+        owner = user_name(info.st_uid)
+        raise SiteError(
+            f"{base} belongs to {owner}, and runs are private to their user; work as {owner}, or set "
+            "ALLABOARD_HOME to a folder of your own",
+            code="home_of_another",
+        )
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        with suppress(OSError):  # read-only, or a disk without modes
+            _close_home(base.parent.parent)
+            for folder in (base, *base.glob("runs/*")):
+                folder.chmod(0o700)
+
+
+def _close_home(home: Path) -> None:
+    """Make a home private that was made open, if it is a home and nothing else: not a folder that other
+    things share.
+    """
+    info = home.stat()
+    is_home = home.name == ".allaboard" or {p.name for p in home.iterdir()} <= _HOME_HOLDS
+    if is_home and info.st_uid == os.geteuid() and stat.S_IMODE(info.st_mode) & 0o077:
+        home.chmod(0o700)
+
+
+def _our_mark(folder: Path) -> int | None:
+    """Whose a file is that we make there: some disks (of a network, of another system) know one owner
+    only.
+    """
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return None
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder for its user alone, whatever the umask, and those above it that are not there."""
+    if not _is_there(folder.parent):
+        make_private(folder.parent)
+    try:
+        folder.mkdir(0o700)
+        folder.chmod(0o700)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+
+
+def opened(path: Path, mode: str) -> IO[str]:
+    """A text file for its user alone, to write or append to; half a surrogate pair, as in a name that is no
+    UTF-8, is written as JSON's escape for it.
+    """
+    return open(path, mode, encoding="utf-8", errors="backslashreplace", opener=_private)
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens for the user alone, whatever the umask. Links are not followed."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
+        with suppress(OSError):  # a disk without modes
+            os.fchmod(fd, 0o600)
+    return fd
+
+
+@contextmanager
+def in_words(home: str) -> Iterator[None]:
+    """What the disk refuses in here is one sentence that says what to do: SiteError."""
+    try:
+        yield
+    except OSError as error:
+        raise SiteError(_words(home, error), code=_code(error)) from error
+
+
+def _code(error: OSError) -> str:
+    return "home_full" if error.errno in _FULL else "home_unusable"
+
+
+def _words(home: str, error: OSError) -> str:
+    path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else home
+    if not Path(path).is_relative_to(home) and not Path(home).is_relative_to(path):
+        return f"{path}: {error.strerror}"
+    shown = path if len(path) < 200 else f"{path[:100]}...{path[-60:]}"
+    other = "set ALLABOARD_HOME to a folder that this user may write"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            trouble, remedy = "no space is left", "free some there, or set ALLABOARD_HOME to another disk"
+        case errno.EROFS:
+            trouble, remedy = "the disk is read-only", other
+        case errno.EACCES | errno.EPERM:
+            trouble, remedy = "this user may not use it", other
+        case errno.ENOTDIR | errno.EEXIST:
+            trouble, remedy = "a file is where a folder should be", f"move it away, or {other}"
+        case errno.ENAMETOOLONG:
+            trouble, remedy = "the path is too long", "set ALLABOARD_HOME to a shorter one"
+        case errno.ELOOP:
+            trouble, remedy = "its links lead in a circle or elsewhere", other
+        case _:
+            trouble, remedy = error.strerror or str(error), f"see to that disk, or {other}"
+    return f"the home of runs cannot be used: {shown}: {trouble}; {remedy}"
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole; readers see the old or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with opened(temporary, "w") as file:
             file.write(text)
         temporary.replace(path)
     except BaseException:
@@ -201,7 +350,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SiteError(
             f"{path} is damaged ({error}); delete the run's folder {path.parent} if it is not needed"
         ) from error
@@ -213,9 +362,9 @@ def locked(path: Path) -> Iterator[int]:
     it.
     """
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = _private(str(path), os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             continue  # its folder went in between
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -224,6 +373,21 @@ def locked(path: Path) -> Iterator[int]:
         os.close(fd)  # who held it before us removed it: what we locked is no longer the file of that name
     try:
         yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Once nobody holds a file's lock. Nothing is made: without the file nobody does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
     finally:
         os.close(fd)
 

@@ -624,7 +624,9 @@ def _become(
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         stage = "log"
-        out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with contextlib.suppress(OSError):  # whatever the umask, which stays the member's own
+            os.fchmod(out, 0o600)
         os.dup2(out, 1)
         os.dup2(out, 2)
         stage = "cwd"

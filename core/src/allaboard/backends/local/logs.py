@@ -1,18 +1,33 @@
 """Reading the members' logs: every try is a file of its own; times come from the supervisor's notes beside
 it.
+
+Files of any size pass through in blocks, and lines of any length in pieces: what is held is bounded. The
+last lines are looked for from the end, and those since a time by bisecting the notes. All lines between two
+notes have one time, so whole blocks are merged, not lines.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+import heapq
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.local.folders import AttemptFolder
 from allaboard.observation import MemberSeen
+
+LONGEST = 256 << 10
+"""Bytes of a line; a longer one comes in pieces."""
+_AT_ONCE = 4 << 20
+"""Bytes that are held of all files together; those of one are its share, within these bounds."""
+_SMALLEST, _LARGEST = 16 << 10, 256 << 10
+_NOTES = 64 << 10
+"""Bytes of notes that are read at a time, and that bisecting leaves for reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,73 +63,279 @@ def read(
 
     Raises BadInput for a member or rank that the run does not have.
     """
-    chosen = _chosen(tries(attempt, members), members, selection)
-    positions: dict[str, int] = dict(cursor or {})
-    return _merged(chosen, positions, selection, first=cursor is None)
-
-
-def _chosen(found: list[Try], members: Sequence[MemberSeen], selection: Selection) -> list[Try]:
     refuse_strangers(selection, members)
-    return [
-        t
-        for t in found
-        if (selection.members is None or t.member in selection.members)
-        and (selection.ranks is None or t.rank in selection.ranks)
-        and (selection.restart is None or t.number == selection.restart)
+    every = tries(attempt, members)
+    live = attempt.is_live()
+    newest = {one.member: one.number for one in every}
+    positions: dict[str, int] = dict(cursor or {})
+    spans = [
+        _span(one, positions.get(one.id), selection.since, open=live and one.number == newest[one.member])
+        for one in every
+        if _is_chosen(one, selection)
     ]
+    positions |= {span.one.id: span.end for span in spans}
+    return chain(_lines(spans, selection.tail if cursor is None else None), iter([positions]))
 
 
-def _merged(
-    chosen: list[Try], positions: dict[str, int], selection: Selection, first: bool
-) -> Iterator[LogLine | Cursor]:
-    lines = [line for one in chosen for line in _lines(one, positions)]
-    if len({line.member for line in lines}) > 1:
-        # Stable: lines of one member keep their order, and lines of one moment stay together by rank.
-        lines.sort(key=lambda line: line.time or 0.0)
-    if selection.since is not None:
-        lines = [line for line in lines if line.time is None or line.time >= selection.since]
-    if first and selection.tail is not None:
-        lines = lines[-selection.tail :] if selection.tail else []
-    yield from lines
-    yield dict(positions)
+def _is_chosen(one: Try, selection: Selection) -> bool:
+    return (
+        (selection.members is None or one.member in selection.members)
+        and (selection.ranks is None or one.rank in selection.ranks)
+        and (selection.restart is None or one.number == selection.restart)
+    )
 
 
-def _lines(one: Try, positions: dict[str, int]) -> list[LogLine]:
-    """Whole lines after the position, which moves on. A last line without its end is left for later unless
-    the try ended.
+class _Span(NamedTuple):
+    """The bytes of a try that are to be read: from a line's start to the end of a line, of a try that has
+    ended, or of a piece of a line that is longer than `LONGEST` (``cut``).
     """
-    start = positions.get(one.id, 0)
-    notes = _notes(one.path.with_suffix(".times"))
-    offsets = [offset for offset, _ in notes]
-    found, offset = [], start
-    with one.path.open("rb") as file:
-        file.seek(start)
-        for raw in file:
-            if not raw.endswith(b"\n") and _is_open(one):
-                break
-            at = bisect.bisect_right(offsets, offset) - 1
-            when = notes[at][1] if at >= 0 else None
-            text = raw.decode("utf-8", "replace").rstrip("\r\n")
-            found.append(LogLine(one.member, one.rank, one.number, when, text))
-            offset += len(raw)
-    positions[one.id] = offset
-    return found
+
+    one: Try
+    start: int
+    end: int
+    cut: bool = False
 
 
-def _is_open(one: Try) -> bool:
-    """Whether the try may still write: it is the member's last, and the attempt is live."""
-    attempt = AttemptFolder(one.path.parent.parent)
-    return attempt.is_live() and not attempt.log(one.member, one.number + 1).exists()
-
-
-def _notes(path: Path) -> list[tuple[int, float]]:
-    found: list[tuple[int, float]] = []
+def _span(one: Try, position: int | None, since: float | None, *, open: bool) -> _Span:
+    """What is new of a try. ``open``: it may still write, so a last line without an end is left for later."""
     try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        offset, _, when = line.partition(" ")
-        if offset.isdecimal() and when:
-            found.append((int(offset), float(when)))
-    return found
+        size = one.path.stat().st_size
+    except FileNotFoundError:  # the run is being deleted
+        return _Span(one, position or 0, position or 0)
+    if position is None:
+        start = 0 if since is None else _line_after(one.path, _Notes(one.path).since(since, size), size)
+    else:
+        start = min(position, size)
+    if not open or start == size:
+        return _Span(one, start, size)
+    tail = _piece(one.path, max(start, size - LONGEST), size)
+    ends = tail.rfind(b"\n") + 1
+    if ends:
+        return _Span(one, start, size - len(tail) + ends)
+    if len(tail) < LONGEST:
+        return _Span(one, start, start)
+    return _Span(one, start, size - len(tail) + _whole(tail), cut=True)
+
+
+# --- which lines --------------------------------------------------------------------------------------------
+
+
+def _lines(spans: Sequence[_Span], tail: int | None) -> Iterator[LogLine]:
+    if tail is None:
+        return _merged(spans)
+    return _newest(spans, tail)
+
+
+def _merged(spans: Sequence[_Span]) -> Iterator[LogLine]:
+    """By time; lines of one member keep their order, and lines of one moment stay together by rank."""
+    members = [list(group) for _, group in groupby(spans, key=lambda span: span.one.member)]
+    step = min(_LARGEST, max(_SMALLEST, _AT_ONCE // max(1, len(members))))
+    sources = [chain.from_iterable(_blocks(span, step) for span in group) for group in members]
+    blocks = sources[0] if len(sources) == 1 else heapq.merge(*map(_forward, sources), key=_key)
+    for one, when, texts, more in blocks:
+        member, rank, number = one.member, one.rank, one.number
+        last = [LogLine(member, rank, number, when, texts.pop(), more=True)] if more else ()
+        yield from [LogLine(member, rank, number, when, text) for text in texts]
+        yield from last
+
+
+def _newest(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
+    """The last so many lines of the merged ones. They are among the last so many of each member."""
+    if not most:
+        return
+    ends: list[_Span] = []
+    total = 0
+    for _, group in groupby(spans, key=lambda span: span.one.member):
+        counted, chosen = 0, []
+        for span in reversed([*group]):
+            start, lines = _last_lines(span, most - counted)
+            chosen.append(span._replace(start=start))
+            counted += lines
+            if counted >= most:
+                break
+        ends += reversed(chosen)
+        total += counted
+    over = max(0, total - most)
+    for line in _merged(ends):
+        if not over:
+            yield line
+        elif not line.more:
+            over -= 1
+
+
+def _last_lines(span: _Span, most: int) -> tuple[int, int]:
+    """Where the last ``most`` lines of a span begin, and how many there are."""
+    found, at = 0, span.end
+    while at > span.start:
+        low = max(span.start, at - _LARGEST)
+        data = _piece(span.one.path, low, at)
+        upto = len(data) - (1 if at == span.end else 0)  # the end of the last line begins no other
+        ends = data.count(b"\n", 0, upto)
+        if found + ends >= most:
+            for _ in range(most - found):
+                upto = data.rfind(b"\n", 0, upto)
+            return low + upto + 1, most
+        found, at = found + ends, low
+    return span.start, found + (1 if span.end > span.start else 0)
+
+
+def _line_after(path: Path, offset: int, size: int) -> int:
+    """The start of the first line that begins at the offset or later."""
+    at = offset - 1
+    while 0 <= at < size:
+        ends = _piece(path, at, min(size, at + _LARGEST)).find(b"\n")
+        if ends >= 0:
+            return at + ends + 1
+        at += _LARGEST
+    return 0 if offset <= 0 else size
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    """Lines of one time. ``more``: the last one goes on in the next block."""
+
+    one: Try
+    when: float | None
+    texts: list[str]
+    more: bool = False
+
+
+def _key(block: _Block) -> float:
+    return block.when or 0.0
+
+
+def _forward(blocks: Iterable[_Block]) -> Iterator[_Block]:
+    """The same with times that never go back, as those of a clock that was set may."""
+    latest = 0.0
+    for block in blocks:
+        latest = max(latest, block.when or 0.0)
+        yield block if block.when is None or block.when == latest else block._replace(when=latest)
+
+
+def _blocks(span: _Span, step: int) -> Iterator[_Block]:
+    """What a span holds, ``step`` bytes at a time: a member may have more tries than files may be open."""
+    notes = _Notes(span.one.path).walk(span.start)
+    when, until = next(notes, (None, None))
+    rest, at, inside = b"", span.start, False
+    while at < span.end:
+        data = _piece(span.one.path, at, min(span.end, at + step))
+        if not data:  # somebody has cut the file
+            return
+        begin, at, data = at - len(rest), at + len(data), rest + data
+        over = at >= span.end
+        ends = len(data) if over else data.rfind(b"\n") + 1
+        low = 0
+        if inside or (not ends and len(data) >= LONGEST):  # a piece has the time of its line
+            if not inside:
+                when, until = _at(begin, when, until, notes)
+            low = data.find(b"\n", 0, ends) + 1 or ends or _whole(data)
+            inside = data[low - 1 : low] != b"\n" and not (over and not span.cut)
+            yield _Block(span.one, when, _texts(data[:low]), more=inside)
+        while low < ends:
+            when, until = _at(begin + low, when, until, notes)
+            # What begins before the next note has the time of this one.
+            high = ends if until is None else data.find(b"\n", min(ends, until - begin - 1), ends) + 1 or ends
+            cut = span.cut and over and high == ends
+            yield _Block(span.one, when, _texts(data[low:high]), more=cut)
+            low = high
+        rest = data[low:]
+
+
+def _at(offset: int, when: float | None, until: int | None, notes: Iterator[When]) -> When:
+    """The note that holds for this byte, from the one that held before it on."""
+    while until is not None and until <= offset:
+        when, until = next(notes)
+    return when, until
+
+
+def _texts(data: bytes) -> list[str]:
+    """The lines, without their ends."""
+    texts = data.decode("utf-8", "replace").split("\n")
+    if not texts[-1]:
+        del texts[-1]
+    return [text.rstrip("\r") for text in texts] if b"\r" in data else texts
+
+
+def _whole(data: bytes) -> int:
+    """How many bytes hold whole characters: one that is cut at the end belongs to the next piece."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # the first byte of a character
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return len(data) - back if length > back else len(data)
+    return len(data)
+
+
+def _piece(path: Path, start: int, end: int) -> bytes:
+    try:
+        with path.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), end - start, start)
+    except FileNotFoundError:
+        return b""
+
+
+# --- when ---------------------------------------------------------------------------------------------------
+
+
+When = tuple[float | None, int | None]
+"""A time, None where it is not known, and the byte up to which it holds; None: the end."""
+
+
+class _Notes:
+    """Which byte of a log was there when: lines of "offset epoch", both rising. Notes of months are many."""
+
+    def __init__(self, log: Path) -> None:
+        self.path = log.with_suffix(".times")
+        try:
+            self.size = self.path.stat().st_size
+        except OSError:
+            self.size = 0
+
+    def walk(self, offset: int) -> Iterator[When]:
+        """From the one that holds for this byte on."""
+        when: float | None = None
+        for at, then in self._read(self._before(lambda at, _: at <= offset)):
+            if at > offset:
+                yield when, at
+            when = then
+        yield when, None
+
+    def since(self, epoch: float, size: int) -> int:
+        """The byte from which on everything was written at this time or later."""
+        if not self.size:
+            return 0
+        found = self._read(self._before(lambda _, then: then < epoch))
+        return next((at for at, then in found if then >= epoch), size)
+
+    def _before(self, holds: Callable[[int, float], bool]) -> int:
+        """Where to read from: a place in the notes of which this still holds, close to where it ceases to."""
+        low, high = 0, self.size
+        while high - low > _NOTES:
+            middle = (low + high) // 2
+            note = next(self._read(middle), None)
+            low, high = (middle, high) if note is not None and holds(*note) else (low, middle)
+        return low
+
+    def _read(self, start: int) -> Iterator[tuple[int, float]]:
+        """The notes from the first one that begins after this byte of them."""
+        rest, at, skip = b"", start, start > 0
+        while at < self.size:
+            data = _piece(self.path, at, min(self.size, at + _NOTES))
+            if not data:
+                return
+            at += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines[1:] if skip else lines:
+                if (note := _note(line)) is not None:
+                    yield note
+            skip = skip and not lines
+
+
+def _note(line: bytes) -> tuple[int, float] | None:
+    offset, _, when = line.partition(b" ")
+    try:
+        return int(offset), float(when)
+    except ValueError:
+        return None

@@ -482,6 +482,11 @@ class Operator:
             one.phase, one.exit_code, one.reason = "pending", None, None
         return self._ask()
 
+    def refused(self, reason: str, text: str, now: float) -> list[Action]:
+        """Something that every member needs is not there: the job fails before one of them starts."""
+        self._condition("Created", now)
+        return self._fail("Failed", now, reason=reason, text=text)
+
     # Time.
 
     def tick(self, now: float) -> list[Action]:

@@ -482,7 +482,7 @@ def spawn_supervisor(argv: Sequence[str], env: Mapping[str, str], log_path: str)
         opened += [reading, writing]
         null = os.open(os.devnull, os.O_RDONLY)
         opened.append(null)
-        log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         opened.append(log)
         said = os.fstat(log).st_size
         # High numbers, so that no source of a dup2 below is the target of an earlier one, even with stdio

@@ -25,18 +25,18 @@ from typing import Any
 from allaboard.backends.local import operator as op
 from allaboard.backends.local import records, waiting
 from allaboard.backends.local.environment import local_command, member_environment
-from allaboard.backends.local.folders import AttemptFolder, RunFolder, read_json, write_json
+from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket, asked_for
 from allaboard.backends.local.procs import Identity, detach, set_subreaper
 from allaboard.backends.local.secrets import variables
-from allaboard.backends.local.watching import LogWatch, listening
-from allaboard.errors import AllaboardError, SiteError
+from allaboard.backends.local.watching import LogWatch, links_followed, listening
+from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
-from allaboard.observation import Event, Observation, Progress, State, Stop
-from allaboard.progress import after, flags_of
+from allaboard.observation import Event, Observation, State, Stop
+from allaboard.progress import add_flags, after, flags_of, progress_of
 from allaboard.status import state_of
 
 _FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
@@ -47,6 +47,7 @@ _ADMISSION_EVERY = 15.0
 _LOCK_PATIENCE = 5.0
 _SHORT_REST, _CALM, _LONGEST_CALM = 10.0, 0.5, 30.0
 _UNUSABLE, _LONGEST_UNUSABLE = 5.0, 300.0
+_LAST_WORD_PATIENCE = 120.0
 
 
 class Supervisor:
@@ -65,10 +66,12 @@ class Supervisor:
         self.port = 0
         self.members = {m.name: m for m in self.layout.members}
         self.order = [m.name for m in self.layout.members]
+        self.secrets: dict[str, str] = {}
         self.identities: dict[str, Identity] = {}
         self.watches: dict[str, LogWatch] = {}
         self.logs: dict[str, str] = {}
-        self.progress = Progress(**plan["progress"])
+        self.progress = progress_of(plan["progress"])
+        self.own = self.layout.saving.uri if self.layout.saving is not None else None
         self.flags: dict[str, str] = {}
         self.heard = False
         self.can_hear = True
@@ -86,7 +89,7 @@ class Supervisor:
     def main(self, again: dict[str, Any] | None = None) -> None:
         """``again``: what `_rest` wrote down before this process slept."""
         if again is None:
-            self._do(self.operator.begin(time.time()))
+            self._begin(time.time())
         else:
             self._wake_up(again)
         record = records.read(self.run)
@@ -145,14 +148,15 @@ class Supervisor:
 
     def _wake_up(self, again: dict[str, Any]) -> None:
         """Be again what rested."""
-        body = read_json(self.folder.state)
-        seen = Observation.from_dict(body["seen"])
+        seen = Observation.from_dict(read_json(self.folder.state)["seen"])
         operator = self.operator
         operator.conditions, operator.waiting = seen.conditions, seen.waiting
         operator.suspended, operator.asked = seen.suspended, not seen.suspended
+        self.flags = dict.fromkeys(seen.flags, "")
         self.client_seen = (again["client"][0], again["client"][1])
         self.rested, self.calm, self.dirty = again["rested"], again["calm"], False
         if operator.suspended:
+            self._has_secrets(time.time())
             return
         try:
             if again["ticket"]:
@@ -160,10 +164,25 @@ class Supervisor:
                 self.pool.capacity = self.ticket.entry.capacity
         except SiteError:
             os.close(again["owner"])  # the folder is gone: queue up anew
+        if not self._has_secrets(time.time()):
+            return
         if self.ticket is None:
             self._do([op.Ask()])
         else:
             self._admission()
+
+    def _begin(self, now: float) -> None:
+        if self._has_secrets(now):
+            self._do(self.operator.begin(now))
+
+    def _has_secrets(self, now: float) -> bool:
+        """Read once: a member that is started again has the values of the first one. Without them: failed."""
+        try:
+            self.secrets = variables(self.plan["secrets"])
+        except BadInput as error:
+            self._do(self.operator.refused("SecretsUnusable", " ".join(str(error).split()), now))
+            return False
+        return True
 
     def _new_keeper(self) -> Keeper:
         return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
@@ -179,6 +198,8 @@ class Supervisor:
             pause = min(pause, max(0.0, due - now))
         if self.dirty:
             pause = min(pause, max(0.0, self.wrote + _STATE_EVERY - now))
+        if any(watch.behind for watch in self.watches.values()):
+            pause = 0.0
         ready, _, _ = select.select(heard, [], [], pause)
         if self.wake in ready:
             with suppress(BlockingIOError):
@@ -314,7 +335,8 @@ class Supervisor:
         index = self.order.index(member.name)
         log = self.folder.log(member.name, number)
         self.logs[member.name] = str(log)
-        self.watches[member.name] = LogWatch(log)
+        # Any member can print a report line: the run's are those of the first.
+        self.watches[member.name] = LogWatch(log, heard=member.rank == 0)
         environment = member_environment(
             self.layout,
             member,
@@ -322,7 +344,7 @@ class Supervisor:
             port=self.port,
             gpus=self.grant.gpus(index),
             cpus=cpus(),
-            secrets=variables(self.plan["secrets"]),
+            secrets=self.secrets,
         )
         self.keeper.spawn(
             member.name,
@@ -335,7 +357,8 @@ class Supervisor:
 
     def _remove(self) -> None:
         """The ttl is over: logs and state go, the record stays."""
-        records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
+        with suppress(OSError):  # else the next allaboard process removes it
+            records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
 
     # What happens.
 
@@ -360,7 +383,7 @@ class Supervisor:
     def _exited(self, member: str, code: int, at: float) -> None:
         self.identities.pop(member, None)
         # Its last lines first: they may hold the result, and a restart begins another log.
-        self._read(member, at)
+        self._read(member, at, last=True)
         self._do(self.operator.exited(member, code, at))
 
     def _keeper_died(self) -> None:
@@ -382,13 +405,15 @@ class Supervisor:
 
     def _requests(self, now: float) -> None:
         for path in sorted(self.folder.requests.glob("*.json")):
-            body = read_json(path) or {}
+            body = _request(path)
             with suppress(OSError):
                 path.unlink()
             self.dirty = True
             match body.get("do"):
                 case "stop":
-                    stop = Stop(body["by"], body["reason"], body["at"])
+                    at = body.get("at")
+                    at = at if isinstance(at, (int, float)) else now
+                    stop = Stop(str(body.get("by", "somebody")), str(body.get("reason", "")), at)
                     self._do(self.operator.ask_stop(stop, bool(body.get("kill")), now))
                 case "suspend":
                     self._do(self.operator.ask_suspend(now))
@@ -400,7 +425,10 @@ class Supervisor:
         if now - self.owner_read < _OWNER_EVERY or self.operator.ended:
             return
         self.owner_read = now
-        record = records.read(self.run)
+        try:
+            record = records.read(self.run)
+        except (OSError, AllaboardError):
+            return
         self.attached = record is not None and record.owner.kind == "attached"
         with suppress(OSError):
             touched = self.folder.client.stat().st_mtime
@@ -411,7 +439,8 @@ class Supervisor:
         if self.attached and time.monotonic() - self.client_seen[1] > patience:
             reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
             stop = Stop("allaboard", reason, now)
-            records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
+            with suppress(OSError):
+                records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
             self._do(self.operator.ask_stop(stop, False, now))
 
     # What is seen.
@@ -421,13 +450,15 @@ class Supervisor:
             self._read(name, now)
         self._listen(now)
 
-    def _read(self, name: str, now: float) -> None:
+    def _read(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
-        for report in watch.reports(now) if watch is not None else ():
+        for report in watch.reports(now, last=last) if watch is not None else ():
             self.dirty = True
-            self.progress = after(self.progress, report, now)
-            for code, text in flags_of(report).items():
+            report = links_followed(report, self.own)
+            found = flags_of(report, self.progress, self.own)
+            for code, text in add_flags(self.flags, found).items():
                 self._flag(code, text, now)
+            self.progress = after(self.progress, report, now, self.own)
             if report.kind == "progress":
                 if self.heard:
                     self.operator.met(now)
@@ -488,14 +519,24 @@ class Supervisor:
             return
         if self.operator.ended:
             self._listen(now)
-        seen = self._observation(now)
+        try:
+            self._put_down(self._observation(now), now, over)
+        except OSError as error:
+            # A disk that is full, read-only or away for a while ends no run: the next look tries again.
+            self._cannot_write(error, now)
+            if over:
+                self._put_down_at_last()
+        else:
+            self.dirty = False
+        self.wrote = now
+
+    def _put_down(self, seen: Observation, now: float, over: bool) -> None:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
         if self.ticket is not None:
             body["queued"] = self._place(self.ticket)
         if self.folder.path.is_dir():
             write_json(self.folder.state, body)
-        self.wrote, self.dirty = now, False
         state = state_of(seen)
         if state.is_final:
             self._write_outcome(state, now)
@@ -510,11 +551,29 @@ class Supervisor:
             "room": [room.cpu, room.memory, room.gpus],
         }
 
+    def _put_down_at_last(self) -> None:
+        """The last word, without which the run counts as lost: worth to wait for room."""
+        end = time.monotonic() + _LAST_WORD_PATIENCE
+        while time.monotonic() < end:
+            try:
+                now = time.time()
+                self._put_down(self._observation(now), now, over=True)
+            except OSError:
+                time.sleep(0.5)
+            else:
+                return
+        print("error: the end of the run could not be written down", file=sys.stderr, flush=True)
+
+    def _cannot_write(self, error: OSError, now: float) -> None:
+        self.folder.make_room()
+        words = f"{error.filename or self.folder.path}: {error.strerror}"
+        self._flag("home_unusable", f"the state of the run cannot be written: {words}", now)
+
     def _write_events(self) -> None:
         fresh = self.operator.events[self.written_events :]
         if not fresh:
             return
-        with self.folder.events.open("a", encoding="utf-8") as file:
+        with opened(self.folder.events, "a") as file:
             file.writelines(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
         self.written_events += len(fresh)
 
@@ -523,6 +582,15 @@ class Supervisor:
             return record.ended(state, now) if record.uid == self.plan["uid"] else record
 
         records.change(self.run, ended)
+
+
+def _request(path: Path) -> dict[str, Any]:
+    """What somebody asks for; nothing, when it cannot be read: no request may end a run."""
+    try:
+        body = read_json(path)
+    except (AllaboardError, OSError):
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def main() -> int:

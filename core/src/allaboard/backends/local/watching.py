@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allaboard.reportline import PREFIX, Report, decode
+from allaboard.backends.local.folders import opened
+from allaboard.progress import is_below, place_of
+from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
 _CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 16
+_AT_ONCE = 32
+"""Chunks that one look reads; whoever writes faster is read on at the next."""
+_MOST_REPORTS = 2000
+"""Reports of one look: the newest. A script that uses `allaboard.inside` writes ten a second."""
+_LONGEST_LINE = LONGEST + 256
 _STEP = 0.5
 _NEEDLE = PREFIX.encode()
 
@@ -20,43 +27,73 @@ class LogWatch:
     """Reads one log as it grows: gives its report lines, and notes now and then which byte was there when.
 
     The notes (``<log>.times``: "offset epoch") are what `allaboard logs --since` and the merging of members
-    go by; they are exact to half a second while the supervisor lives.
+    go by; they are exact to half a second while the supervisor lives. ``heard``: whether its report lines
+    count; of the others only the times are noted. ``behind``: whether there is more to read at once.
     """
 
     path: Path
+    heard: bool = True
     offset: int = 0
     rest: bytes = b""
     noted: float = 0.0
+    behind: bool = False
 
-    def reports(self, now: float) -> Iterator[Report]:
-        """Reports in what was written since the last call."""
+    def reports(self, now: float, *, last: bool = False) -> list[Report]:
+        """Reports in what was written since the last call. ``last``: to the end of the file, however long
+        that takes. A file that cannot be read says nothing.
+        """
         try:
             size = self.path.stat().st_size
         except OSError:
-            return
+            return []
         if size <= self.offset:
-            return
+            return []
         if now - self.noted >= _STEP:
             self._note(now)
-        with self.path.open("rb") as file:
+        if not self.heard:
+            self.offset = size
+            return []
+        lines: deque[bytes] = deque(maxlen=_MOST_REPORTS)
+        with suppress(OSError), self.path.open("rb") as file:
             file.seek(self.offset)
-            while chunk := file.read(_CHUNK):
+            # Up to the size at the beginning: somebody who writes without end would never let us go.
+            left = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
+            while left > 0 and (chunk := file.read(min(left, _CHUNK))):
                 self.offset += len(chunk)
-                yield from self._lines(chunk)
+                left -= len(chunk)
+                lines.extend(self._lines(chunk))
+        self.behind = self.offset < size
+        found = (decode(line.decode("utf-8", "replace")) for line in lines)
+        return [report for report in found if report is not None]
 
     def _note(self, now: float) -> None:
         self.noted = now
-        with self.path.with_suffix(".times").open("a") as notes:
+        # A disk that is full costs the times of some lines.
+        with suppress(OSError), opened(self.path.with_suffix(".times"), "a") as notes:
             notes.write(f"{self.offset} {now:.3f}\n")
 
-    def _lines(self, chunk: bytes) -> Iterator[Report]:
-        *lines, rest = (self.rest + chunk).split(b"\n")
-        self.rest = rest[-_LONGEST_LINE:]
-        for line in lines:
-            if _NEEDLE in line:
-                report = decode(line.decode("utf-8", "replace"))
-                if report is not None:
-                    yield report
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """The whole lines that may be reports."""
+        text = self.rest + chunk
+        end = text.rfind(b"\n") + 1
+        self.rest = text[max(end, len(text) - _LONGEST_LINE) :]
+        if text.find(_NEEDLE, 0, end) < 0:
+            return []
+        return [line for line in text[:end].split(b"\n") if _NEEDLE in line]
+
+
+def links_followed(report: Report, own: str | None) -> Report:
+    """The report, its checkpoint named by where it really lies if a link leads out of the run's folder."""
+    uri = report.fields.get("uri")
+    if report.kind != "checkpoint" or own is None or not isinstance(uri, str) or not is_below(uri, own):
+        return report
+    found, folder = place_of(uri), place_of(own, trusted=True)
+    if found is None or folder is None or found[0]:  # in a bucket there are no links
+        return report
+    real = os.path.realpath(found[1])
+    if is_below(real, os.path.realpath(folder[1])):
+        return report
+    return replace(report, fields={**report.fields, "uri": real})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""What init containers wrote, folded: those of a run that waits repeat the same few lines for as long as it
+does. Lines in, lines out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from allaboard.backends.base import LogLine
+from allaboard.cli.words import clock
+from allaboard.observation import MemberSeen
+
+FEW = 3
+"""Lines of one try of an init container that are shown as they are."""
+LAST = 10
+"""Lines that are shown below the fold where the container has failed."""
+
+
+@dataclass(slots=True)
+class _Fold:
+    first: LogLine
+    lines: int = 0
+    shown: int = 0
+    last: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LAST))
+
+
+class Folds:
+    """``eager``: the first line of each is shown as it comes, for somebody who looks on. ``members``: as they
+    were seen, by name.
+    """
+
+    def __init__(self, members: Mapping[str, MemberSeen], *, eager: bool) -> None:
+        self.members, self.eager = members, eager
+        self._open: dict[str, dict[tuple[str, int], _Fold]] = {}
+
+    def take(self, line: LogLine) -> Iterator[LogLine]:
+        """What is to be shown now that this line has come."""
+        if not line.container or line.gap is not None:
+            yield from self._close(line.member)
+            yield line
+            return
+        folds = self._open.setdefault(line.member, {})
+        key = (line.container, line.restart)
+        if key not in folds:
+            yield from self._close(line.member)
+            folds = self._open.setdefault(line.member, {})
+        fold = folds.setdefault(key, _Fold(line))
+        fold.last.append(line._replace(text=line.text[:2000]))
+        if not line.more:
+            fold.lines += 1
+        if self.eager and not fold.shown:
+            fold.shown = 0 if line.more else 1
+            yield line
+
+    def rest(self) -> Iterator[LogLine]:
+        """Nothing more comes."""
+        for member in [*self._open]:
+            yield from self._close(member)
+
+    def _close(self, member: str) -> Iterator[LogLine]:
+        for fold in self._open.pop(member, {}).values():
+            count = fold.lines - fold.shown
+            if count <= FEW:
+                yield from [*fold.last][-count:] if count > 0 else ()
+                continue
+            last = fold.last[-1]
+            more = "more " if fold.shown else ""
+            words = f"{count} {more}lines from {clock(fold.first.time)} to {clock(last.time)}"
+            yield fold.first._replace(text=f"{words}, folded (--init shows them): {last.text}", more=False)
+            if self._has_failed(member):
+                yield from fold.last
+
+    def _has_failed(self, member: str) -> bool:
+        seen = self.members.get(member)
+        return seen is not None and (seen.phase == "failed" or seen.exit_code not in (None, 0))

@@ -1,0 +1,186 @@
+"""What a member printed, read as its program wrote it: without what launchers put before each line, and the
+exceptions that Python printed with it. The one place that knows how launchers mark lines.
+
+torch writes ``[rank2]: `` before what an uncaught exception prints, torchrun ``[default2]:`` (or the role's
+name) before everything, mpirun ``[1,3]<stderr>:``, srun ``3: ``; timestamps and colours may stand before,
+between and after them. What stands before a traceback's first line stands before its others too, whatever
+the launcher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+LONGEST = 4000
+"""Characters of a line that are looked at."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\r")
+_TIME = (
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d| UTC)?"
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}"
+)
+_MARK = re.compile(
+    r"\[rank(?P<rank>\d{1,7})\]: ?"
+    r"|\[[A-Za-z_][\w.-]{0,40}?(?P<local>\d{1,7})\]: ?"
+    r"|\[\d{1,9},(?P<mpi>\d{1,7})\](?:<\w+>:? ?|: ?)"
+    r"|\[(?P<plain>\d{1,7})\]:? "
+    rf"|\[(?:{_TIME})\]:? ?|(?:{_TIME})(?=[\s\[:|]|$):? ?(?:[|-] )?"
+    r"|(?P<task>\d{1,7}): (?=\s|\S)"
+)
+_MARKS = 6
+_HEAD = re.compile(r"(?:^|(?<=[\s:|>\]]))(?:\w+ )?Traceback \(most recent call last\):?\s*$")
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<name>.{1,200}))?$')
+_GROUP = re.compile(r" *[+|][-+ |]?")
+_RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.*)|:)?$")
+_CHAINED = re.compile(
+    r"During handling of the above exception|The above exception was the direct cause of the following"
+)
+_NOT_THEIRS = re.compile(
+    r"^<|[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]|[/\\]allaboard[/\\](inside|checkpoints|shards|storage)[/\\]"
+)
+WRAPPERS = frozenset({"ChildFailedError", "CalledProcessError", "SignalException"})
+"""Exceptions of launchers: they say that a process failed, never why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its launcher's marks. ``rank``: the global rank that the launcher named; ``local``:
+    the one within its member."""
+
+    text: str
+    rank: int | None = None
+    local: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    name: str = ""
+
+    @property
+    def is_theirs(self) -> bool:
+        """Whether it is code of the job, not of a library."""
+        return not _NOT_THEIRS.search(self.file)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that ended a process. ``where``: the innermost frame of the job's own code, else the
+    innermost of all."""
+
+    type: str
+    message: str
+    where: Frame | None
+    rank: int | None = None
+    local: int | None = None
+    position: int = 0
+
+    @property
+    def text(self) -> str:
+        """As Python prints it: ``ValueError: no``."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
+    def is_wrapper(self) -> bool:
+        return self.type.rpartition(".")[2] in WRAPPERS
+
+
+def bare(line: str) -> Line:
+    """A line as its program wrote it."""
+    text = _ESCAPES.sub("", line[:LONGEST])
+    rank = local = None
+    for _ in range(_MARKS):
+        found = _MARK.match(text)
+        if found is None or not found[0]:
+            break
+        text = text[found.end() :]
+        said = found.groupdict()
+        number = said["rank"] or said["mpi"] or said["plain"] or said["task"]
+        rank = int(number) if number is not None and (rank is None or said["rank"]) else rank
+        local = int(said["local"]) if said["local"] is not None else local
+    return Line(text.rstrip(), rank, local)
+
+
+def bare_lines(text: str | Sequence[str]) -> list[Line]:
+    """Each line of it; neither of the Unicode separators is the end of one."""
+    return [bare(line) for line in (text.split("\n") if isinstance(text, str) else text)]
+
+
+@dataclass(slots=True)
+class _Block:
+    """A traceback that is being read. ``before``: what stands before each of its lines."""
+
+    position: int
+    before: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    in_frames: bool = False
+
+
+def raised(lines: Sequence[Line]) -> list[Raised]:
+    """Every exception that Python printed, in the order of their tracebacks' ends. Of a chain the one that
+    was raised last stands; lines of several ranks may be mixed."""
+    open_: dict[tuple[int | None, int | None], _Block] = {}
+    found: list[Raised] = []
+    chained: set[tuple[int | None, int | None]] = set()
+    for n, line in enumerate(lines):
+        who = (line.rank, line.local)
+        head = _HEAD.search(line.text)
+        if head is not None:
+            open_[who] = _Block(n, line.text[: head.start()])
+            continue
+        block = open_.get(who)
+        if _CHAINED.search(line.text):
+            chained.add(who)
+            continue
+        text = _without(line.text, block.before if block is not None else "")
+        frame = _FRAME.match(text)
+        if frame is not None:
+            block = block or open_.setdefault(who, _Block(n))
+            block.frames.append(Frame(frame["file"], int(frame["line"]), frame["name"] or ""))
+            continue
+        if block is None or not block.frames or not text or text[0].isspace():
+            continue
+        del open_[who]
+        said = _RAISED.match(text)
+        if said is None:
+            continue
+        if who in chained:
+            chained.discard(who)
+            found = _without_last(found, who)
+        theirs = [one for one in block.frames if one.is_theirs] or block.frames
+        found.append(Raised(said["type"], said["text"] or "", theirs[-1], *who, block.position))
+    return found
+
+
+def _without(text: str, before: str) -> str:
+    """The line of a traceback without what stood before its first one, and without the bars of a group."""
+    if before and text.startswith(before):
+        text = text[len(before) :]
+    bars = _GROUP.match(text) if text.lstrip().startswith(("|", "+")) else None
+    return text[bars.end() :] if bars is not None else text
+
+
+def _without_last(found: Iterable[Raised], who: tuple[int | None, int | None]) -> list[Raised]:
+    every = list(found)
+    for n in range(len(every) - 1, -1, -1):
+        if (every[n].rank, every[n].local) == who:
+            return every[:n] + every[n + 1 :]
+    return every
+
+
+def uncaught(lines: Sequence[Line]) -> Iterator[Raised]:
+    """The last exception of each rank, but for those that launchers raise; in the order in which they
+    ended."""
+    last: dict[tuple[int | None, int | None], Raised] = {}
+    for one in raised(lines):
+        if not one.is_wrapper:
+            last.pop((one.rank, one.local), None)
+            last[(one.rank, one.local)] = one
+    yield from last.values()

@@ -1,0 +1,37 @@
+"""Why a program could not be started, by what a container runtime says of it. Values in, values out."""
+
+from __future__ import annotations
+
+import re
+
+from allaboard.names import nearest
+
+PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "bash", "sh", "uv", "pip")
+"""What a misspelt program may have been meant to be; what is in an image is not known."""
+
+
+def why_not_started(said: str) -> tuple[str, str, bool]:
+    """(code, in words, whether it may pass) by what a runtime says of a program that it could not start."""
+    if re.search(
+        r"nvidia-container-cli|no runtime for \"nvidia\"|driver/library version|driver not loaded", said
+    ):
+        return "gpu_runtime_broken", f"the GPU runtime of its node does not work: {last_words(said)}", True
+    if "exec format error" in said:
+        return "exec_format_error", "its program was built for another processor, or has no #! line", False
+    if (found := re.search(r'chdir to cwd \("?([^")]*)"?\)', said)) is not None:
+        return "bad_entrypoint", f"the folder {found[1]} in which it starts is not in its image", False
+    found = re.search(r'exec: \\?"([^"\\]+)\\?":|exec:? \\?"([^"\\]+)\\?"|stat (\S+?): no such file', said)
+    program = next((g for g in found.groups() if g), None) if found is not None else None
+    if program is None:
+        return "bad_entrypoint", f"its program could not be started: {last_words(said)}", False
+    if "permission denied" in said:
+        return "bad_entrypoint", f"{program!r} in its image may not be executed", False
+    near = nearest(program.rpartition("/")[2], PROGRAMS)
+    meant = f"; did you mean {near!r}?" if near and near != program else ""
+    return "bad_entrypoint", f"{program!r} is not in its image{meant}", False
+
+
+def last_words(text: str) -> str:
+    """The end of a chain of errors, which is where it began."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= 160 else f"...{plain[-157:]}"

@@ -1,0 +1,177 @@
+"""Folders for what a process keeps for itself for a while, and which outlive it in no case for long.
+
+They lie in one folder of this user below the temporary folder, each beside a lock file that its process
+holds: the kernel frees the lock however the process ends. Whoever makes the next one removes those whose
+lock is free. So a state of many gigabytes that a killed `resume` had fetched is gone with the next, and what
+a live process uses is never touched, whatever its age. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from allaboard.errors import SiteError
+from allaboard.storage.disk import said
+
+if sys.platform != "win32":
+    import fcntl
+
+_NAME = re.compile(r"[0-9a-f]{16}(\.lock)?")
+_LOCK = ".lock"
+_TRIES = 20  # a sweep may take a new lock file for one that was left
+_LEFT_AFTER = 7 * 86400.0
+"""Seconds without a change after which a folder counts as left where no lock can tell."""
+
+
+def own_folder() -> Path:
+    """This user's folder for scratch data on this machine. StorageError or SiteError when there can be
+    none.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    folder = _temporary() / f"allaboard-{user}"
+    with said(folder, "making"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    if not _is_own_folder(found):
+        raise SiteError(
+            f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR, or give cache="
+        )
+    return folder
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder that nobody else can read; it is removed when the block ends, or, if this process is
+    killed in it, by the next call of any process of this user. StorageError or SiteError when there can be
+    none.
+    """
+    base = _base()
+    if base is None:
+        with _unlisted() as folder:
+            yield folder
+        return
+    with said(base, "writing below"):
+        sweep_scratch(base, time.time())
+        folder, lock = _locked_name(base)
+    owner = os.getpid()
+    try:
+        with said(folder, "making"):
+            folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        if os.getpid() == owner:  # a fork that unwinds this block leaves its parent's folder alone
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                _lock_of(folder).unlink()
+        os.close(lock)
+
+
+def sweep_scratch(base: Path, now: float) -> None:
+    """Remove what processes that are gone left in ``base``; nothing of a live one, nothing of another user,
+    and nothing behind a link. Raises nothing: what cannot be removed stays.
+    """
+    with suppress(OSError):
+        for name in sorted({path.name.removesuffix(_LOCK) for path in base.iterdir()}):
+            if _NAME.fullmatch(name):
+                with suppress(OSError):
+                    _sweep_one(base / name, now)
+
+
+def _sweep_one(folder: Path, now: float) -> None:
+    try:
+        lock = os.open(_lock_of(folder), os.O_RDONLY | _NO_LINK)
+    except FileNotFoundError:  # the lock file is made first and removed last, so nobody makes this folder now
+        if _is_own_folder(found := folder.lstat()) and now - found.st_mtime > _LEFT_AFTER:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        found = os.fstat(lock)
+        if not stat.S_ISREG(found.st_mode) or not _is_own(found):
+            return
+        free = _take(lock)
+        if free or (free is None and now - found.st_mtime > _LEFT_AFTER):
+            shutil.rmtree(folder, ignore_errors=True)  # never through a link: it refuses one at the top
+            if not os.path.lexists(folder):
+                _lock_of(folder).unlink()
+    finally:
+        os.close(lock)
+
+
+def _locked_name(base: Path) -> tuple[Path, int]:
+    """A name that nobody uses, and its lock, which is ours. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK
+    for _ in range(_TRIES):
+        folder = base / secrets.token_hex(8)
+        lock = os.open(_lock_of(folder), flags, 0o600)
+        # Between the two calls a sweep may have locked it, or removed it.
+        if _take(lock) is not False and (os.fstat(lock).st_nlink or sys.platform == "win32"):
+            return folder, lock
+        os.close(lock)
+    raise BlockingIOError(f"{base}: no name stays free there")
+
+
+def _take(lock: int) -> bool | None:
+    """Whether the lock is ours now; None where no lock can tell."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + _LOCK)
+
+
+def _base() -> Path | None:
+    """Where all scratch folders of this user lie; None when somebody else has taken its place."""
+    try:
+        base = own_folder() / "scratch"
+    except SiteError:
+        return None
+    with said(base, "making"):
+        base.mkdir(mode=0o700, exist_ok=True)
+        return base if _is_own_folder(base.lstat()) else None
+
+
+@contextmanager
+def _unlisted() -> Iterator[Path]:
+    """A folder that no sweep will find: better than none, when another user stands where ours would be."""
+    base = _temporary()
+    with (
+        said(base, "writing below"),
+        tempfile.TemporaryDirectory(prefix="allaboard-", dir=base) as folder,
+    ):
+        yield Path(folder)
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise SiteError(f"no folder for scratch data: {error}; set TMPDIR, or give cache=") from error
+
+
+def _is_own_folder(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and _is_own(found)
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or found.st_uid == os.getuid()

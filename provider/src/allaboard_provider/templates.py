@@ -1,0 +1,130 @@
+"""Templates in values that have structure: a job, the metrics of an evaluation, the result of another task.
+
+Structure comes from the author alone. A text (JSON, YAML) or a file is parsed first, and then the texts in it
+are rendered one by one, so nothing that a template puts in (a `conf` value, a parameter, an XCom) can become
+a field, an item or another command: it stays the text, or the number, that it is.
+
+Two things take a value whole, and trust whoever gives it with all that it says: a field that is one single
+expression (``job="{{ ti.xcom_pull('plan') }}"``), and, in a DAG that renders native objects, a text within
+that is one (``"command": "{{ params.command }}"``). What is taken whole is never rendered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.sdk import Context
+
+MARKS = ("{{", "{%", "{#")
+
+
+def has_template(text: str) -> bool:
+    """Whether Jinja would change the text."""
+    return any(mark in text for mark in MARKS)
+
+
+class LeafByLeaf:
+    """For operators. ``structured``: those of the template fields that may hold structure."""
+
+    structured: ClassVar[tuple[str, ...]] = ()
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        """Airflow's hook for operators that render nested values their own way, mapped ones included."""
+        own = {name for name in template_fields if parent is self and name in self.structured}
+        rest = [name for name in template_fields if name not in own]
+        super()._do_render_template_fields(parent, rest, context, jinja_env, seen_oids)  # type: ignore[misc]
+        for name in own:
+            value = getattr(self, name)
+            if not self.is_resolved(name, value, seen_oids):
+                jinja = Jinja(self, context, jinja_env, seen_oids)
+                setattr(self, name, self.render_structure(name, value, jinja))
+
+    def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
+        """Whether Airflow made this value out of an XCom just now, for a mapped task: it is none of the
+        author's texts.
+        """
+        return id(value) in seen_oids
+
+    def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
+        """The value of a field with its templates rendered."""
+        if not isinstance(value, str):
+            return jinja.leaves(value)
+        whole = jinja.single_expression(value)
+        if whole is not None:
+            return whole()
+        return jinja.mapping(value) if value.lstrip().startswith("{") else jinja.leaf(value)
+
+
+class Jinja:
+    """Renders values of one operator."""
+
+    def __init__(self, operator: Any, context: Any, env: jinja2.Environment, seen: set[int]) -> None:
+        self.operator, self.context, self.env, self.seen = operator, context, env, seen
+
+    def leaves(self, value: Any) -> Any:
+        """The value with every text in it rendered."""
+        if id(value) in self.seen:
+            return value
+        if isinstance(value, str):
+            return self.leaf(value)
+        if isinstance(value, Mapping):
+            return {name: self.leaves(item) for name, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.leaves(item) for item in value)
+        return self.operator.render_template(value, self.context, self.env, self.seen)
+
+    def mapping(self, text: str) -> Any:
+        """The mapping that a text says, rendered. A text that says none stays as it is, unrendered: whoever
+        reads it finds that as well, and refuses it.
+        """
+        from allaboard.errors import BadInput
+        from allaboard_provider.jobs import as_mapping
+
+        try:
+            return self.leaves(as_mapping(text.strip(), ""))
+        except BadInput:
+            return text
+
+    def leaf(self, text: str) -> Any:
+        """A text, rendered. Native objects only of one single expression, and never by reading a text as
+        Python, which would make structure of it.
+        """
+        from jinja2.nativetypes import NativeEnvironment
+
+        if not has_template(text):
+            return text
+        if not isinstance(self.env, NativeEnvironment):
+            return self.operator.render_template(text, self.context, self.env, self.seen)
+        template = self.env.from_string(text)
+        nodes = [*template.root_render_func(template.new_context(dict(self.context)))]
+        return nodes[0] if len(nodes) == 1 else "".join(map(str, nodes))
+
+    def single_expression(self, text: str) -> Any:
+        """For a text that is ``{{ ... }}`` and nothing else: what gives its value. None for others."""
+        import jinja2
+
+        inner = text.strip()
+        if not (inner.startswith("{{") and inner.endswith("}}")):
+            return None
+        try:
+            evaluate = self.env.compile_expression(inner[2:-2].lstrip("-+").rstrip("-+"), False)
+        except jinja2.TemplateSyntaxError:
+            return None
+
+        def value() -> Any:
+            found = evaluate(dict(self.context))
+            if isinstance(found, jinja2.Undefined):
+                return str(found)
+            return dict(found) if isinstance(found, Mapping) else found
+
+        return value
