@@ -129,11 +129,10 @@ def get_provider_info() -> dict[str, Any]:
                     "fit": {
                         "label": "Fit",
                         "description": "Local runs: more is asked for than there is: shrink it, or refuse it "
-                        "(strict).",
+                        "(strict). Empty: strict in a pod, else shrink.",
                         "schema": {
                             "type": ["string", "null"],
-                            "default": "shrink",
-                            "enum": ["shrink", "strict"],
+                            "enum": ["shrink", "strict", None],
                         },
                     },
                 },

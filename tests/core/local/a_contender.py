@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from allaboard.backends.local.machine import Capacity
-from allaboard.backends.local.pool import Need, Pool, Request
+from allaboard.backends.local.pool import Entry, Need, Pool, Request
 
 
 def journal(folder: Path, **what: object) -> None:
@@ -27,6 +27,7 @@ def journal(folder: Path, **what: object) -> None:
 def main() -> None:
     path, witness, rounds, gpus, user, name = sys.argv[1:]
     folder = Path(witness)
+    Entry.from_json(b"{}")  # what it imports
     if int(user):
         os.setgid(int(user))
         os.setuid(int(user))
@@ -34,7 +35,7 @@ def main() -> None:
     with Pool(path, Capacity(8.0, 1 << 30, tuple(gpus.split(",")))) as pool:
         for _ in range(int(rounds)):
             ticket = pool.ask(Request(f"mark-{os.getpid()}", (Need(gpu=1),), run=name))
-            journal(folder, asked=ticket._name)
+            journal(folder, asked=ticket.name)
             while (grant := pool.try_admit(ticket)) is None:
                 select.select([ticket], [], [], 0.1)
             (gpu,) = grant.gpus(0)
@@ -43,11 +44,11 @@ def main() -> None:
                 fcntl.flock(proof, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 journal(folder, violation=gpu)
-            journal(folder, admitted=grant._name, at=grant._entry.since)
+            journal(folder, admitted=grant.name, at=grant._entry.since)
             time.sleep(dice.random() * 0.03)
             os.close(proof)
             grant.release()
-            journal(folder, released=ticket._name)
+            journal(folder, released=ticket.name)
     journal(folder, done=True)
 
 

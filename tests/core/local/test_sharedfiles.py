@@ -1,10 +1,10 @@
-"""Locks and files in folders that others may write to."""
+"""Folders that belong to one user each, and pipes that tell whether he lives."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local import sharedfiles as files
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
+ME = os.geteuid()
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -21,105 +25,94 @@ def folder(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def test_a_lock_excludes_others_until_its_descriptor_is_closed(folder: int) -> None:
+def test_a_lock_excludes_others_until_its_descriptor_is_closed(folder: int, tmp_path: Path) -> None:
     fd = files.take_lock(folder, "lock")
     assert fd is not None
+    assert (tmp_path / "lock").stat().st_mode & 0o077 == 0, "no other user can take it"
     assert files.take_lock(folder, "lock") is None
-    assert files.is_held(folder, "lock")
     os.close(fd)
-    assert not files.is_held(folder, "lock")
     again = files.take_lock(folder, "lock")
     assert again is not None
     os.close(again)
 
 
-def test_a_look_at_a_lock_does_not_disturb_another_look(folder: int, tmp_path: Path) -> None:
-    (tmp_path / "lock").touch()
-    with (tmp_path / "lock").open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        assert not files.is_held(folder, "lock")
-
-
-@pytest.mark.parametrize("made_anew", [False, True])
-def test_the_lock_is_on_the_file_that_has_the_name(
-    made_anew: bool, folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody tidies the folder between our open and our lock: what we locked is nobody's lock any more."""
-    real = fcntl.flock
-
-    def tidied(fd: int, how: int) -> None:
-        monkeypatch.undo()
-        (tmp_path / "lock").unlink()
-        if made_anew:
-            (tmp_path / "lock").touch()
-        real(fd, how)
-
-    (tmp_path / "lock").touch()
-    monkeypatch.setattr(fcntl, "flock", tidied)
-    fd = files.take_lock(folder, "lock")
-    assert fd is not None
-    assert os.fstat(fd).st_ino == (tmp_path / "lock").stat().st_ino
-    assert files.is_held(folder, "lock")
+def test_a_pipe_is_read_until_the_last_who_has_it_closes_it(folder: int, tmp_path: Path) -> None:
+    fd = files.new_pipe(folder, "owner", str(tmp_path / "owner"))
+    other = os.dup(fd)
+    assert files.is_read(folder, "owner")
     os.close(fd)
+    assert files.is_read(folder, "owner")
+    assert not select.select([other], [], [], 0)[0], "a look does not wake"
+    files.poke(folder, "owner")
+    assert select.select([other], [], [], 0)[0]
+    files.drain(other)
+    assert not select.select([other], [], [], 0)[0]
+    os.close(other)
+    assert not files.is_read(folder, "owner")
 
 
-def test_what_is_no_file_of_ours_is_not_held(folder: int, tmp_path: Path) -> None:
-    (tmp_path / "target").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    assert not files.is_held(folder, "gone")
-    assert not files.is_held(folder, "link")
-    with pytest.raises(OSError, match="symbolic links") as caught:
-        files.take_lock(folder, "link")
-    assert caught.value.errno == errno.ELOOP
+def test_what_is_no_pipe_is_not_read(folder: int, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/dev/null")
+    assert not any(files.is_read(folder, name) for name in ("file", "link", "nothing"))
+    files.poke(folder, "file")
+    assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_what_we_may_not_open_may_be_held(folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied")
+def test_our_folder_is_made_once_and_found_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "pool")
+    at, fd = files.own_folder(path)
+    again, other = files.own_folder(path)
+    assert at == again == f"{path}.{ME}"
+    assert os.path.samestat(os.fstat(fd), os.fstat(other))
+    assert files.is_still(at, fd)
+    (tmp_path / f"pool.{ME}").rmdir()
+    assert not files.is_still(at, fd)
+    os.close(fd)
+    os.close(other)
 
-    monkeypatch.setattr(os, "open", refused)
-    assert files.is_held(folder, "lock")
+
+@root
+def test_whose_a_folder_is_tells_its_owner_and_not_its_name(tmp_path: Path) -> None:
+    path = str(tmp_path / "pool")
+    squatted, theirs = tmp_path / f"pool.{ME}", tmp_path / f"pool.{NOBODY}"
+    for one in (squatted, theirs):
+        one.mkdir()
+        os.chown(one, NOBODY, NOBODY)
+    (tmp_path / f"pool.{ME}.not-one").mkdir()
+    (tmp_path / f"pool.{ME}.00000000").symlink_to("/tmp")
+    (tmp_path / f"pool.{ME + 1}").touch()
+    at, fd = files.own_folder(path)
+    os.close(fd)
+    assert at.startswith(f"{path}.{ME}.")
+    assert dict(files.user_folders(path)) == {ME: at, NOBODY: str(theirs)}
+    again, fd = files.own_folder(path)
+    os.close(fd)
+    assert again == at
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(
+def test_what_cannot_be_written_leaves_nothing_half(
     folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.write_whole(folder, "entry", b"one")
+    files.write_whole(folder, "entry", b"old")
 
     def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        files.write_whole(folder, "entry", b"two")
-    assert (tmp_path / "entry").read_bytes() == b"one"
-    assert [path.name for path in tmp_path.iterdir()] == ["entry"], "nothing half written is left"
+        files.write_whole(folder, "entry", b"new")
+    assert (tmp_path / "entry").read_bytes() == b"old"
+    assert os.listdir(folder) == ["entry"]
 
 
 def test_only_plain_small_files_are_read(folder: int, tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(b"hello")
-    assert files.read_small(folder, "plain") == (b"hello", os.geteuid())
-    with pytest.raises(OSError, match="not a plain small file"):
-        files.read_small(folder, "plain", limit=4)
-    (tmp_path / "linked").hardlink_to(tmp_path / "plain")
-    with pytest.raises(OSError, match="not a plain small file"):
-        files.read_small(folder, "linked")
+    (tmp_path / "plain").write_bytes(b"words")
+    assert files.read_small(folder, "plain") == b"words"
+    (tmp_path / "large").write_bytes(b"x" * 9)
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a plain small file"):
-        files.read_small(folder, "pipe")
-
-
-def test_only_a_pipe_that_somebody_reads_is_written_to(folder: int, tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(b"")
-    os.mkfifo(tmp_path / "unread")
-    for name in ("plain", "unread", "gone"):
-        files.poke(folder, name)
-    assert (tmp_path / "plain").read_bytes() == b""
-    pipe = files.new_pipe(folder, "wake", str(tmp_path / "wake"))
-    for _ in range(100_000):
-        files.poke(folder, "wake")  # a full pipe is no reason to wait
-    assert os.read(pipe, 1) == b"!"
-    files.drain(pipe)
-    with pytest.raises(BlockingIOError):
-        os.read(pipe, 1)
-    os.close(pipe)
+    os.link(tmp_path / "large", tmp_path / "twin")
+    for name in ("large", "link", "pipe", "twin", "nothing"):
+        with pytest.raises(OSError):
+            files.read_small(folder, name, limit=8 if name == "large" else 64)

@@ -30,6 +30,8 @@ Examples:
   allaboard list --all -n research         with the jobs that others made
   allaboard list --orphans -n research     what clients that died have left behind
 """
+_SHOWN = 10
+"""Those who wait for slots that are shown, each with what it waits for."""
 _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
 
 
@@ -99,9 +101,12 @@ def _slots(now: float) -> Iterator[str]:
             room += f", {len(free['gpus'])} of {len(described['capacity']['gpus'])} GPUs free"
         yield ""
         yield f"slots: {room}" + "".join(f"; {_holds(g)}" for g in holders)
-        for place, waiting in enumerate(described["queue"], 1):
+        queue = described["queue"]
+        for place, waiting in enumerate(queue[:_SHOWN], 1):
             who, since = f"{waiting['run']} ({waiting['user']})", max(0.0, now - waiting["since"])
             yield f"waits ({place}): {who} for {_amount(waiting)}, {show_seconds(since)} so far"
+        if len(queue) > _SHOWN:
+            yield f"and {len(queue) - _SHOWN} more wait"
 
 
 def _holds(gang: Mapping[str, Any]) -> str:

@@ -1,14 +1,19 @@
 """Who gets slots when: a function of values, and what a gang is cut down to that would never fit.
 
-First come, first served: a request waits behind every earlier one that wants any of the same kinds of
-resource, even if it would fit itself. So a large gang cannot starve, and unrelated requests pass. A GPU
-counts by its id: people who divided the GPUs among themselves by CUDA_VISIBLE_DEVICES do not wait for each
-other.
+First come, first served; a later request passes an earlier one that waits only where, in whatever order the
+running gangs may end, the earlier one starts no later and no smaller for it. How long a gang runs is not
+known, so a passing one counts as if it ran for ever: of every set of gangs that leaves room for the earlier
+one, there must be room for the passing one besides. It follows that nobody starts later than he would if
+nobody ever passed, whoever comes after him, and that a large gang cannot starve.
+
+A GPU counts by its id: people who divided the GPUs among themselves by CUDA_VISIBLE_DEVICES do not wait for
+each other.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -76,24 +81,139 @@ class Used:
             self.gpus.union(gpus),
         )
 
+    def joined(self, other: Used) -> Used:
+        return Used(self.cpu + other.cpu, self.memory + other.memory, self.gpus | other.gpus)
+
 
 Allotment = tuple[tuple[str, ...], ...]
 """GPU ids for each admitted member, in the order of the request; its length says how many were admitted."""
 
 
-def decide(queue: Sequence[Claim], used: Used) -> list[Allotment | None]:
-    """For each claim, oldest first: what it gets now, or None: it waits."""
+def decide(queue: Sequence[Claim], running: Sequence[Used]) -> list[Allotment | None]:
+    """For each claim, oldest first: what it gets now, or None: it waits. ``running``: what each gang holds,
+    one value for everything that is given back together.
+    """
     answers: list[Allotment | None] = []
-    awaited: set[str] = set()
+    used = Used()
+    for held in running:
+        used = used.joined(held)
+    promises: list[_Promise] = []
+    rivals = [_Rival.of(held) for held in running]
     for claim in queue:
-        answer = None if claim.kinds & awaited else fit(claim, used)
+        answer = fit(claim, used)
+        if answer is not None:
+            taken = Used().plus(claim.members[: len(answer)], (gpu for gpus in answer for gpu in gpus))
+            if not all(promise.holds_beside(taken) for promise in promises):
+                answer = None
         if answer is None:
-            awaited |= claim.kinds
+            # Only so many promises are weighed; behind them nobody passes who wants any of the same.
+            promises.append(_Promise(claim, tuple(rivals) if len(promises) < _WEIGHED else None))
+            rivals.append(_Rival.waiting(claim))
         else:
             # Set aside even if its owner has not come for it yet: later ones must not slip in between.
-            used = used.plus(claim.members[: len(answer)], (gpu for gpus in answer for gpu in gpus))
+            used = used.joined(taken)
+            rivals.append(_Rival.of(taken))
+            for promise in promises:
+                promise.met_by(rivals[-1])
         answers.append(answer)
     return answers
+
+
+_WEIGHED, _SUMS = 50, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Rival:
+    """What may stand in the way of a claim, or may not: a gang that runs, or one before it in the queue."""
+
+    cpu: tuple[int, ...]
+    memory: tuple[int, ...]
+    """What comes and goes together, in one number each."""
+    gpus: frozenset[str]
+    might: int = 0
+    """How many of ``gpus`` it may hold at most, where that is not known yet; 0: all of them."""
+
+    @classmethod
+    def of(cls, held: Used) -> _Rival:
+        return cls((_millionths(held.cpu),), (held.memory,), held.gpus)
+
+    @classmethod
+    def waiting(cls, claim: Claim) -> _Rival:
+        first = Used().plus(claim.members[: claim.minimum])
+        rest = claim.members[claim.minimum :]
+        devices = sum(member.gpu for member in claim.members)
+        return cls(
+            (_millionths(first.cpu), *(_millionths(member.cpu or 0) for member in rest)),
+            (first.memory, *(member.memory or 0 for member in rest)),
+            frozenset(claim.capacity.gpus if devices else ()),
+            devices,
+        )
+
+
+class _Promise:
+    """A claim that waits, and every amount that others may hold while there is still room for it."""
+
+    def __init__(self, claim: Claim, rivals: tuple[_Rival, ...] | None) -> None:
+        self.claim = claim
+        self.rivals = list(rivals) if rivals is not None else None
+        self.sums: dict[str, list[int] | None] = {}
+
+    def met_by(self, rival: _Rival) -> None:
+        if self.rivals is not None:
+            self.rivals.append(rival)
+            self.sums.clear()
+
+    def holds_beside(self, taken: Used) -> bool:
+        """Whether the claim starts as early and as large if ``taken`` stays taken for ever."""
+        members, there = self.claim.members, self.claim.capacity
+        cores, devices = _millionths(taken.cpu), len(taken.gpus.intersection(there.gpus))
+        return (
+            self._leaves("cpu", cores, _millionths(there.cpu), [_millionths(m.cpu or 0) for m in members])
+            and self._leaves("memory", taken.memory, there.memory, [m.memory or 0 for m in members])
+            and self._leaves("gpu", devices, len(there.gpus), [m.gpu for m in members])
+        )
+
+    def _leaves(self, kind: str, passing: int, there: int, members: list[int]) -> bool:
+        if not passing or not any(members):
+            return True
+        if kind not in self.sums:
+            self.sums[kind] = self._sums(kind, there)
+        sums = self.sums[kind]
+        if sums is None:
+            return False
+        asked = 0
+        for count, amount in enumerate(members, 1):
+            asked += amount
+            # What others hold when this many members just fit, and would not any more beside the passing one.
+            if count >= self.claim.minimum and asked:
+                room = there - asked
+                at = bisect_right(sums, room)
+                if at and sums[at - 1] + passing > room:
+                    return False
+        return True
+
+    def _sums(self, kind: str, there: int) -> list[int] | None:
+        """All that some of the rivals may hold together, sorted; None when that is too much to weigh."""
+        if self.rivals is None:
+            return None
+        sums = {0}
+        for rival in self.rivals:
+            for amount in self._amounts(kind, rival):
+                sums |= {known + amount for known in sums if known + amount <= there}
+                if len(sums) > _SUMS:
+                    return None
+        return sorted(sums)
+
+    def _amounts(self, kind: str, rival: _Rival) -> Sequence[int]:
+        if kind != "gpu":
+            return rival.cpu if kind == "cpu" else rival.memory
+        shared = len(rival.gpus.intersection(self.claim.capacity.gpus))
+        return [1] * min(rival.might, shared) if rival.might else [shared]
+
+
+def _millionths(cores: float) -> int:
+    """Whole numbers add up exactly."""
+    return round(cores * 1_000_000)
 
 
 def fit(claim: Claim, used: Used) -> Allotment | None:

@@ -34,7 +34,7 @@ from allaboard.backends.local.folders import (
     write_json,
 )
 from allaboard.backends.local.machine import Capacity, boot_id, capacity, fingerprint
-from allaboard.backends.local.pool import Need, default_path, shrink
+from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
 from allaboard.backends.local.procs import spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
@@ -146,6 +146,7 @@ class LocalBackend:
                 case ledger.Adopt():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
+                    folder.attempt(record.generation, record.attempt).poke()
                     return _handle(record, adopted=True)
                 case ledger.HandOver():
                     assert record is not None
@@ -372,7 +373,7 @@ class LocalBackend:
         body = read_json(attempt.state)
         return None if body is None else Observation.from_dict(body["seen"])
 
-    def _seen_now(self, attempt: AttemptFolder) -> Observation | None:
+    def _seen_now(self, attempt: AttemptFolder, glances: _Glances) -> Observation | None:
         """The same for a live attempt: its state is written when something changes, and the phase that is on
         has gone on since.
         """
@@ -384,14 +385,19 @@ class LocalBackend:
         if on is None or seen.finished is not None or seen.suspended:
             return seen
         so_far = seen.phases[on] or 0.0
+        if seen.waiting is not None and "queued" in body:
+            seen = replace(seen, waiting=_why_waiting(body["queued"], glances) or seen.waiting)
         return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - body["written"])})
 
-    def _observed(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> Observation:
+    def _observed(
+        self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _Glances | None = None
+    ) -> Observation:
         """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no
         final word is lost; while a launch is under way its lock is waited for first.
         """
-        seen = self._merged(folder, record)
-        if locked or state_of(replace(seen, alive=True)).is_final or seen.alive:
+        seen = self._merged(folder, record, glances)
+        # Alive is None where the final word is known.
+        if locked or seen.alive is not False or state_of(replace(seen, alive=True)).is_final:
             return seen
         with waited_for(folder.lock):
             now = records.read(folder)
@@ -399,12 +405,28 @@ class LocalBackend:
                 raise UnknownRun(f"run {folder.name!r} has been deleted")
             return self._merged(folder, now)
 
-    def _merged(self, folder: RunFolder, record: RunRecord) -> Observation:
-        attempt = folder.attempt(record.generation, record.attempt)
+    def _last_words(self, attempt: AttemptFolder, record: RunRecord) -> tuple[Observation, None] | None:
+        """What a supervisor that is done wrote at its very end: nothing else has to be looked at."""
+        if record.outcome is None or record.deleted:
+            return None
+        body = read_json(attempt.state)
+        if body is None or not body.get("over"):
+            return None
+        seen = Observation.from_dict({**body["seen"], "alive": None})
+        return (seen, None) if state_of(seen).is_final else None
+
+    def _words(
+        self, attempt: AttemptFolder, record: RunRecord, glances: _Glances | None
+    ) -> tuple[Observation, bool | None]:
         # The lock before the state: a supervisor that ends in between has written its last word by then.
         live = attempt.is_live()
-        seen = (self._seen_now(attempt) if live else self._seen(attempt)) or Observation(run=record.run)
-        alive = live or (None if _final(seen) else False)
+        known = {} if glances is None else glances
+        seen = (self._seen_now(attempt, known) if live else self._seen(attempt)) or Observation(record.run)
+        return seen, live or (None if _final(seen) else False)
+
+    def _merged(self, folder: RunFolder, record: RunRecord, glances: _Glances | None = None) -> Observation:
+        attempt = folder.attempt(record.generation, record.attempt)
+        seen, alive = self._last_words(attempt, record) or self._words(attempt, record, glances)
         finished = seen.finished
         stopped = seen.stopped
         if alive is False:
@@ -539,9 +561,10 @@ class LocalBackend:
     @_on_disk
     def list(self) -> list[Observation]:
         found = []
+        glances: _Glances = {}
         for folder in self._folders():
             with suppress(UnknownRun):
-                found.append(self._observed(folder, self._record(folder)))
+                found.append(self._observed(folder, self._record(folder), glances=glances))
         return sorted(found, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
@@ -759,6 +782,21 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
         with suppress(ValueError, TypeError):  # the last line may be half written
             found.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
     return found
+
+
+_Glances = dict[str, Glance]
+"""Pools that were looked at already, so that a list of many runs looks once."""
+
+
+def _why_waiting(queued: Mapping[str, Any], glances: _Glances) -> str | None:
+    """Why a run waits, as things stand now: its supervisor sleeps until it can have its slots."""
+    path, (cpu, memory, gpus) = queued["pool"], queued["room"]
+    room = Capacity(cpu, memory, tuple(gpus))
+    with suppress(SiteError):
+        if path not in glances:
+            glances[path] = Pool(path, room).glance()
+        return glances[path].why(queued["ticket"], queued["asks"], room)
+    return None
 
 
 def _how(record: RunRecord) -> str:

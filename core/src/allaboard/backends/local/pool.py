@@ -1,23 +1,29 @@
 """The machine's pool of CPU, memory, GPU and port slots, shared by every run and every user of the machine.
 
-    <pool>/lock                  one short lock: whoever decides holds it
-    <pool>/gpus/gpu-<id>         locked while a process of the gang that got this GPU lives
-    <pool>/ports/<number>        the same for a port on the loopback interface
-    <pool>/queue/<ticket>/       a gang that waits
-    <pool>/gangs/<ticket>/       a gang that was admitted (the same folder, renamed)
-        owner                    locked while its supervisor or keeper lives slots                    locked
-        while any process lives that was given it: supervisor, members, their forks entry.json
-        who, what was asked for, what was given, which processes run wake                     a pipe:
-        "something became free, try again"
+    <pool>.<user>/               one folder per user; nobody else can make, rename or lock anything in it
+        lock                     one process of this user decides at a time
+        lookout                  one of those who wait looks for gangs that were killed (`waiting`)
+        w-<ticket>/              a gang that waits
+        g-<ticket>/              a gang that was admitted (the same folder, renamed)
+            owner                a pipe that its supervisor or keeper reads: it lives. A byte says "try again"
+            slots                read while any process lives that was given it: supervisor, member, its forks
+            gpu-<id>             the same for one GPU
+            entry.json           who, what was asked for, what was given, which processes run
 
-The kernel drops a lock with the last process that holds it, so nothing has to be cleaned up for the numbers
-to be right. A gang whose ``owner`` is free is dead: whoever decides next first kills what it left
-(`procs.sweep`), and counts it only if ``slots`` is held even then. `admission` holds the rule by which gangs
-are admitted.
+The kernel closes a pipe with the last process that has it, and only its user may read it: nothing has to be
+cleaned up for the numbers to be right, and nobody can lie about another one. A gang whose ``owner`` nobody
+reads is dead: whoever of its user (or root) decides next first kills what it left (`procs.sweep`); it counts
+only while ``slots`` is read even then. `admission` holds the rule by which gangs are admitted.
 
-**Several users.** The folders are sticky and writable by all (`sharedfiles`). Everybody reads the entries of
-everybody, removes only his own, and kills only his own processes; root removes and kills for everybody, but
-for an entry of a user only processes of that user.
+**Several users.** Everybody reads the entries of everybody, writes in his own folder, and kills only his own
+processes; root kills for everybody, but for an entry of a user only processes of that user. There is no lock
+that one user could keep from another. What keeps two who decide at the same moment from taking the same
+slots: each first writes down what he takes, then looks again at what all have, and takes it back if it is too
+much. Of two who wrote, the later one sees the earlier one. Who is first is never in doubt: a ticket is made
+before its owner looks, so the owner of a later one sees it. Entries that cannot be read are passed over.
+
+**What remains.** Whoever may use the pool may take all of it, as any user of a machine may, and may forge an
+early place in the queue. Who owns the folder that holds ``<pool>`` (root owns /tmp) may rename what is in it.
 
 Capacity is what the asking process may use (affinity, quota, CUDA_VISIBLE_DEVICES). Runs with different views
 of one machine share one count of cores: none gets more than its own view leaves free, so the pool may hand
@@ -33,8 +39,9 @@ import errno
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,11 +55,17 @@ from allaboard.backends.local.machine import Capacity
 from allaboard.backends.local.procs import Identity
 from allaboard.errors import BadInput, SiteError
 from allaboard.units import show_bytes
+from allaboard.untrusted import Limits, Unreadable, parse_json
 
 _VERSION = 1
-_LOCK_PATIENCE = 30.0
+_LOCK_PATIENCE = 5.0
+"""Seconds after which one decides without the lock: it saves work, and what is right does not hang on it."""
 _SWEEP_AGAIN = 5.0
-"""Seconds between two attempts to kill what cannot be killed: each holds the lock for a while."""
+"""Seconds between two attempts to kill what cannot be killed."""
+_FOREIGN = 2000
+"""Tickets and gangs of another user that are looked at."""
+_LIMITS = Limits(size=1 << 18, depth=8, values=50_000)
+_NAME = re.compile(r"([wg])-([0-9]{17})-([0-9a-f]{8})-([cmg0]{1,3})")
 
 
 def default_path(environ: Mapping[str, str] | None = None) -> str:
@@ -75,6 +88,8 @@ class Entry:
     boot: str = ""
     pid_namespace: str = ""
     admitted: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    given: tuple[str, ...] = ()
+    """GPUs that it ever had: a process may keep one after the gang has given it back."""
     ports: tuple[int, ...] = ()
     identities: tuple[Identity, ...] = ()
 
@@ -86,6 +101,14 @@ class Entry:
     def used(self) -> Used:
         members = (self.request.members[member] for member, _ in self.admitted)
         return Used().plus(members, (gpu for _, gpus in self.admitted for gpu in gpus))
+
+    @property
+    def more(self) -> Claim | None:
+        """What an elastic gang that runs would take besides."""
+        having = {member for member, _ in self.admitted}
+        missing = tuple(m for i, m in enumerate(self.request.members) if i not in having)
+        elastic = self.request.minimum is not None and self.claim.minimum < len(self.request.members)
+        return Claim(missing, 1, self.capacity) if missing and elastic else None
 
     def to_json(self) -> bytes:
         request = self.request
@@ -101,30 +124,35 @@ class Entry:
             "boot": self.boot,
             "pid_namespace": self.pid_namespace,
             "admitted": [[member, list(gpus)] for member, gpus in self.admitted],
+            "given": list(self.given),
             "ports": list(self.ports),
             "identities": [list(who) for who in self.identities],
         }
         return json.dumps(body).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Entry | None:
-        """None when it is no entry (torn, or nonsense). Unknown fields of a newer release are passed over."""
+    def from_json(cls, data: bytes, ours: bool = False) -> Entry | None:
+        """None when it is no entry: nonsense, too large. What a newer release adds to one is passed over.
+
+        ``ours``: nobody but we can have written it, which saves most of the work.
+        """
         try:
-            body = json.loads(data)
+            body = json.loads(data) if ours else parse_json(data, _LIMITS)
             members = tuple(_need(*member) for member in body["members"])
             cpu, memory, gpus = body["capacity"]
             return cls(
-                Request(str(body["mark"]), members, _optional(body["minimum"]), str(body["run"])),
+                Request(str(body["mark"]), members, _optional(body["minimum"]), _shown(body["run"])),
                 Capacity(_amount(cpu), int(_amount(memory)), tuple(map(str, gpus))),
                 _amount(body["since"]),
                 int(body["pid"]),
                 str(body["boot"]),
                 str(body["pid_namespace"]),
                 tuple((range(len(members))[int(i)], tuple(map(str, gpus))) for i, gpus in body["admitted"]),
+                tuple(map(str, body["given"])),
                 tuple(map(int, body["ports"])),
                 tuple(Identity(int(pid), int(start)) for pid, start in body["identities"]),
             )
-        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+        except (Unreadable, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             return None
 
 
@@ -138,7 +166,12 @@ def _optional(value: Any) -> int | None:
 
 def _amount(value: Any) -> float:
     number = float(value or 0)
-    return number if math.isfinite(number) and number > 0 else 0.0
+    return min(number, 1e15) if math.isfinite(number) and number > 0 else 0.0
+
+
+def _shown(name: Any) -> str:
+    """A name that another user may have made up, on one line of a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:200]
 
 
 # --- the pool -----------------------------------------------------------------------------------------------
@@ -147,30 +180,30 @@ def _amount(value: Any) -> float:
 class Ticket:
     """A place in the queue, held while this process lives.
 
-    ``fileno()`` becomes readable when a new `Pool.try_admit` may succeed. That is a courtesy of whoever gives
-    something back; a gang that is killed cannot show it: try again every second or so as well.
+    ``fileno()`` becomes readable when `Pool.try_admit` is likely to succeed. A gang that is killed cannot
+    tell so: somebody has to call `Pool.advance` then (`waiting` sees to it).
     """
 
-    def __init__(self, pool: Pool, name: str, entry: Entry, folder: int, owner: int, wake: int) -> None:
-        self.entry = entry
-        self.why = "not tried yet"
-        self._pool, self._name, self._folder, self._owner, self._wake = pool, name, folder, owner, wake
+    def __init__(self, pool: Pool, name: str, entry: Entry, folder: int, owner: int) -> None:
+        self.name, self.entry = name, entry
+        self.why = "waits for its slots"
+        self._pool, self._folder, self._owner = pool, folder, owner
 
     @property
     def request(self) -> Request:
         return self.entry.request
 
     def fileno(self) -> int:
-        return self._wake
+        return self._owner
 
     def cancel(self) -> None:
         """Leave the queue. Nothing if it was left already, or the request was admitted."""
         if self._owner >= 0:
-            self._pool._leave("queue", self._name, [self._owner, self._wake, self._folder])
+            self._pool._leave(f"w-{self.name}", [self._owner, self._folder])
             self._spend()
 
     def _spend(self) -> None:
-        self._owner = self._wake = self._folder = -1
+        self._owner = self._folder = -1
 
 
 class Grant:
@@ -179,9 +212,14 @@ class Grant:
     def __init__(
         self, pool: Pool, name: str, entry: Entry, folder: int, owner: int, slots: int, gpus: dict[str, int]
     ) -> None:
-        self._pool, self._name, self._entry = pool, name, entry
+        self.name = name
+        self._pool, self._entry = pool, entry
         self._folder, self._owner, self._slots = folder, owner, slots
-        self._gpus, self._ports = gpus, dict[int, int]()
+        self._gpus = gpus
+
+    def fileno(self) -> int:
+        """Readable when `Pool.grow` is likely to succeed."""
+        return self._owner
 
     @property
     def request(self) -> Request:
@@ -201,8 +239,8 @@ class Grant:
         return self._entry.ports
 
     def fds(self, member: int) -> tuple[int, ...]:
-        """Locks that the member must inherit: its slots stay taken while a process has them open."""
-        return (self._slots, *(self._gpus[gpu] for gpu in self.gpus(member)), *self._ports.values())
+        """Pipes that the member must inherit: its slots and ports stay taken while a process has them."""
+        return (self._slots, *(self._gpus[gpu] for gpu in self.gpus(member)))
 
     @property
     def owner_fds(self) -> tuple[int, ...]:
@@ -219,19 +257,19 @@ class Grant:
         self._change(admitted=tuple(pair for pair in self._entry.admitted if pair[0] not in gone))
         for gpu in set(self._gpus) - self._entry.used.gpus:
             os.close(self._gpus.pop(gpu))
-        self._pool._poke()
+        self._pool.advance()
 
     def release(self) -> None:
         """Give back everything; may be called twice. What a process inherited stays taken until it ends."""
         if self._owner >= 0:
-            fds = [self._slots, *self._gpus.values(), *self._ports.values(), self._owner, self._folder]
-            self._pool._leave("gangs", self._name, fds)
+            fds = [self._slots, *self._gpus.values(), self._owner, self._folder]
+            self._pool._leave(f"g-{self.name}", fds)
             self._owner = self._slots = self._folder = -1
-            self._gpus, self._ports = {}, {}
+            self._gpus = {}
             self._entry = replace(self._entry, admitted=(), ports=())
 
     def _change(self, **changes: Any) -> bool:
-        """Rewrite the entry. A full disk or a tidied /tmp must not end a training: locks hold without it."""
+        """Rewrite the entry. A full disk or a tidied /tmp must not end a training: pipes hold without it."""
         self._entry = replace(self._entry, **changes)
         with contextlib.suppress(OSError):
             files.write_whole(self._folder, "entry.json", self._entry.to_json())
@@ -239,42 +277,77 @@ class Grant:
         return False
 
 
+_Key = tuple[int, str]
+"""A ticket's or gang's user and name."""
+
+
 @dataclass(slots=True)
 class _Seen:
-    """The pool as it stands while we hold its lock."""
+    """The pool as it stood when it was looked at."""
 
-    used: Used = field(default_factory=Used)
-    queue: dict[str, Entry] = field(default_factory=dict)
-    gangs: dict[str, Entry] = field(default_factory=dict)
-    users: dict[str, int] = field(default_factory=dict)
-    leftover: set[str] = field(default_factory=set)
+    queue: dict[_Key, Entry] = field(default_factory=dict)
+    gangs: dict[_Key, Entry] = field(default_factory=dict)
+    leftover: set[_Key] = field(default_factory=set)
     """Gangs without supervisor and keeper, but with processes that we may not or cannot kill."""
+    kept: dict[_Key, frozenset[str]] = field(default_factory=dict)
+    """GPUs that processes keep though their gang has given them back."""
+    folders: dict[_Key, str] = field(default_factory=dict)
+    dead: dict[str, str] = field(default_factory=dict)
+    """Paths of folders that nobody reads any more and that are not ours to remove, and how they stand."""
+
+    @property
+    def order(self) -> list[_Key]:
+        return sorted(self.queue, key=lambda key: (key[1], key[0]))
+
+    @property
+    def running(self) -> list[Used]:
+        """What each gang holds, and each GPU that is kept, which comes free by itself."""
+        kept = {gpu for gpus in self.kept.values() for gpu in gpus}
+        gangs = [entry.used for entry in self.gangs.values()]
+        lone = kept.difference(*(used.gpus for used in gangs))
+        return [*gangs, *(Used(gpus=frozenset([gpu])) for gpu in sorted(lone))]
+
+    @property
+    def used(self) -> Used:
+        used = Used()
+        for held in self.running:
+            used = used.joined(held)
+        return used
+
+    def decided(self) -> dict[_Key, Allotment]:
+        """Who would be admitted now; elastic gangs that would grow come after everybody who waits."""
+        growing = [(key, more) for key, entry in sorted(self.gangs.items()) if (more := entry.more)]
+        order = self.order
+        claims = [*(self.queue[key].claim for key in order), *(more for _, more in growing)]
+        answers = decide(claims, self.running)
+        keys = [*order, *(key for key, _ in growing)]
+        return {key: answer for key, answer in zip(keys, answers, strict=True) if answer is not None}
 
 
 class Pool:
-    """A handle on the pool's folder, for one thread. Keep it open while its tickets and grants are used."""
+    """A handle on the pool, for one thread. Keep it open while its tickets and grants are used.
+
+    Nothing is made before the first `ask`. Every method raises SiteError when the pool cannot be used; it may
+    be called again later.
+    """
 
     def __init__(self, path: str, capacity: Capacity) -> None:
-        """Open the folder, or make it. Raises SiteError when it cannot be used or should not be trusted."""
         self.path, self.capacity = path, capacity
-        self._fds: dict[str, int] = {}
+        self.dead: dict[str, str] = {}
+        """Folders that were dead at the last look and are not ours to remove, and how they stand."""
+        self._at, self._own = "", -1
         self._swept: dict[str, float] = {}
-        try:
-            with self._translated():
-                self._fds["."] = files.make_folder(path)
-                with self._locked():
-                    for part in ("gpus", "ports", "queue", "gangs"):
-                        self._fds[part] = files.make_part(self._fds["."], part, os.path.join(path, part))
-                for fd in self._fds.values():
-                    files.protect(fd)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Close the folder. Tickets and grants must have been given back, or are when this process ends."""
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+        if self._own >= 0:
+            os.close(self._own)
+            self._own = -1
+
+    @property
+    def home(self) -> str:
+        """The folder of this user in the pool; "" before there is a need for one."""
+        return self._at
 
     def __enter__(self) -> Pool:
         return self
@@ -289,81 +362,135 @@ class Pool:
         self._objections(request)
         boot, namespace = machine.boot_id(), machine.pid_namespace()
         entry = Entry(request, self.capacity, time.time(), os.getpid(), boot, namespace)
-        with self._translated(), self._locked():
-            queue = self._fds["queue"]
-            last = max((_number(name) for name in os.listdir(queue)), default=0)
+        with self._translated():
             # Microseconds, so that a ticket's place can be told long after; the queue decides if the clock
-            # was set back.
-            name = f"{max(last + 1, time.time_ns() // 1000):017d}-{os.urandom(4).hex()}"
-            folder = files.own_folder(queue, name)
-            owner = files.new_lock(folder, "owner")
-            files.write_whole(folder, "entry.json", entry.to_json())
-            wake = files.new_pipe(folder, "wake", os.path.join(self.path, "queue", name, "wake"))
-        return Ticket(self, name, entry, folder, owner, wake)
+            # was set back. What lies a day ahead was made up.
+            now = time.time_ns() // 1000
+            last = max((n for n in map(_number, self._names()) if n < now + 86_400_000_000), default=0)
+            kinds = "".join(letter for letter in "cmg" if letter in _letters(entry.claim)) or "0"
+            name = f"{max(last + 1, now):017d}-{os.urandom(4).hex()}-{kinds}"
+            folder, owner = self._queued(name, entry)
+        return Ticket(self, name, entry, folder, owner)
+
+    def again(self, name: str, owner: int) -> Ticket:
+        """The ticket that this process had before an exec; ``owner`` is its ``fileno()``."""
+        with self._translated():
+            self._home()
+            folder = os.open(f"w-{name}", files.FOLDER, dir_fd=self._own)
+            entry = _read(folder, ours=True)
+        if entry is None:
+            os.close(folder)
+            raise SiteError(f"the ticket {name} in {self._at} is damaged", code="pool_unusable")
+        os.set_inheritable(owner, False)
+        return Ticket(self, name, entry, folder, owner)
+
+    def _queued(self, name: str, entry: Entry) -> tuple[int, int]:
+        """Make a ticket's folder: under its name only when it is whole."""
+        self._home()
+        made = f".{name}"
+        folder = files.new_folder(self._own, made)
+        try:
+            owner = files.new_pipe(folder, "owner", os.path.join(self._at, made, "owner"))
+            try:
+                files.write_whole(folder, "entry.json", entry.to_json())
+                os.rename(made, f"w-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
+            except BaseException:
+                os.close(owner)
+                raise
+        except BaseException:
+            os.close(folder)
+            files.remove_folder(self._own, made)
+            raise
+        return folder, owner
 
     def try_admit(self, ticket: Ticket) -> Grant | None:
         """Slots for at least the minimum, if it is its turn and they are free; else None, and `why_waiting`.
 
-        What dead gangs left is killed first. A grant uses the ticket up.
+        What dead gangs left is killed first, and whoever else can be admitted now is woken. A grant uses the
+        ticket up.
         """
-        files.drain(ticket._wake)
-        with self._translated(), self._locked():
+        files.drain(ticket._owner)
+        with self._translated(), self._deciding():
+            self._keep_place(ticket)
             seen = self._look(sweep=True)
-            order = sorted(seen.queue)
-            answers = decide([seen.queue[name].claim for name in order], seen.used)
-            answer = dict(zip(order, answers, strict=True)).get(ticket._name)
-            gpus = self._take(answer)
-            if answer is None or gpus is None:
-                ticket.why = _why(ticket, seen)
-                return None
-            try:
-                grant = self._admit(ticket, answer, gpus)
-            except BaseException:
-                _close(gpus.values())
-                raise
-        self._poke()  # the queue moved on
-        return grant
+            me = (os.geteuid(), ticket.name)
+            answers = seen.decided()
+            if me in answers:
+                grant = self._admit(ticket, answers[me])
+                if grant is not None:
+                    seen.gangs[me] = grant._entry
+                    del seen.queue[me]
+                    self._wake(seen, seen.decided().keys() - answers.keys())
+                    return grant
+            ticket.why = _why(me, ticket.entry, seen)
+            self._wake(seen, answers.keys() - {me})
+            return None
 
-    def _admit(self, ticket: Ticket, answer: Allotment, gpus: dict[str, int]) -> Grant:
-        entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)))
-        name, queue, gangs = ticket._name, self._fds["queue"], self._fds["gangs"]
-        slots = files.new_lock(ticket._folder, "slots")
-        try:
-            files.write_whole(ticket._folder, "entry.json", entry.to_json())
-            os.rename(name, name, src_dir_fd=queue, dst_dir_fd=gangs)
-        except BaseException:
-            os.close(slots)
-            raise
-        grant = Grant(self, name, entry, ticket._folder, ticket._owner, slots, gpus)
-        os.close(ticket._wake)
+    def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
+        """Write down what is taken, and look again: None when somebody else took the same meanwhile."""
+        name, folder = ticket.name, ticket._folder
+        gpus = tuple(gpu for one in answer for gpu in one)
+        entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)), given=gpus)
+        with contextlib.ExitStack() as opened:
+            pipes = {part: self._pipe(folder, f"w-{name}", part, opened) for part in ("slots", *gpus)}
+            files.write_whole(folder, "entry.json", entry.to_json())
+            os.rename(f"w-{name}", f"g-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
+            if not self._stands((os.geteuid(), name), entry):
+                os.rename(f"g-{name}", f"w-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
+                files.write_whole(folder, "entry.json", ticket.entry.to_json())
+                return None
+            opened.pop_all()
+        grant = Grant(self, name, entry, folder, ticket._owner, pipes.pop("slots"), pipes)
         ticket._spend()
         return grant
+
+    def _pipe(self, folder: int, at: str, part: str, opened: contextlib.ExitStack) -> int:
+        name = part if part == "slots" else _file_of(part)
+        fd = files.new_pipe(folder, name, os.path.join(self._at, at, name))
+        opened.callback(os.close, fd)
+        return fd
+
+    def _stands(self, me: _Key, entry: Entry) -> bool:
+        """Whether all that is written down, ours among it, fits into our view of the machine."""
+        seen = self._look(sweep=False, queue=False)
+        used = seen.used
+        others = [held.used.gpus for key, held in seen.gangs.items() if key != me]
+        kept = [gpus for key, gpus in seen.kept.items() if key != me]
+        cpu_fits = not entry.used.cpu or used.cpu <= self.capacity.cpu + 1e-6
+        memory_fits = not entry.used.memory or used.memory <= self.capacity.memory
+        return (
+            cpu_fits
+            and memory_fits
+            and not entry.used.gpus.intersection(*[frozenset().union(*others, *kept)])
+        )
 
     def why_waiting(self, ticket: Ticket) -> str:
         """One sentence about the last `try_admit`: what is missing, who has it, how many are before us."""
         return ticket.why
 
     def grow(self, grant: Grant) -> tuple[int, ...]:
-        """Admit more members of an elastic gang where there is room that nobody waits for; returns them."""
+        """Admit more members of an elastic gang where that delays nobody who waits; returns them."""
+        files.drain(grant._owner)
         missing = [i for i in range(len(grant.request.members)) if i not in grant.admitted]
         if not missing:
             return ()
-        with self._translated(), self._locked():
+        me = (os.geteuid(), grant.name)
+        with self._translated(), self._deciding():
             seen = self._look(sweep=True)
-            more = Claim(tuple(grant.request.members[i] for i in missing), 1, grant._entry.capacity)
-            *_, answer = decide([*(seen.queue[name].claim for name in sorted(seen.queue)), more], seen.used)
-            gpus = self._take(answer)
-            if answer is None or gpus is None:
+            answer = seen.decided().get(me)
+            if answer is None:
                 return ()
+            before, given = grant._entry.admitted, grant._entry.given
             new = tuple(zip(missing, answer, strict=False))
-            before = grant._entry.admitted
-            if not grant._change(admitted=tuple(sorted((*before, *new)))):
-                grant._entry = replace(
-                    grant._entry, admitted=before
-                )  # what is not written down is not counted
-                _close(gpus.values())
-                return ()
-            grant._gpus |= gpus
+            gpus = [gpu for one in answer for gpu in one]
+            with contextlib.ExitStack() as opened:
+                pipes = {gpu: self._pipe(grant._folder, f"g-{grant.name}", gpu, opened) for gpu in gpus}
+                written = grant._change(admitted=tuple(sorted((*before, *new))), given=tuple({*given, *gpus}))
+                if not written or not self._stands(me, grant._entry):
+                    grant._change(admitted=before, given=given)  # what is not written down is not counted
+                    return ()
+                opened.pop_all()
+            grant._gpus |= pipes
             return tuple(member for member, _ in new)
 
     def port(self, grant: Grant) -> int:
@@ -374,16 +501,34 @@ class Pool:
         """
         ports = _port_range()
         start = int.from_bytes(os.urandom(4), "big") % len(ports)
-        with self._translated():
+        me = (os.geteuid(), grant.name)
+        with self._translated(), self._deciding():
+            taken = self._ports_but(me)
             for step in range(len(ports)):
                 port = ports[(start + step) % len(ports)]
-                fd = files.take_lock(self._fds["ports"], str(port))
-                if fd is not None and _bindable(port):
-                    grant._ports[port] = fd
-                    grant._change(ports=(*grant.ports, port))
+                if port in taken or not _bindable(port):
+                    continue
+                before = grant.ports
+                grant._change(ports=(*before, port))
+                if port not in self._ports_but(me):
                     return port
-                _close([fd] if fd is not None else [])
+                grant._change(ports=before)
         raise SiteError(f"no port from {ports[0]} to {ports[-1]} is free on 127.0.0.1", code="no_port")
+
+    def _ports_but(self, me: _Key) -> set[int]:
+        gangs = self._look(sweep=False, queue=False).gangs
+        return {port for key, entry in gangs.items() if key != me for port in entry.ports}
+
+    def advance(self) -> None:
+        """Clear away what killed gangs left, and wake whoever can be admitted now. Never raises."""
+        with contextlib.suppress(OSError, SiteError), self._deciding():
+            seen = self._look(sweep=True)
+            self._wake(seen, seen.decided())
+
+    def glance(self) -> Glance:
+        """What a sentence about a place in the queue needs, read without opening what waits."""
+        with self._translated():
+            return Glance(self._look(sweep=False, queue=False), sorted(self._names()))
 
     def describe(self) -> dict[str, Any]:
         """Who holds what and who waits, for people and ``--json``; changes nothing.
@@ -393,37 +538,28 @@ class Pool:
         in the queue ``gpus`` is a number. ``gpus``: [{id, run, pids}], pids of holders that no gang accounts
         for.
         """
-        with self._translated(), self._locked():
+        with self._translated():
             seen = self._look(sweep=False)
-        free = [gpu for gpu in self.capacity.gpus if gpu not in seen.used.gpus]
+        used = seen.used
+        free = [gpu for gpu in self.capacity.gpus if gpu not in used.gpus]
         return {
             "path": self.path,
             "capacity": _describe(self.capacity.cpu, self.capacity.memory, list(self.capacity.gpus)),
             "free": _describe(
-                max(0.0, round(self.capacity.cpu - seen.used.cpu, 3)),
-                max(0, self.capacity.memory - seen.used.memory),
+                max(0.0, round(self.capacity.cpu - used.cpu, 3)),
+                max(0, self.capacity.memory - used.memory),
                 free,
             ),
-            "gangs": [_describe_gang(name, seen) for name in sorted(seen.gangs)],
-            "queue": [_describe_wait(name, seen) for name in sorted(seen.queue)],
+            "gangs": [_describe_gang(key, seen) for key in sorted(seen.gangs, key=lambda key: key[1])],
+            "queue": [_describe_wait(key, seen) for key in seen.order],
             "gpus": [self._describe_gpu(gpu, seen) for gpu in self.capacity.gpus],
         }
 
     def _describe_gpu(self, gpu: str, seen: _Seen) -> dict[str, Any]:
         runs = [entry.request.run for entry in seen.gangs.values() if gpu in entry.used.gpus]
-        held = gpu in seen.used.gpus and not runs
-        return {
-            "id": gpu,
-            "run": runs[0] if runs else None,
-            "pids": self._pids("gpus", _file_of(gpu)) if held else [],
-        }
-
-    def _pids(self, part: str, name: str) -> list[int]:
-        """Who has a file of the pool open, among the processes that we may look into."""
-        with contextlib.suppress(OSError):
-            found = os.stat(name, dir_fd=self._fds[part], follow_symlinks=False)
-            return [pid for pid in procs.holders(found.st_dev, found.st_ino) if pid != os.getpid()]
-        return []
+        keepers = [seen.folders[key] for key, gpus in seen.kept.items() if gpu in gpus]
+        pids = [pid for folder in keepers for pid in _pids(folder, _file_of(gpu))]
+        return {"id": gpu, "run": runs[0] if runs else None, "pids": pids if not runs else []}
 
     def _objections(self, request: Request) -> None:
         claim = request.claim(self.capacity)
@@ -436,117 +572,148 @@ class Pool:
             code="never_fits",
         )
 
-    # Looking, under the lock.
+    # Looking.
 
-    def _look(self, sweep: bool) -> _Seen:
+    def _names(self) -> Iterator[str]:
+        """The names of everybody's tickets and gangs, as far as they are names of such."""
+        for _, at in files.user_folders(self.path):
+            with contextlib.suppress(OSError):
+                yield from filter(_NAME.fullmatch, os.listdir(at))
+
+    def _look(self, sweep: bool, queue: bool = True) -> _Seen:
         seen = _Seen()
-        for name, folder in self._folders("queue"):
-            if files.is_held(folder, "owner"):
-                self._note(seen, seen.queue, name, folder)
-            elif sweep:
-                files.remove_folder(self._fds["queue"], name)
-        for name, folder in self._folders("gangs"):
-            living = files.is_held(folder, "owner")
-            if not living and sweep:
-                self._bury(name, folder)
-            if living or files.is_held(folder, "slots"):
-                self._note(seen, seen.gangs, name, folder)
-                seen.leftover.update([] if living else [name])
-            elif sweep:
-                files.remove_folder(self._fds["gangs"], name)
-        for entry in seen.gangs.values():
-            seen.used = seen.used.plus([entry.request.members[i] for i, _ in entry.admitted], entry.used.gpus)
-        # The locks have the last word on GPUs: a process may hold one that no entry speaks of any more.
-        wanted = {
-            gpu for entry in seen.queue.values() for gpu in entry.capacity.gpus if entry.claim.wants_gpu
-        }
-        unclear = wanted.union(self.capacity.gpus) - seen.used.gpus
-        held = [gpu for gpu in unclear if files.is_held(self._fds["gpus"], _file_of(gpu))]
-        seen.used = seen.used.plus((), held)
+        for user, at in files.user_folders(self.path):
+            with contextlib.suppress(OSError):
+                fd = os.open(at, files.FOLDER)
+                try:
+                    if os.fstat(fd).st_uid == user:
+                        self._look_into(seen, user, at, fd, sweep, queue)
+                finally:
+                    os.close(fd)
+        self.dead = seen.dead if queue else self.dead
         return seen
 
-    def _folders(self, part: str) -> Iterator[tuple[str, int]]:
-        for name in os.listdir(self._fds[part]):
-            with contextlib.suppress(OSError):  # no folder, or gone
-                if _number(name):
-                    folder = os.open(name, files.FOLDER, dir_fd=self._fds[part])
-                    try:
-                        yield name, folder
-                    finally:
-                        os.close(folder)
+    def _look_into(self, seen: _Seen, user: int, at: str, parent: int, sweep: bool, queue: bool) -> None:
+        ours = user == os.geteuid()
+        names = sorted(filter(_NAME.fullmatch, os.listdir(parent)))  # those that run come first
+        for name in names if ours else names[:_FOREIGN]:
+            if name[0] == "w" and not queue:
+                continue
+            with contextlib.suppress(OSError):  # it is gone
+                folder = os.open(name, files.FOLDER, dir_fd=parent)
+                try:
+                    key = user, name[2:]
+                    seen.folders[key] = os.path.join(at, name)
+                    if name[0] == "w":
+                        gone = self._look_at_ticket(seen, key, folder)
+                    else:
+                        gone = self._look_at_gang(seen, key, folder, sweep)
+                finally:
+                    os.close(folder)
+                if gone and ours and sweep:
+                    files.remove_folder(parent, name)
+                elif gone:
+                    seen.dead[seen.folders[key]] = "dead"
 
-    def _note(self, seen: _Seen, where: dict[str, Entry], name: str, folder: int) -> None:
-        entry, user = _read(folder)
+    def _look_at_ticket(self, seen: _Seen, key: _Key, folder: int) -> bool:
+        if not files.is_read(folder, "owner"):
+            return True
+        entry = _read(folder, key[0] == os.geteuid())
         if entry is not None:
-            where[name], seen.users[name] = entry, user
+            seen.queue[key] = entry
+        return False
 
-    def _bury(self, name: str, folder: int) -> None:
+    def _look_at_gang(self, seen: _Seen, key: _Key, folder: int, sweep: bool) -> bool:
+        living = files.is_read(folder, "owner")
+        if not living and sweep:
+            self._bury(key, folder)
+        if not living and not files.is_read(folder, "slots"):
+            return True
+        entry = _read(folder, key[0] == os.geteuid())
+        if entry is not None:
+            seen.gangs[key] = entry
+            former = frozenset(entry.given) - entry.used.gpus
+            if kept := {gpu for gpu in former if files.is_read(folder, _file_of(gpu))}:
+                seen.kept[key] = frozenset(kept)
+        if not living:
+            seen.leftover.add(key)
+            seen.dead[seen.folders[key]] = "leftover"
+        return False
+
+    def _bury(self, key: _Key, folder: int) -> None:
         """Kill what a dead gang left, as far as it can be seen from here and is ours to kill."""
-        entry, user = _read(folder)
-        if entry is None or time.monotonic() < self._swept.get(name, 0.0):
+        user, name = key
+        if os.geteuid() not in (user, 0) or time.monotonic() < self._swept.get(name, 0.0):
+            return
+        entry = _read(folder, user == os.geteuid())
+        if entry is None:
             return
         self._swept[name] = time.monotonic() + _SWEEP_AGAIN
         here = entry.boot == machine.boot_id() and entry.pid_namespace == machine.pid_namespace()
-        if here and entry.request.mark and os.geteuid() in (user, 0):
+        if here and entry.request.mark:
             procs.sweep(entry.request.mark, entry.identities, uid=None if user == 0 else user)
 
-    def _take(self, answer: Allotment | None) -> dict[str, int] | None:
-        """Lock the GPUs of an allotment: all or none."""
-        taken: dict[str, int] = {}
-        for gpu in (gpu for gpus in answer or () for gpu in gpus):
-            fd = files.take_lock(self._fds["gpus"], _file_of(gpu))
-            if fd is None:
-                _close(taken.values())
-                return None
-            taken[gpu] = fd
-        return taken
-
-    # Leaving.
-
-    def _leave(self, part: str, name: str, fds: Sequence[int]) -> None:
-        """Drop the locks and remove the folder; one whose slots were inherited stays, to be swept later."""
-        with contextlib.ExitStack() as stack:
-            # Slots are given back even when the pool's lock is stuck or its folder is gone.
-            with contextlib.suppress(OSError, SiteError):
-                stack.enter_context(self._locked())
-            _close(fds)
+    def _wake(self, seen: _Seen, keys: Iterable[_Key]) -> None:
+        """Tell these that a try is worth it."""
+        for key in keys:
             with contextlib.suppress(OSError):
-                folder = os.open(name, files.FOLDER, dir_fd=self._fds[part])
-                still_held = files.is_held(folder, "slots")
-                os.close(folder)
-                if not still_held:
-                    files.remove_folder(self._fds[part], name)
-        self._poke()
+                folder = os.open(seen.folders[key], files.FOLDER)
+                try:
+                    files.poke(folder, "owner")
+                finally:
+                    os.close(folder)
 
-    def _poke(self) -> None:
-        """Tell all who wait that another try may be worth it."""
+    # Our own folder.
+
+    def _home(self) -> None:
+        """Have our own folder open: the one that others see."""
+        if self._own >= 0 and not files.is_still(self._at, self._own):
+            self.close()
+        if self._own < 0:
+            self._at, self._own = files.own_folder(self.path)
+
+    def _keep_place(self, ticket: Ticket) -> None:
+        """Queue up again under the same number if somebody removed the folder."""
+        self._home()
+        if not files.is_still(os.path.join(self._at, f"w-{ticket.name}"), ticket._folder):
+            folder, owner = self._queued(ticket.name, ticket.entry)
+            os.dup2(owner, ticket._owner, inheritable=False)
+            os.dup2(folder, ticket._folder, inheritable=False)
+            os.close(owner)
+            os.close(folder)
+
+    def _leave(self, name: str, fds: Iterable[int]) -> None:
+        """Close the pipes and remove the folder; one whose slots were inherited stays, to be swept later."""
+        for fd in fds:
+            os.close(fd)
         with contextlib.suppress(OSError):
-            for _, folder in self._folders("queue"):
-                files.poke(folder, "wake")
-
-    # The lock, and the world's errors in our words.
+            folder = os.open(name, files.FOLDER, dir_fd=self._own)
+            still_held = files.is_read(folder, "slots")
+            os.close(folder)
+            if not still_held:
+                files.remove_folder(self._own, name)
+        self.advance()
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _deciding(self) -> Iterator[None]:
+        """One process of this user at a time, to spare work. Who holds it too long (stopped, perhaps) is not
+        waited for.
+        """
+        self._home()
         deadline = time.monotonic() + _LOCK_PATIENCE
-        pause = 0.0005
-        while (fd := files.take_lock(self._fds["."], "lock")) is None:
-            if time.monotonic() > deadline:
-                who = ", ".join(map(str, self._pids(".", "lock"))) or "of another user"
-                raise SiteError(
-                    f"the pool {self.path} has been locked for {_LOCK_PATIENCE:g} s by process {who}; "
-                    "end it if it hangs, or point ALLABOARD_POOL to another folder",
-                    code="pool_stuck",
-                )
+        pause = 0.001
+        while (fd := files.take_lock(self._own, "lock")) is None and time.monotonic() < deadline:
             time.sleep(pause)
-            pause = min(pause * 2, 0.01)
+            pause = min(pause * 2, 0.05)
         try:
             yield
         finally:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
+        """The world's errors in our words."""
         try:
             yield
         except OSError as error:
@@ -558,18 +725,34 @@ class Pool:
             ) from error
 
 
-def _read(folder: int) -> tuple[Entry | None, int]:
-    """The entry in a ticket's or gang's folder, and the user it belongs to."""
+@dataclass(frozen=True)
+class Glance:
+    """What holds the slots, and who is in the queue."""
+
+    _seen: _Seen
+    _names: list[str]
+
+    def why(self, name: str, asked: str, capacity: Capacity) -> str | None:
+        """Why the ticket ``name``, which asks for ``asked``, waits; None when it does not wait any more."""
+        if f"w-{name}" not in self._names:
+            return None
+        return _sentence(name, asked, capacity, self._seen, self._names)
+
+
+def _read(folder: int, ours: bool) -> Entry | None:
+    """The entry in a ticket's or gang's folder; None when it cannot be read."""
     try:
-        data, user = files.read_small(folder, "entry.json")
+        return Entry.from_json(files.read_small(folder, "entry.json", _LIMITS.size), ours)
     except OSError:
-        return None, -1
-    return Entry.from_json(data), user
+        return None
 
 
-def _close(fds: Iterable[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+def _pids(folder: str, name: str) -> list[int]:
+    """Who has a file of the pool open, among the processes that we may look into."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(os.path.join(folder, name))
+        return [pid for pid in procs.holders(found.st_dev, found.st_ino) if pid != os.getpid()]
+    return []
 
 
 # --- words for people ---------------------------------------------------------------------------------------
@@ -586,28 +769,49 @@ def _amounts(cpu: float, memory: int, gpus: int, all_of_it: bool = False) -> str
     return ", ".join(words)
 
 
+def asked_for(request: Request, capacity: Capacity) -> str:
+    """What a request needs to start, for people."""
+    return _asked(request.claim(capacity))
+
+
 def _asked(claim: Claim) -> str:
     first = claim.members[: claim.minimum]
     asked = Used().plus(first)
     return _amounts(asked.cpu, asked.memory, sum(member.gpu for member in first))
 
 
-def _why(ticket: Ticket, seen: _Seen) -> str:
-    claim = ticket.entry.claim
-    free = [gpu for gpu in claim.capacity.gpus if gpu not in seen.used.gpus]
-    cpu, memory = claim.capacity.cpu - seen.used.cpu, claim.capacity.memory - seen.used.memory
+def _why(me: _Key, entry: Entry, seen: _Seen) -> str:
+    names = [f"w-{name}" for _, name in seen.queue]
+    return _sentence(me[1], _asked(entry.claim), entry.capacity, seen, names)
+
+
+def _sentence(me: str, asked: str, capacity: Capacity, seen: _Seen, names: Iterable[str]) -> str:
+    used, kinds = seen.used, set(_letters_of(me))
+    free = [gpu for gpu in capacity.gpus if gpu not in used.gpus]
+    cpu, memory = round(capacity.cpu - used.cpu, 3), capacity.memory - used.memory
     words = [
-        f"waits for {_asked(claim)}",
+        f"waits for {asked}",
         f"free: {_amounts(max(0.0, cpu), max(0, memory), len(free), all_of_it=True)}",
     ]
-    holders = [entry for entry in seen.gangs.values() if entry.claim.kinds & claim.kinds]
+    holders = [e for key, e in sorted(seen.gangs.items()) if kinds.intersection(_letters_of(key[1]))]
     if holders:
-        names = ", ".join(entry.request.run or f"process {entry.pid}" for entry in holders[:5])
-        words.append(f"held by {names}" + (f" and {len(holders) - 5} more" if len(holders) > 5 else ""))
-    before = [n for n, entry in seen.queue.items() if n < ticket._name and entry.claim.kinds & claim.kinds]
+        runs = ", ".join(entry.request.run or f"process {entry.pid}" for entry in holders[:5])
+        words.append(f"held by {runs}" + (f" and {len(holders) - 5} more" if len(holders) > 5 else ""))
+    before = sum(
+        name < f"w-{me}" and bool(kinds.intersection(_letters_of(name))) for name in names if name[0] == "w"
+    )
     if before:
-        words.append(f"{len(before)} before it in the queue")
+        words.append(f"{before} before it in the queue")
     return "; ".join(words)
+
+
+def _letters(claim: Claim) -> str:
+    """What it competes for, for its name: c, m, g."""
+    return "".join(kind[0] for kind in claim.kinds)
+
+
+def _letters_of(name: str) -> str:
+    return name.rpartition("-")[2].strip("0")
 
 
 def _describe(cpu: float, memory: int, gpus: Any) -> dict[str, Any]:
@@ -619,23 +823,23 @@ def _describe_entry(entry: Entry, user: int) -> dict[str, Any]:
     return {"run": entry.request.run, "user": who, "pid": entry.pid, "since": entry.since}
 
 
-def _describe_gang(name: str, seen: _Seen) -> dict[str, Any]:
-    entry = seen.gangs[name]
+def _describe_gang(key: _Key, seen: _Seen) -> dict[str, Any]:
+    entry = seen.gangs[key]
     return {
-        **_describe_entry(entry, seen.users[name]),
+        **_describe_entry(entry, key[0]),
         **_describe(entry.used.cpu, entry.used.memory, sorted(entry.used.gpus)),
         "members": len(entry.admitted),
         "ports": list(entry.ports),
-        "leftover": name in seen.leftover,
+        "leftover": key in seen.leftover,
     }
 
 
-def _describe_wait(name: str, seen: _Seen) -> dict[str, Any]:
-    entry = seen.queue[name]
+def _describe_wait(key: _Key, seen: _Seen) -> dict[str, Any]:
+    entry = seen.queue[key]
     members = entry.request.members
     asked = Used().plus(members)
     return {
-        **_describe_entry(entry, seen.users[name]),
+        **_describe_entry(entry, key[0]),
         **_describe(asked.cpu, asked.memory, sum(member.gpu for member in members)),
         "members": len(members),
     }
@@ -649,9 +853,8 @@ def _file_of(gpu: str) -> str:
 
 
 def _number(name: str) -> int:
-    """The place in the queue that a ticket's name tells; 0 for what is no ticket."""
-    number, dash, _ = name.partition("-")
-    return int(number) if dash and number.isdecimal() and number.isascii() else 0
+    """The place in the queue that a ticket's or gang's name tells."""
+    return int(name[2:19])
 
 
 def _port_range() -> range:

@@ -1,11 +1,15 @@
-"""Files and folders that several users of a machine share, and locks on them.
+"""Folders of several users of a machine, side by side: each writes into his own, and looks into the others'.
 
-Shared folders are sticky and writable by all, as /tmp is. Everything is opened relative to its open folder
-and never through a symbolic link, and without waiting (a file may turn out to be somebody's pipe). Locks are
-``flock``s: the kernel drops them with the last process that has them open.
+A user's folder belongs to him alone: nobody else can make, rename, remove or lock anything in it. It counts
+as his because the kernel says that he owns it, not because of its name. Everything is opened relative to its
+open folder and never through a symbolic link, and without waiting (a file may turn out to be a pipe).
+
+That a process lives is told by a pipe: it has the pipe open for reading, as only its user may, and whoever
+opens it for writing learns from the kernel whether a reader is there. The kernel closes it with the last
+process that has it.
 """
 
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH114, PTH118, PTH208  (pathlib knows no folder descriptors)
+# ruff: noqa: PTH101, PTH102, PTH116, PTH118, PTH119, PTH120, PTH208  (pathlib knows no folder descriptors)
 
 from __future__ import annotations
 
@@ -13,89 +17,108 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
+from collections.abc import Iterator
 
 from allaboard.errors import SiteError
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 FOLDER = READ | os.O_DIRECTORY
 
+_BESIDE = re.compile(r"\.([0-9]{1,10})(\.[0-9a-f]{8})?")
+_INSIDE = re.compile(r"([0-9]{1,10})(\.[0-9a-f]{8})?")
+_TRIES = 20
 
-def make_folder(path: str) -> int:
-    """Open a shared folder, made if need be: at once with a file ``lock`` in it, so nobody sees it half made.
 
-    Raises SiteError when it should not be trusted, OSError when it cannot be made or opened.
+def user_folders(path: str) -> Iterator[tuple[int, str]]:
+    """(user, path) of every user's folder of the pool ``path``; what is not owned as it says is passed over.
+
+    They stand beside each other as ``<path>.<user>``, or as ``<path>/<user>`` where root made ``<path>``.
+    Raises OSError when the folder that holds them cannot be read.
     """
-    with contextlib.suppress(FileNotFoundError):
-        return _open_shared(path)
-    made = f"{path}.{os.urandom(4).hex()}"
-    os.mkdir(made, 0o700)
-    try:
-        fd = os.open(made, FOLDER)
-        try:
-            os.close(new_file(fd, "lock"))
-            os.fchmod(fd, 0o1777)
-        finally:
+    parent, base = os.path.split(path)
+    yield from _owned(parent, base, _BESIDE)
+    with contextlib.suppress(OSError):
+        yield from _owned(path, "", _INSIDE)
+
+
+def _owned(parent: str, base: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    for name in sorted(os.listdir(parent)):
+        found = form.fullmatch(name[len(base) :]) if name.startswith(base) else None
+        if found is None:
+            continue
+        at = os.path.join(parent, name)
+        with contextlib.suppress(OSError):
+            info = os.lstat(at)
+            if stat.S_ISDIR(info.st_mode) and info.st_uid == int(found[1]):
+                yield info.st_uid, at
+
+
+def own_folder(path: str) -> tuple[str, int]:
+    """The path and a descriptor of our own folder of the pool, made if need be; others may look into it.
+
+    Raises SiteError when others could take it away, OSError when it cannot be made.
+    """
+    for _ in range(_TRIES):
+        mine = [at for user, at in user_folders(path) if user == os.geteuid()]
+        if not mine:
+            _make_own(path)
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(mine[0], FOLDER)
+            if os.fstat(fd).st_uid == os.geteuid():
+                _protect(fd)
+                return mine[0], fd
             os.close(fd)
-        os.rename(made, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(made, "lock"))
-        with contextlib.suppress(OSError):
-            os.rmdir(made)
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EPERM, errno.EACCES, errno.ENOTDIR):
-            raise
-    return _open_shared(path)
+    raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
 
 
-def make_part(parent: int, name: str, path: str) -> int:
-    """The same for a folder in an open one, under a lock: nothing else hides it while half made."""
+def _make_own(path: str) -> None:
+    inside = _trusted(path)
+    parent = path if inside else os.path.dirname(path)
+    if not inside:
+        _refuse_unsafe(parent)
+    plain = f"{os.geteuid()}" if inside else f"{os.path.basename(path)}.{os.geteuid()}"
+    # Somebody may sit on our name; then another one does as well: whose it is tells the owner.
+    for name in (plain, f"{plain}.{os.urandom(4).hex()}"):
+        at = os.path.join(parent, name)
+        try:
+            os.mkdir(at, 0o700)
+        except FileExistsError:
+            if any(user == os.geteuid() for user, _ in user_folders(path)):
+                return  # another process of ours was quicker
+            continue
+        os.chmod(at, 0o755)
+        return
+
+
+def _trusted(path: str) -> bool:
+    """Whether root made this very folder for everybody: nobody but root can then take ours away from it."""
     try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-    except FileExistsError:
-        return _open_shared(path, name, parent)
-    fd = os.open(name, FOLDER, dir_fd=parent)
-    os.fchmod(fd, 0o1777)
-    return fd
+        info = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == 0 and info.st_mode & 0o1777 == 0o1777
 
 
-def _open_shared(path: str, name: str | None = None, parent: int | None = None) -> int:
-    try:
-        return _trusted(os.open(name or path, FOLDER, dir_fd=parent), path)
-    except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
-            raise SiteError(
-                f"the pool folder {path} is a symbolic link, which is never followed; "
-                "remove it, or point ALLABOARD_POOL to the folder itself",
-                code="pool_is_link",
-            ) from error
-        raise
+def _refuse_unsafe(parent: str) -> None:
+    info = os.stat(parent)
+    if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX and info.st_uid != os.geteuid():
+        raise SiteError(
+            f"the pool cannot be kept in {parent}: everybody may rename what others have there; "
+            f"`chmod +t {parent}`, or point ALLABOARD_POOL to another place",
+            code="pool_not_safe",
+        )
 
 
-def _trusted(fd: int, path: str) -> int:
-    """The descriptor, unless its owner is somebody who keeps the folder to himself."""
-    found = os.fstat(fd)
-    shared = found.st_mode & 0o1777 == 0o1777
-    if found.st_uid == os.geteuid() or shared:
-        if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-            os.fchmod(fd, stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
-        return fd
-    os.close(fd)
-    owner = user_name(found.st_uid)
-    raise SiteError(
-        f"the pool folder {path} belongs to {owner} and is not shared (mode {found.st_mode & 0o7777:o}); "
-        f"{owner} can share it with `chmod 1777 {path}`, or point ALLABOARD_POOL to a folder of your own",
-        code="pool_not_shared",
-    )
-
-
-def protect(folder: int) -> None:
+def _protect(folder: int) -> None:
     """Keep systemd-tmpfiles, which clears /tmp of what is ten days old, away: it passes locked folders by."""
     with contextlib.suppress(OSError):
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def own_folder(parent: int, name: str) -> int:
+def new_folder(parent: int, name: str) -> int:
     """Make and open a folder of ours that others may look into."""
     os.mkdir(name, 0o755, dir_fd=parent)
     fd = os.open(name, FOLDER, dir_fd=parent)
@@ -103,80 +126,42 @@ def own_folder(parent: int, name: str) -> int:
     return fd
 
 
-def new_file(folder: int, name: str) -> int:
-    """Make a file that everybody may open, and so lock, at once with its mode; or open the one there is."""
-    # Not O_CREAT on the name itself: in a sticky folder Linux refuses that for a file of another user.
-    made = f".{name}.{os.urandom(4).hex()}"
-    fd = os.open(
-        made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
-    )
-    try:
-        os.fchmod(fd, 0o644)
-        with contextlib.suppress(FileExistsError):
-            os.link(made, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    finally:
-        os.unlink(made, dir_fd=folder)
-        os.close(fd)
-    return os.open(name, READ, dir_fd=folder)
-
-
 def take_lock(folder: int, name: str) -> int | None:
-    """Lock a file, made if need be; the lock lasts while the descriptor is open. None: somebody has it."""
-    while True:
-        try:
-            fd = os.open(name, READ, dir_fd=folder)
-        except FileNotFoundError:
-            fd = new_file(folder, name)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            current = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if os.path.samestat(os.fstat(fd), current):
-                return fd
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except FileNotFoundError:  # somebody tidied /tmp between open and lock
-            pass
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-
-
-def is_held(folder: int, name: str) -> bool:
-    """Whether somebody has locked the file. What is not there is not held; what we may not open may be."""
+    """Lock a file of ours, made if need be, that nobody else can open; None: another process of ours has it.
+    The lock lasts while the descriptor is open.
+    """
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        fd = os.open(name, READ, dir_fd=folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        return error.errno != errno.ELOOP
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    finally:
         os.close(fd)
-
-
-def new_lock(folder: int, name: str) -> int:
-    """Make and lock a file in a folder of our own."""
-    fd = new_file(folder, name)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return None
     return fd
 
 
 def new_pipe(folder: int, name: str, path: str) -> int:
-    """Make a pipe that everybody may write to, open for reading."""
-    if os.mkfifo in os.supports_dir_fd:
-        os.mkfifo(name, 0o600, dir_fd=folder)
-    else:
-        os.mkfifo(path, 0o600)
+    """Make a pipe, or open the one that is there: we read it, and everybody may write into it."""
+    with contextlib.suppress(FileExistsError):
+        if os.mkfifo in os.supports_dir_fd:
+            os.mkfifo(name, 0o600, dir_fd=folder)
+        else:
+            os.mkfifo(path, 0o600)
     # Open for writing as well, so that it never reads as "ended".
     fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     os.fchmod(fd, 0o622)
     return fd
+
+
+def is_read(folder: int, name: str) -> bool:
+    """Whether a process of the pipe's owner has it open."""
+    try:
+        fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def poke(folder: int, name: str) -> None:
@@ -216,15 +201,15 @@ def write_whole(folder: int, name: str, data: bytes) -> None:
         os.close(fd)
 
 
-def read_small(folder: int, name: str, limit: int = 1 << 20) -> tuple[bytes, int]:
-    """A plain file's bytes and whose it is; OSError when it is no plain file, or larger than ``limit``."""
+def read_small(folder: int, name: str, limit: int = 1 << 20) -> bytes:
+    """A plain file's bytes; OSError when it is no plain file, or larger than ``limit``."""
     fd = os.open(name, READ, dir_fd=folder)
     try:
         found = os.fstat(fd)
         # A hard link would put somebody's words where another may have said them.
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > limit:
             raise OSError(errno.EINVAL, "not a plain small file", name)
-        return os.read(fd, limit), found.st_uid
+        return os.read(fd, limit)
     finally:
         os.close(fd)
 
@@ -239,6 +224,13 @@ def remove_folder(parent: int, name: str) -> None:
         finally:
             os.close(folder)
         os.rmdir(name, dir_fd=parent)
+
+
+def is_still(path: str, fd: int) -> bool:
+    """Whether the folder that is open is still the one at ``path``."""
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    return False
 
 
 def user_name(user: int) -> str:

@@ -2,13 +2,15 @@
 
 It carries out what `operator` decides: asks the pool for slots, has the keeper start and end members, reads
 what they write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe
-that wakes it. It imports all that it needs before its first member starts, so that an upgrade under its feet
-changes nothing.
+that wakes it. A run that was never admitted is `waiting` most of the time: the same process with the same
+locks, and a few MB instead of many. It imports all that it needs before its first member starts, so that an
+upgrade under its feet changes nothing.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
 import signal
@@ -21,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.local import operator as op
-from allaboard.backends.local import records
+from allaboard.backends.local import records, waiting
 from allaboard.backends.local.environment import local_command, member_environment
 from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
-from allaboard.backends.local.machine import boot_id, capacity, cpus
-from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket
+from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus
+from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket, asked_for
 from allaboard.backends.local.procs import Identity, detach, set_subreaper
 from allaboard.backends.local.secrets import variables
 from allaboard.backends.local.watching import LogWatch, links_followed, listening
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.layout import Layout, Member
 from allaboard.ledger import RunRecord
 from allaboard.observation import Event, Observation, State, Stop
@@ -41,8 +43,10 @@ _FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
-_ADMISSION_EVERY = 1.0
+_ADMISSION_EVERY = 15.0
 _LOCK_PATIENCE = 5.0
+_SHORT_REST, _CALM, _LONGEST_CALM = 10.0, 0.5, 30.0
+_UNUSABLE, _LONGEST_UNUSABLE = 5.0, 300.0
 _LAST_WORD_PATIENCE = 120.0
 
 
@@ -56,7 +60,7 @@ class Supervisor:
         self.run = RunFolder(folder.path.parent)
         self.operator = op.Operator(self.layout, plan["created"])
         self.keeper: Keeper | None = None
-        self.pool = Pool(plan["pool"], self._capacity())
+        self.pool = Pool(plan["pool"], Capacity(0.0, 0))
         self.ticket: Ticket | None = None
         self.grant: Grant | None = None
         self.port = 0
@@ -76,52 +80,117 @@ class Supervisor:
         self.owner_read = 0.0
         self.tried = 0.0
         self.client_seen = (0.0, time.monotonic())
+        self.attached = False
         self.begun = now
-
-    def _capacity(self) -> Any:
-        return capacity(os.environ, with_gpus=any(g.needs.gpu for g in self.layout.groups))
+        self.rested, self.calm = -_SHORT_REST, 0.0
 
     # The loop.
 
-    def main(self) -> None:
-        self.keeper = self._new_keeper()
-        self._begin(time.time())
+    def main(self, again: dict[str, Any] | None = None) -> None:
+        """``again``: what `_rest` wrote down before this process slept."""
+        if again is None:
+            self._begin(time.time())
+        else:
+            self._wake_up(again)
         record = records.read(self.run)
         if record is not None and record.stop is not None:
             self._do(self.operator.ask_stop(record.stop, False, time.time()))
         while not self.over:
             self._write_state()
+            self._rest()
             woken = self._sleep()
             now = time.time()
             self._keeper_events()
             self._requests(now)
             self._admission(woken)
             self._look(now)
-            said = self.operator.conditions
+            said = self.operator.conditions, self.operator.waiting
             self._do(self.operator.tick(now))
             # A deadline may end the job, and leave nothing to be done: its members run on.
-            self.dirty |= self.operator.conditions != said
+            self.dirty |= (self.operator.conditions, self.operator.waiting) != said
             self._clients(now)
         self._end()
 
-    def _begin(self, now: float) -> None:
+    # Waiting in the queue, or suspended, as a small program.
+
+    def _rest(self) -> None:
+        """Sleep as a small program while nothing of the run was ever started and nothing is to be done."""
+        operator = self.operator
+        idle = self.keeper is None and self.grant is None and not operator.ended and not self.over
+        if not idle or self.dirty or not self.owner_read or not (operator.asked or operator.suspended):
+            return
+        owner = self.ticket.fileno() if self.ticket is not None else -1
+        again = {
+            "live": self.plan["live_fd"],
+            "wake": self.wake,
+            "owner": owner,
+            "ticket": self.ticket.name if self.ticket is not None else "",
+            "client": self.client_seen,
+            "rested": time.monotonic(),
+            "calm": self.calm,
+        }
+        left = self.plan["attached_seconds"] - (time.monotonic() - self.client_seen[1])
+        back = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(self.folder.path)]
+        with suppress(OSError):  # it goes on as the large program
+            waiting.rest(
+                [*back, json.dumps(again)],
+                wake=self.wake,
+                owner=owner,
+                home=self.pool.home if owner >= 0 else "",
+                pool=self.pool.path,
+                until=operator.due() or 0.0,
+                client=str(self.folder.client) if self.attached else "",
+                patience=max(0.0, left),
+                calm=self.calm,
+                dead=self.pool.dead,
+                keep=self.plan["live_fd"],
+            )
+
+    def _wake_up(self, again: dict[str, Any]) -> None:
+        """Be again what rested."""
+        seen = Observation.from_dict(read_json(self.folder.state)["seen"])
+        operator = self.operator
+        operator.conditions, operator.waiting = seen.conditions, seen.waiting
+        operator.suspended, operator.asked = seen.suspended, not seen.suspended
+        self.flags = dict.fromkeys(seen.flags, "")
+        self.client_seen = (again["client"][0], again["client"][1])
+        self.rested, self.calm, self.dirty = again["rested"], again["calm"], False
+        if operator.suspended:
+            self._has_secrets(time.time())
+            return
         try:
-            # Once: a member that is started again has the values that the first one had.
+            if again["ticket"]:
+                self.ticket = self.pool.again(again["ticket"], again["owner"])
+                self.pool.capacity = self.ticket.entry.capacity
+        except SiteError:
+            os.close(again["owner"])  # the folder is gone: queue up anew
+        if not self._has_secrets(time.time()):
+            return
+        if self.ticket is None:
+            self._do([op.Ask()])
+        else:
+            self._admission()
+
+    def _begin(self, now: float) -> None:
+        if self._has_secrets(now):
+            self._do(self.operator.begin(now))
+
+    def _has_secrets(self, now: float) -> bool:
+        """Read once: a member that is started again has the values of the first one. Without them: failed."""
+        try:
             self.secrets = variables(self.plan["secrets"])
         except BadInput as error:
             self._do(self.operator.refused("SecretsUnusable", " ".join(str(error).split()), now))
-        else:
-            self._do(self.operator.begin(now))
+            return False
+        return True
 
     def _new_keeper(self) -> Keeper:
         return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
 
     def _sleep(self) -> bool:
         """Until something happened; true when slots may have become free."""
-        assert self.keeper is not None
-        waiting = [self.keeper.fileno(), self.wake]
-        if self.ticket is not None:
-            waiting.append(self.ticket.fileno())
+        place = self.ticket or (self.grant if self._may_grow() else None)
+        heard = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
         now = time.time()
         pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
@@ -131,11 +200,11 @@ class Supervisor:
             pause = min(pause, max(0.0, self.wrote + _STATE_EVERY - now))
         if any(watch.behind for watch in self.watches.values()):
             pause = 0.0
-        ready, _, _ = select.select(waiting, [], [], pause)
+        ready, _, _ = select.select(heard, [], [], pause)
         if self.wake in ready:
             with suppress(BlockingIOError):
                 os.read(self.wake, 4096)
-        return self.ticket is not None and self.ticket.fileno() in ready
+        return place is not None and place.fileno() in ready
 
     def _is_starting(self, now: float) -> bool:
         """Whether a rendezvous or a first step is awaited, which are timed closely, though not for ever."""
@@ -144,8 +213,8 @@ class Supervisor:
 
     def _end(self) -> None:
         """The last word: first the state, then the record, then the slots."""
-        assert self.keeper is not None
-        self.keeper.close()
+        if self.keeper is not None:
+            self.keeper.close()
         if self.grant is not None:
             self.grant.release()
         self.pool.close()
@@ -154,7 +223,6 @@ class Supervisor:
     # What the operator wants.
 
     def _do(self, actions: list[op.Action]) -> None:
-        assert self.keeper is not None
         for action in actions:
             self.dirty = True
             match action:
@@ -163,8 +231,10 @@ class Supervisor:
                 case op.Spawn(member, number):
                     self._spawn(member, number)
                 case op.Terminate(member):
+                    assert self.keeper is not None
                     self.keeper.signal(member.name, signal.SIGTERM)
                 case op.Kill(member):
+                    assert self.keeper is not None
                     self.keeper.kill(member.name)
                 case op.Release():
                     self._release()
@@ -174,13 +244,26 @@ class Supervisor:
                     self._remove()
 
     def _ask(self) -> None:
+        """Queue up; while that cannot be done, say so and try again later."""
         needs = [self._need(m) for m in self.layout.members]
         elastic = self.layout.elastic
         request = Request(
             self.plan["mark"], tuple(needs), elastic.min if elastic else None, run=self.layout.run
         )
-        self.ticket = self.pool.ask(request)
+        try:
+            with_gpus = any(g.needs.gpu for g in self.layout.groups)
+            self.pool.capacity = capacity(os.environ, with_gpus=with_gpus)
+            self.ticket = self.pool.ask(request)
+        except SiteError as error:
+            self._cannot(error)
+            return
         self._admission()
+
+    def _cannot(self, error: SiteError) -> None:
+        """The pool cannot be used now: a reason to wait, never to end."""
+        self.operator.waiting = f"waits for its slots; {error}; it is tried again from time to time"
+        self.dirty = True
+        self.calm = min(_LONGEST_UNUSABLE, max(_UNUSABLE, 2 * self.calm))
 
     def _need(self, member: Member) -> Need:
         group = self.layout.group(member.group)
@@ -188,29 +271,49 @@ class Supervisor:
         return Need(group.needs.cpu, group.needs.memory, group.needs.gpu)
 
     def _admission(self, woken: bool = True) -> None:
-        """Try for slots: when the pool woke us, else once a second. Each try holds the machine's one lock."""
+        """Try for slots: when the pool woke us, else now and then."""
         if not woken and time.monotonic() - self.tried < _ADMISSION_EVERY:
             return
         self.tried = time.monotonic()
         if self.ticket is not None:
             self._ask_again(self.ticket)
-        elif self.grant is not None and self.layout.elastic is not None and not self.operator.ended:
+        elif self.grant is not None and self._may_grow():
             self._grow(self.grant)
+        elif self.operator.asked and not self.operator.ended and self.keeper is not None:
+            self._ask()
 
     def _ask_again(self, ticket: Ticket) -> None:
-        assert self.keeper is not None
-        grant = self.pool.try_admit(ticket)
-        if grant is None:
-            self.operator.waiting = self.pool.why_waiting(ticket)
+        # Anybody may wake us as often as he likes.
+        short = time.monotonic() - self.rested < _SHORT_REST
+        self.calm = min(_LONGEST_CALM, max(_CALM, 2 * self.calm)) if short else 0.0
+        try:
+            grant = self.pool.try_admit(ticket)
+            if grant is None:
+                self._waits(self.pool.why_waiting(ticket))
+                return
+            self.ticket, self.grant = None, grant
+            self.port = self.pool.port(grant)
+        except SiteError as error:
+            if self.grant is not None:
+                self._release()
+            self._cannot(error)
             return
-        self.ticket, self.grant = None, grant
+        if self.keeper is None:
+            self.keeper = self._new_keeper()
         self.keeper.hold(grant.owner_fds)
-        self.port = self.pool.port(grant)
         self._admitted(grant.admitted)
 
-    def _grow(self, grant: Grant) -> None:
+    def _waits(self, why: str) -> None:
+        self.dirty |= self.operator.waiting != why
+        self.operator.waiting = why
+
+    def _may_grow(self) -> bool:
         """An elastic gang that started at its least takes in further members when there is room."""
-        if len(grant.admitted) < self.layout.total:
+        elastic = self.layout.elastic is not None and not self.operator.ended
+        return elastic and self.grant is not None and len(self.grant.admitted) < self.layout.total
+
+    def _grow(self, grant: Grant) -> None:
+        with suppress(SiteError):  # it runs on as it is
             self._admitted(self.pool.grow(grant))
 
     def _admitted(self, indices: Iterable[int]) -> None:
@@ -260,7 +363,8 @@ class Supervisor:
     # What happens.
 
     def _keeper_events(self) -> None:
-        assert self.keeper is not None
+        if self.keeper is None:
+            return
         for event in self.keeper.read_events():
             self.dirty = True
             match event:
@@ -325,14 +429,14 @@ class Supervisor:
             record = records.read(self.run)
         except (OSError, AllaboardError):
             return
-        kind = record.owner.kind if record is not None else "detached"
+        self.attached = record is not None and record.owner.kind == "attached"
         with suppress(OSError):
             touched = self.folder.client.stat().st_mtime
             if touched != self.client_seen[0]:
                 self.client_seen = (touched, time.monotonic())
         # The monotonic clock stands still while the machine sleeps: a closed laptop stops nothing.
         patience = self.plan["attached_seconds"]
-        if kind == "attached" and time.monotonic() - self.client_seen[1] > patience:
+        if self.attached and time.monotonic() - self.client_seen[1] > patience:
             reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
             stop = Stop("allaboard", reason, now)
             with suppress(OSError):
@@ -434,11 +538,23 @@ class Supervisor:
     def _put_down(self, seen: Observation, now: float, over: bool) -> None:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
+        if self.ticket is not None:
+            body["queued"] = self._place(self.ticket)
         if self.folder.path.is_dir():
             write_json(self.folder.state, body)
         state = state_of(seen)
         if state.is_final:
             self._write_outcome(state, now)
+
+    def _place(self, ticket: Ticket) -> dict[str, Any]:
+        """What a reader needs to tell at any time why this run waits."""
+        room = ticket.entry.capacity
+        return {
+            "pool": self.pool.path,
+            "ticket": ticket.name,
+            "asks": asked_for(ticket.request, room),
+            "room": [room.cpu, room.memory, room.gpus],
+        }
 
     def _put_down_at_last(self) -> None:
         """The last word, without which the run counts as lost: worth to wait for room."""
@@ -462,8 +578,6 @@ class Supervisor:
         fresh = self.operator.events[self.written_events :]
         if not fresh:
             return
-        import json
-
         lines = "".join(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
         size = self.folder.events.stat().st_size if self.folder.events.exists() else 0
         try:
@@ -492,22 +606,32 @@ def _request(path: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """``python -m allaboard.backends.local.supervisor ATTEMPT_FOLDER``; started by the backend alone."""
+    """``python -m allaboard.backends.local.supervisor ATTEMPT_FOLDER``: started by the backend, or again by
+    `waiting`, with what `Supervisor._rest` wrote down and the reason.
+    """
     folder = AttemptFolder(Path(sys.argv[1]))
-    detach()
+    again = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+    if again is None:
+        detach()
+        live, wake = _held(folder.live), os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    else:
+        live, wake = again["live"], again["wake"]
+        for fd in (live, wake):
+            os.set_inheritable(fd, False)
     set_subreaper()
-    live = _held(folder.live)
-    wake = os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    plan = {**read_json(folder.plan), "live_fd": live}
+    plan = {**(read_json(folder.plan) or {}), "live_fd": live}
     record = records.read(RunFolder(folder.path.parent))
-    if record is None or record.uid != plan["uid"] or record.outcome is not None:
+    if record is None or record.uid != plan.get("uid") or record.outcome is not None:
         return 0  # somebody gave this attempt up before it began
     for name in (signal.SIGHUP, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
     supervisor = Supervisor(folder, plan, wake)
     signal.signal(signal.SIGTERM, lambda *_: _on_term(folder))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    if again is not None and sys.argv[3] == "sigterm":
+        _on_term(folder)
     try:
-        supervisor.main()
+        supervisor.main(again)
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         raise

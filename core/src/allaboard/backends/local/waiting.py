@@ -1,0 +1,231 @@
+"""What the supervisor of a queued run becomes until something happens: a program of a few MB that sleeps.
+
+`rest` replaces the supervisor by this file, in the same process and with its locks and pipes; when there is
+something to think about (slots, a request, a deadline) this file replaces itself by the supervisor again. So
+nothing is decided here, and nothing of allaboard (or anything else that is large) is imported.
+
+One of the user's waiting processes, which holds the file ``lookout``, looks once a second for gangs that were
+killed and could not tell anybody. The others try to become the lookout now and then, in case it was killed.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` is large
+import fcntl
+import posix
+import select
+import sys
+import time
+
+_BLIND, _ELECTION = 60.0, 10.0
+"""Seconds after which the lookout has its supervisor look at everything, and after which others try to become
+it.
+"""
+_TICKETS = 5
+"""The lookout looks at those who wait every so many times that it looks at those that run."""
+_FOREIGN = 2000
+
+
+def rest(
+    back: list[str],
+    *,
+    wake: int,
+    owner: int,
+    home: str,
+    pool: str,
+    until: float,
+    client: str,
+    patience: float,
+    calm: float,
+    dead: dict[str, str],
+    keep: int,
+) -> None:
+    """Become this program; afterwards become ``back``, with the reason as its last argument.
+
+    ``wake``, ``owner``: the pipes of the attempt and of the ticket (-1: none). ``home``: the user's folder of
+    the pool ("": none). ``until``: epoch seconds, 0 for never. ``client``: a file ("": none) that must be
+    touched every ``patience`` seconds. ``calm``: seconds in which a byte in ``owner``, which anybody may
+    write, does not count. ``dead``: folders that are known to be dead, and how they stand. ``keep``: another
+    descriptor that stays open. Raises OSError when it cannot.
+    """
+    for fd in (wake, owner, keep):
+        if fd >= 0:
+            posix.set_inheritable(fd, True)
+    numbers = [str(wake), str(owner), str(until), str(patience), str(calm)]
+    pairs = [text for pair in list(dead.items())[:_FOREIGN] for text in pair]
+    # Until there is a handler again, a SIGTERM waits.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
+    words = [*numbers, home, pool, client, str(len(pairs)), *pairs, *back]
+    posix.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *words])
+
+
+class _Term(Exception):
+    """SIGTERM came."""
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise _Term
+
+
+def main(words: list[str]) -> None:
+    wake, owner = int(words[0]), int(words[1])
+    until, patience, calm = map(float, words[2:5])
+    home, pool, client = words[5:8]
+    count = int(words[8])
+    pairs, back = words[9 : 9 + count], words[9 + count :]
+    dead = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    try:
+        _signal.signal(_signal.SIGTERM, _terminated)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
+        why = _sleep(wake, owner, home, pool, until, client, patience, calm, dead)
+    except _Term:
+        why = "sigterm"
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
+    posix.execv(back[0], [*back, why])
+
+
+def _sleep(
+    wake: int,
+    owner: int,
+    home: str,
+    pool: str,
+    until: float,
+    client: str,
+    patience: float,
+    calm: float,
+    dead: dict[str, str],
+) -> str:
+    """Until there is something to think about; what it is."""
+    begun = seen = time.monotonic()
+    touched, folder, lookout, looks = _touched(client), _kept(home), -1, 0
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    while True:
+        if lookout < 0 and folder >= 0:
+            lookout = _elected(folder)
+        now = time.monotonic()
+        hears = now - begun >= calm
+        if hears and owner >= 0:
+            poll.register(owner, select.POLLIN)
+        pause = 1.0 if lookout >= 0 else _ELECTION * (1 + posix.urandom(1)[0] / 256)
+        if not hears:
+            pause = min(pause, begun + calm - now)
+        if until:
+            pause = min(pause, max(0.0, until - time.time()))
+        ready = [fd for fd, _ in poll.poll(int(pause * 1000) + 1)]
+        now = time.monotonic()
+        if wake in ready:
+            return "asked"
+        if owner in ready:
+            return "poked"
+        if owner < 0 and calm and now - begun >= calm:
+            return "again"
+        if until and time.time() >= until:
+            return "due"
+        stamp = _touched(client)
+        if stamp != touched:
+            touched, seen = stamp, now
+        if client and now - seen > patience:
+            return "abandoned"
+        if lookout >= 0 and hears:
+            looks += 1
+            if now - begun >= _BLIND or _changed(pool, dead, looks % _TICKETS == 0):
+                return "lookout"
+
+
+def _touched(client: str) -> float:
+    try:
+        return posix.stat(client).st_mtime if client else 0.0
+    except OSError:
+        return 0.0
+
+
+def _kept(home: str) -> int:
+    """The folder, open and locked: systemd-tmpfiles, which clears /tmp, passes locked folders by."""
+    try:
+        fd = posix.open(home, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return -1
+    return fd
+
+
+def _elected(folder: int) -> int:
+    """The lock of the lookout, or -1 while another process has it."""
+    flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    try:
+        fd = posix.open("lookout", flags, 0o600, dir_fd=folder)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        posix.close(fd)
+        return -1
+    return fd
+
+
+def _changed(pool: str, dead: dict[str, str], tickets: bool) -> bool:
+    """Whether a gang (or a ticket) stands otherwise than is known."""
+    for folder in _folders(pool):
+        try:
+            names = sorted(filter(_is_name, posix.listdir(folder)))
+        except OSError:
+            continue
+        for name in names if posix.lstat(folder).st_uid == posix.geteuid() else names[:_FOREIGN]:
+            at = f"{folder}/{name}"
+            if (tickets or name[0] == "g") and _stands(at) != dead.get(at, ""):
+                return True
+    return False
+
+
+def _is_name(name: str) -> bool:
+    # As the pattern in `pool`, but without the module for patterns, which is large.
+    return name[:2] in ("w-", "g-") and name[2:19].isdecimal() and name[19:20] == name[28:29] == "-"
+
+
+def _folders(pool: str) -> list[str]:
+    """As `sharedfiles.user_folders`."""
+    parent, _, base = pool.rpartition("/")
+    found = []
+    for at, start in ((parent or "/", f"{base}."), (pool, "")):
+        try:
+            names = posix.listdir(at)
+        except OSError:
+            continue
+        for name in names:
+            user = name[len(start) :].partition(".")[0]
+            if name.startswith(start) and user.isdecimal() and user.isascii() and len(user) <= 10:
+                folder = f"{at}/{name}"
+                try:
+                    if posix.lstat(folder).st_uid == int(user):
+                        found.append(folder)
+                except OSError:
+                    pass
+    return found
+
+
+def _stands(at: str) -> str:
+    """How the folder of a gang or a ticket stands; "" when it lives, or is not there any more."""
+    if _is_read(f"{at}/owner"):
+        return ""
+    if _is_read(f"{at}/slots"):
+        return "leftover"
+    try:
+        posix.lstat(at)
+    except OSError:
+        return ""
+    return "dead"
+
+
+def _is_read(pipe: str) -> bool:
+    flags = posix.O_WRONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    try:
+        posix.close(posix.open(pipe, flags))
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
