@@ -142,9 +142,9 @@ def test_a_queued_run_hears_stop_suspend_resume_and_delete(backend: LocalBackend
 
 
 def test_a_queued_run_can_be_adopted_and_an_abandoned_one_is_stopped(
-    backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, folder: Path
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.local.backend.ATTACHED_SECONDS", 2.0)
+    backend.patience = 2.0
     first = holder(backend, folder)
     adopted = queued(backend, folder, "adopted")
     other = Owner("other", kind="attached")
@@ -201,7 +201,7 @@ def test_a_gang_that_is_killed_outright_gives_way_to_the_next(backend: LocalBack
 
 
 def test_a_pool_that_cannot_be_used_is_waited_for(
-    backend: LocalBackend, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, folder: Path, tmp_path: Path
 ) -> None:
     backend.environ["ALLABOARD_POOL"] = str(tmp_path / "not yet" / "pool")
     run = launch(backend, folder, "early").run

@@ -405,15 +405,17 @@ class LocalBackend:
                 raise UnknownRun(f"run {folder.name!r} has been deleted")
             return self._merged(folder, now)
 
-    def _last_words(self, attempt: AttemptFolder, record: RunRecord) -> tuple[Observation, None] | None:
-        """What a supervisor that is done wrote at its very end: nothing else has to be looked at."""
+    def _last_words(
+        self, attempt: AttemptFolder, record: RunRecord
+    ) -> tuple[Observation, bool | None] | None:
+        """What a supervisor wrote at its very end, and whether it is still on its way out."""
         if record.outcome is None or record.deleted:
             return None
         body = read_json(attempt.state)
         if body is None or not body.get("over"):
             return None
         seen = Observation.from_dict({**body["seen"], "alive": None})
-        return (seen, None) if state_of(seen).is_final else None
+        return (seen, attempt.is_live() or None) if state_of(seen).is_final else None
 
     def _words(
         self, attempt: AttemptFolder, record: RunRecord, glances: _Glances | None
