@@ -66,7 +66,7 @@ def test_they_are_never_changed(nightly: Desk, verb: str, done: str) -> None:
     before = nightly.cluster.all(PYTORCHJOBS)[0]["spec"]
     code, _, err = nightly(verb, "nightly")
     assert code == 2
-    assert f"what others made is not {done} without being adopted (--adopt)" in " ".join(err.split())
+    assert f"what others made is never {done}" in " ".join(err.split())
     (after,) = nightly.cluster.all(PYTORCHJOBS)
     assert after["spec"] == before and "deletionTimestamp" not in after["metadata"]
 

@@ -60,10 +60,9 @@ class OthersJob:
         """Raises BadInput: what this verb would do is not done to the jobs of others."""
         kind = self.engine.KIND
         raise BadInput(
-            f"{kind} {self.job!r} was not made by allaboard, and what others made is not "
-            f"{verb} without being adopted (--adopt), which this release cannot do yet; status, follow, logs "
-            f"and events show it, and who made it ends it: kubectl -n {self.backend.api.namespace} delete "
-            f"{kind.lower()} {self.job}"
+            f"{kind} {self.job!r} was not made by allaboard, and what others made is never {verb}; status, "
+            f"follow, logs and events show it, and whoever made it ends it: "
+            f"kubectl -n {self.backend.api.namespace} delete {kind.lower()} {self.job}"
         )
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
