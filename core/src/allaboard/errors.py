@@ -83,6 +83,10 @@ class AllaboardError(Exception):
         return ()
 
 
+SHOWN = 50
+"""Problems in the text of an error; all of them are in ``problems``."""
+
+
 class BadInput(AllaboardError):
     """Wrong before anything started. ``problems`` holds all that were found, errors first."""
 
@@ -90,7 +94,10 @@ class BadInput(AllaboardError):
 
     def __init__(self, message: str, problems: Sequence[Problem] = (), *, code: str | None = None) -> None:
         self._problems = tuple(problems)
-        super().__init__("\n".join([message, *(f"  {p}" for p in self._problems)]), code=code)
+        shown = [f"  {problem}" for problem in self._problems[:SHOWN]]
+        if len(self._problems) > SHOWN:
+            shown.append(f"  and {len(self._problems) - SHOWN} more")
+        super().__init__("\n".join([message, *shown]), code=code)
         self.headline = visible(redact_text(message), newlines=True, tabs=True)
 
     @property

@@ -184,3 +184,9 @@ def test_what_is_wrong_by_itself_takes_no_part_in_further_rules(change: dict[str
     with pytest.raises(BadInput) as caught:
         checked({**DIGITS, **change})
     assert "\x1b" not in str(caught.value)
+
+
+def test_the_text_of_an_error_stays_short_and_its_problems_are_whole() -> None:
+    with pytest.raises(BadInput, match="and 4950 more") as caught:
+        checked({**DIGITS, "groups": {f"role{n}": 1 for n in range(4_999)}, "workers": 2})
+    assert len(caught.value.problems) == 5_000 and len(str(caught.value)) < 10_000
