@@ -45,7 +45,8 @@ _ENDING = re.compile(
     r"(?:api|access|private|auth|signing|encryption|account|license|ssh|deploy)keys?$|token$|cookie$"
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_NOT_SECRET = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK", "private"})
+# `secrets` and ALLABOARD_SECRETS name secrets of a cluster or a folder; they hold none.
+_NOT_SECRET = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK", "private", "secrets", "ALLABOARD_SECRETS"})
 _HARMLESS = re.compile(r"(?i:true|false|yes|no|on|off|none|null)")
 _NUMBER = re.compile(r"[+-]?[0-9][0-9_]*+(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?")
 
@@ -328,7 +329,8 @@ def redact_job(fields: object) -> Any:
 
 def redact_message(path: str, message: str) -> str:
     """What is said about the field at ``path``: of a secret's, no value is quoted in it."""
-    if names_a_secret(path.rpartition(".")[2]):
+    field = path.rpartition(".")[2].partition("[")[0]
+    if names_a_secret(field) and field not in _STRUCTURE:
         message = _QUOTED.sub(HIDDEN, message)
     return redact_text(message)
 

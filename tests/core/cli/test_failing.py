@@ -178,7 +178,7 @@ def test_a_checkpoint_folder_without_write_permission_is_said_before_a_start(
     # nobody may look.
     warm = ab.job(file="warm.json", checkpoints={"uri": "warm.json/inside"})
     script = f"""
-import os, sys
+import difflib, os, sys, tempfile
 from allaboard.cli import main
 assert main(["run", "{warm}"]) == 2
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

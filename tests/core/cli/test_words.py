@@ -120,7 +120,7 @@ def test_a_failure_in_order() -> None:
     lines = list(ending(failed(), "allaboard run job.yaml --key k"))
     assert lines[0] == (
         "✗ digits-00000000 failed after 8.0 s: "
-        "the training script raised an error (worker-0): ValueError: odd"
+        "the training script raised an error (worker-0, rank 1): ValueError: odd"
     )
     assert lines[1:] == [
         "  because     worker-0 wrote: ValueError: odd",

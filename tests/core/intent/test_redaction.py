@@ -202,6 +202,13 @@ def test_what_is_said_of_a_secrets_field_quotes_no_value(value: str) -> None:
     assert redact_message("workers", f"expected a number, not {value}") == f"expected a number, not {value}"
 
 
+@pytest.mark.parametrize("path", ["ALLABOARD_SECRETS", "secrets", "secrets[0]", "secrets[0].name"])
+def test_what_only_names_a_secret_is_quoted(path: str) -> None:
+    message = "'a_b' is no name of an object; use lower-case letters, digits, '-' and '.'"
+    assert redact_message(path, message) == message
+    assert redact_text(f"{path}: {message}") == f"{path}: {message}"
+
+
 def test_results_keep_their_names_and_numbers() -> None:
     result = {"metrics": {"token": 12, "key": "a"}, "said": [f"Bearer {CANARY}"], "none": None}
     assert redact_texts(result) == {**result, "said": ["Bearer ***"]}
