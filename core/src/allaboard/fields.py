@@ -343,9 +343,9 @@ class Reader:
         return self._plain(value, path)
 
     def _plain(self, value: Any, path: str) -> Any:
-        """What goes to the cluster as it is: no nulls, numbers as numbers."""
+        """What goes to the cluster as it is: numbers as numbers, and null where it takes something away."""
         if isinstance(value, Mapping):
-            return {str(k): self._plain(v, _at(path, str(k))) for k, v in value.items() if v is not None}
+            return {str(k): self._plain(v, _at(path, str(k))) for k, v in value.items()}
         if isinstance(value, list):
             return [self._plain(v, f"{path}[{n}]") for n, v in enumerate(value)]
         if isinstance(value, (SpelledInt, SpelledFloat)):

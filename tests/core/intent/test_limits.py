@@ -148,11 +148,13 @@ def test_yes_in_a_command_is_told_apart_from_text() -> None:
 
 
 def test_the_hash_of_a_job_is_what_it_was() -> None:
-    job = checked(
-        {**DIGITS, "command": ["python", "train.py", 3, 0.5], "pod": {"spec": {"a": None, "b": [1, None]}}}
-    )
-    assert job.as_mapping()["pod"] == {"spec": {"b": [1, None]}}
+    job = checked({**DIGITS, "command": ["python", "train.py", 3, 0.5], "pod": {"spec": {"b": [1, None]}}})
     assert spec_hash(json.loads(json.dumps(job.as_mapping()))) == spec_hash(job.as_mapping()) == GOLDEN
+
+
+def test_null_in_a_pod_takes_something_away_and_is_kept() -> None:
+    pod = {"spec": {"tolerations": None, "b": [1, None]}}
+    assert checked({**DIGITS, "pod": pod}).as_mapping()["pod"] == pod
 
 
 @pytest.mark.parametrize("made", [knot, lambda: {"a": [[[[1]]]] * 3}])

@@ -18,7 +18,6 @@ import pytest
 import allaboard
 from allaboard import BadInput
 from allaboard.backends.base import NotYours, Selection, Stopped
-from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import prepare
 from allaboard.backends.local.records import read
@@ -362,10 +361,8 @@ def test_adoption_is_compare_and_swap(backend: LocalBackend, folder: Path) -> No
         backend.adopt(replace(handle, uid="older", attempt=0), YOU, ME)
 
 
-def test_an_attached_run_that_nobody_follows_is_stopped(
-    backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend_module, "ATTACHED_SECONDS", 1.0)
+def test_an_attached_run_that_nobody_follows_is_stopped(backend: LocalBackend, folder: Path) -> None:
+    backend.patience = 1.0
     attached = backend.launch(a_plan(folder, SLEEP), ME)
     alone = backend.launch(a_plan(folder, SLEEP, key="k2"), Owner("me", "detached", "detached"))
     seen = ended(backend, attached.run, 60)
@@ -571,7 +568,7 @@ def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder
         ({"command": ["python", "trian.py"]}, r"command\[1\]: 'trian.py' is not in"),
         ({"command": ["python", "mian.py"]}, r"command\[1\]: 'mian.py' is not in .* mean 'main.py'\?"),
         ({"command": ["./main.py"]}, r"command\[0\]: './main.py' is not executable"),
-        ({"code": ["model.py"]}, r"code\[0\]: 'model.py' is not in"),
+        ({"code": ["model.py"]}, r"code\[0\]: 'model.py' is not there in"),
         ({"data": {"shards": "nowhere"}}, r"data.shards: .*nowhere"),
         ({"checkpoints": {"uri": "/proc/nowhere"}}, r"checkpoints.uri: .*"),
         ({"secrets": [{"name": "none", "env": True}]}, r"secrets\[0\]: 'none' is not there"),
