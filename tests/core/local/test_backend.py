@@ -568,6 +568,7 @@ def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder
         ({"command": ["python", "trian.py"]}, r"command\[1\]: 'trian.py' is not in"),
         ({"command": ["python", "mian.py"]}, r"command\[1\]: 'mian.py' is not in .* mean 'main.py'\?"),
         ({"command": ["./main.py"]}, r"command\[0\]: './main.py' is not executable"),
+        ({"workers": 1001}, r"groups: 1,001 members; one machine holds 1,000 at most"),
         ({"code": ["model.py"]}, r"code\[0\]: 'model.py' is not there in"),
         ({"data": {"shards": "nowhere"}}, r"data.shards: .*nowhere"),
         ({"checkpoints": {"uri": "/proc/nowhere"}}, r"checkpoints.uri: .*"),

@@ -63,6 +63,8 @@ from allaboard.status import state_of
 from allaboard.untrusted import show
 
 ATTACHED_SECONDS = 600.0
+MEMBERS_AT_MOST = 1000
+"""Members of a run on this machine: each is a process, two pipes and three files."""
 _TAIL_LINES = 200
 _POLL = 0.02
 _FOLLOWED = 0.3
@@ -256,7 +258,11 @@ class LocalBackend:
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
-        problems = [*_not_startable(layout, where, self.environ, self.site), *sizes_of_code(plan.job)[1]]
+        problems = [
+            *_too_many(layout),
+            *_not_startable(layout, where, self.environ, self.site),
+            *sizes_of_code(plan.job)[1],
+        ]
         problems += self._storage_problems(layout)
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
@@ -828,6 +834,14 @@ def _last_word(attempt: AttemptFolder) -> str:
         return "the machine was started anew"
     said = tail(attempt.supervisor_log, 1)
     return f"its supervisor ended with: {said}" if said else "its supervisor was killed"
+
+
+def _too_many(layout: Layout) -> list[Problem]:
+    count = len(layout.members)
+    if count <= MEMBERS_AT_MOST:
+        return []
+    allowed = f"one machine holds {MEMBERS_AT_MOST:,} at most; give fewer, or run it on a cluster"
+    return [Problem("groups" if len(layout.groups) > 1 else "workers", f"{count:,} members; {allowed}")]
 
 
 def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
