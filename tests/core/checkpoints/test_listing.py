@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,9 @@ from allaboard.checkpoints import (
 )
 from allaboard.checkpoints.manifest import MANIFEST
 from allaboard.errors import BadInput
+from allaboard.storage import open_store
 from allaboard.storage.base import Store
+from allaboard.storage.disk import DiskStore
 from tests.core.checkpoints.building import a_checkpoint, corrupt, cut, steps, without_manifest
 
 
@@ -164,3 +167,18 @@ def test_what_is_not_there_or_torn_is_bad_input(store: Store) -> None:
     cut(store, 1)
     with pytest.raises(BadInput, match=r"torn: part model\.bin has 7 bytes"):
         checkpoint_at(f"{store.uri}/step-000000000001")
+
+
+def test_a_folder_that_is_no_runs_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[str] = []
+    entries = DiskStore.entries
+    monkeypatch.setattr(
+        DiskStore, "entries", lambda store, prefix="": (walked.append(prefix), entries(store, prefix))[1]
+    )
+    (tmp_path / "home" / "deep" / "tree").mkdir(parents=True)
+    (tmp_path / "home" / "deep" / "tree" / "file").write_text("x")
+    store = open_store(tmp_path)
+    a_checkpoint(store, 5)
+    walked.clear()
+    assert steps(store) == [5]
+    assert walked == ["step-000000000005"]

@@ -48,12 +48,24 @@ class Folder:
 def folders(store: Store) -> dict[int, Folder]:
     """Every step's folder in a run's folder, complete or not, by step."""
     found: dict[int, Folder] = {}
-    for entry in store.entries():
+    for entry in _entries(store):
         top, _, rest = entry.key.partition("/")
         step = step_of(top)
         if step is not None and rest:
             found.setdefault(step, Folder(step)).files[rest] = entry
     return dict(sorted(found.items()))
+
+
+def _entries(store: Store) -> Iterator[Entry]:
+    """What may belong to a checkpoint. A bucket lists a whole tree in one request; on a disk a folder that is
+    no run's, such as ``/``, must not be walked to its last leaf to find that out.
+    """
+    if store.local_path() is None:
+        yield from store.entries()
+        return
+    for name in store.folders():
+        if step_of(name) is not None:
+            yield from store.entries(name)
 
 
 def scan(store: Store) -> list[Checkpoint | Torn]:
