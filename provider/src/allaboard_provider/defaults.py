@@ -9,21 +9,27 @@ from airflow.sdk import conf
 
 
 def deferrable() -> bool:
-    """Whether tasks wait in the triggerer: by ``[allaboard] deferrable``, else by ``[operators]
-    default_deferrable`` where the installation sets it, else True. (What Airflow has for the latter where
-    nobody sets it, False, is nobody's word.)
+    """Whether tasks wait in the triggerer: by ``[allaboard] deferrable``, else by the environment's
+    AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE, else True.
+
+    ``default_deferrable`` in airflow.cfg is passed over: Airflow writes its own False into the file that it
+    generates, so there nobody may have said it.
     """
-    for section, option in (("allaboard", "deferrable"), ("operators", "default_deferrable")):
-        if _is_set(section, option):
-            return bool(conf.getboolean(section, option))
+    if _in_environment("allaboard", "deferrable") or _in_file("allaboard", "deferrable"):
+        return bool(conf.getboolean("allaboard", "deferrable"))
+    if _in_environment("operators", "default_deferrable"):
+        return bool(conf.getboolean("operators", "default_deferrable"))
     return True
 
 
-def _is_set(section: str, option: str) -> bool:
-    """By the environment or the configuration file, for any value but an empty one."""
+def _in_environment(section: str, option: str) -> bool:
+    """For any value but an empty one."""
     name = f"AIRFLOW__{section}__{option}".upper()
-    if f"{name}_CMD" in os.environ or f"{name}_SECRET" in os.environ:
-        return True
+    return any(os.environ.get(f"{name}{kind}") for kind in ("", "_CMD", "_SECRET"))
+
+
+def _in_file(section: str, option: str) -> bool:
     # Airflow's `has_option` finds its defaults as well; its parser itself holds what was read from a file.
-    in_file = isinstance(conf, RawConfigParser) and RawConfigParser.has_option(conf, section, option)
-    return bool((name in os.environ or in_file) and conf.get(section, option, fallback=""))
+    if not isinstance(conf, RawConfigParser) or not RawConfigParser.has_option(conf, section, option):
+        return False
+    return bool(conf.get(section, option, fallback=""))

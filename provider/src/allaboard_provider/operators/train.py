@@ -37,9 +37,9 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     :param allaboard_conn_id: the connection that says where runs live and what ``store://`` means; the
         default one need not exist, and then everything is on the worker's own machine.
     :param deferrable: wait in the triggerer instead of a worker slot; the default is ``[allaboard]
-        deferrable``, else ``[operators] default_deferrable`` where that is set, else True. A local run whose
-        worker is a container of this task alone (KubernetesExecutor) is followed by the worker all the same:
-        it would end with it.
+        deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A local run
+        whose worker is a container of this task alone (KubernetesExecutor) is followed by the worker all the
+        same: it would end with it.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
     A run belongs to the task instance: a retry resumes it from its newest checkpoint, a worker that dies is
