@@ -152,7 +152,7 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "deferrable": {
                         "description": "Whether tasks wait in the triggerer, unless they say themselves. "
-                        "Empty: as AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says where it is set, else they do.",
+                        "Empty: as AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says if it is set, else they do.",
                         "version_added": "0.1.0",
                         "type": "boolean",
                         "example": "True",

@@ -114,7 +114,7 @@ def test_all_that_is_wrong_with_files_is_said_at_once(tmp_path: Path) -> None:
         ("latin-\\udce9.png", "it is not valid UTF-8"),
         ("loop", "is a link to a folder above it; remove the link"),
         ("pipe.png", "is neither a file nor a folder"),
-        ("two\nlines.png", "it holds a control character"),
+        ("two\\nlines.png", "it holds a control character"),
     ]  # fmt: skip
 
 
