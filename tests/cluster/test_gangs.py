@@ -233,10 +233,10 @@ def test_a_start_that_takes_a_while_is_no_trap(place: Place) -> None:
 def test_a_gang_of_which_no_member_fits_is_in_no_trap(place: Place) -> None:
     place.ab.environ["ALLABOARD_GANG"] = "none"
     (run,) = place.submit("large", resources={"cpu": 3})
-    told = rf"waits +3 of 3 members wait for a place: {NODES}"
-    until("the reason", lambda: re.search(told, place.ab("status", run).out), 60)
+    found = until("the reason", lambda: place.diagnoses(run).get("unschedulable_constraints"), 60)
+    assert re.search(r"asks for 3 cpu, and the largest node has 2", found["summary"])
     stood_still(place, run)
-    assert place.ab.state(run) == "queued" and place.diagnoses(run) == {}
+    assert place.ab.state(run) == "queued" and {*place.diagnoses(run)} == {"unschedulable_constraints"}
 
 
 @pytest.mark.parametrize(
