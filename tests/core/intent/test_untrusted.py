@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -84,6 +85,23 @@ def test_a_shared_part_is_no_attack() -> None:
 
 def test_brackets_within_text_are_not_depth() -> None:
     assert parse_json('["' + "[" * 5_000 + '"]') == ["[" * 5_000]
+    quoted = ["\\", '\\"', '"' + "[" * 5_000, "\\" * 7 + '"', "[" * 5_000]
+    assert parse_json(json.dumps(quoted)) == quoted
+
+
+@pytest.mark.parametrize("depth", [64, 65])
+@pytest.mark.parametrize("beside", ["", '{"a": [[]], "b": "]"},' * 40])
+def test_the_limit_of_depth_is_exact(depth: int, beside: str) -> None:
+    text = "[" + beside + "[" * (depth - 1) + "]" * (depth - 1) + "]"
+    if depth == 64:
+        assert parse_json(text)
+    else:
+        with pytest.raises(Unreadable, match="more than 64 deep"):
+            parse_json(text)
+
+
+def test_the_last_of_a_field_counts_where_that_is_asked_for() -> None:
+    assert parse_json('{"a": 1, "a": 2}', unique=False) == {"a": 2}
 
 
 def test_numbers_know_how_they_were_spelled() -> None:

@@ -242,6 +242,79 @@ def test_what_answers_but_is_no_api_server(server: Scripted, client: Client) -> 
         client(server).get(PODS, "a")
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("[" * 100_000, "nested more than 200 deep"),
+        ('{"a":' * 900 + "1" + "}" * 900, "nested more than 200 deep"),
+        ('{"a": ' + "9" * 4_300 + "}", "a number has 4300 characters"),
+        ("", "no JSON object"),
+        ("[]", "no JSON object"),
+    ],
+    ids=["brackets", "depth", "digits", "nothing", "a list"],
+)
+def test_an_answer_that_no_api_server_gives(
+    server: Scripted, client: Client, answer: str, words: str
+) -> None:
+    server.answers(says(answer))
+    with pytest.raises(BackendUnreachable, match=words):
+        client(server).get(PODS, "a")
+
+
+def test_an_answer_is_read_up_to_its_limit(
+    server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.wire.LARGEST_ANSWER", 1_000)
+    large = {"kind": "Pod", "x": "y" * 2_000}
+    server.answers(says({"kind": "Pod"}), says(large))
+    server.otherwise = says(large)
+    assert client(server).get(PODS, "a") == {"kind": "Pod"}
+    with pytest.raises(SiteError, match="more than the"):
+        client(server).get(PODS, "a")
+    assert len(server.asked) <= 3
+
+
+def test_half_of_a_surrogate_pair_is_replaced(server: Scripted, client: Client) -> None:
+    server.answers(says('{"a": "x\\ud800y", "b": "\\ud83d\\ude00"}'))
+    assert client(server).get(PODS, "a") == {"a": "x\ufffdy", "b": "\N{GRINNING FACE}"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "Status", "code": "many", "reason": 7, "message": ["a"], "details": "none"},
+        {"kind": "Status", "details": {"causes": "x", "kind": [], "name": {}}},
+        {"kind": "Status", "details": {"causes": ["x", None, {"field": 1, "message": 2}]}},
+        [],
+        None,
+    ],
+)
+@pytest.mark.parametrize("status", [400, 404, 409, 422])
+def test_a_refusal_of_any_shape_is_an_error_of_ours(
+    server: Scripted, client: Client, status: int, body: Any
+) -> None:
+    server.otherwise = says(body, status)
+    with pytest.raises(AllaboardError):
+        client(server).get(PODS, "a")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"items": 3},
+        {"items": [1, None]},
+        {"metadata": [], "items": None},
+        {"columnDefinitions": 1, "rows": 2},
+        {"columnDefinitions": [1], "rows": [1, {"cells": 3}]},
+    ],
+)
+@pytest.mark.parametrize("table", [False, True])
+def test_a_list_of_any_shape_is_read(server: Scripted, client: Client, body: Any, table: bool) -> None:
+    server.answers(says(body))
+    items, version = client(server).list(PODS, table=table)
+    assert (not any(items), version) == (True, "")
+
+
 # --- what may pass ------------------------------------------------------------------------------------------
 
 
@@ -484,9 +557,24 @@ def test_rows_of_a_watch_keep_the_columns_of_the_first(server: Scripted, client:
         (streams(failure(500, "InternalError")), BackendUnreachable),
         (streams(event("ADDED", pod("a")), end="cut"), BackendUnreachable),
         (streams(b'{"type": "ADDED", "obj\n'), BackendUnreachable),
+        (streams(b'{"type": "ADDED", "object": [1]}\n'), BackendUnreachable),
+        (streams(b'{"type": [], "object": {}}\n'), BackendUnreachable),
+        (streams(b'{"type": "ERROR", "object": {"code": "x", "details": 1}}\n'), BackendUnreachable),
+        (streams(b'{"a":' * 5_000 + b"\n"), BackendUnreachable),
         (refused(403, "Forbidden"), Forbidden),
     ],
-    ids=["410", "410 inside", "500 inside", "cut", "half an event", "403"],
+    ids=[
+        "410",
+        "410 inside",
+        "500 inside",
+        "cut",
+        "half an event",
+        "a list as object",
+        "no type",
+        "an error of any shape",
+        "depth",
+        "403",
+    ],
 )
 def test_a_watch_that_ends_badly_says_how(
     server: Scripted, client: Client, answer: Any, kind: type[AllaboardError]

@@ -15,7 +15,6 @@ Whatever a job says itself comes before what its place says.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -236,12 +235,13 @@ def _mounts(value: Any) -> dict[str, str]:
     """``{"/data": "./data"}``, also as JSON text, or ``/data=./data,/models=...``."""
     from allaboard.errors import BadInput
     from allaboard.site import parse_mounts
+    from allaboard.untrusted import Unreadable, parse_json, show
 
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise BadInput(f'mounts: {value!r} is not JSON ({error}); write {{"/data": "./data"}}') from None
+            value = parse_json(value, spelling=False)
+        except Unreadable as error:
+            raise BadInput(f'mounts: {show(value)} {error}; write {{"/data": "./data"}}') from None
     if isinstance(value, str):
         return parse_mounts(value.split(","))
     if not isinstance(value, Mapping):

@@ -417,7 +417,10 @@ class Api(_Client):
             self._note_time(headers)
             if request.stream and response.status < 400:
                 return Reply(response.status, headers, stream=response)
-            body = response.read(decode_content=True)
+            body = response.read(wire.LARGEST_ANSWER + 1, decode_content=True)
+            if len(body) > wire.LARGEST_ANSWER:
+                response.close()
+                return TOO_LARGE
             response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return _broken(error, request)
@@ -708,7 +711,9 @@ class AsyncApi(_Client):
             if request.stream and response.status < 400:
                 return Reply(response.status, headers, stream=response)
             async with response:
-                body = await response.read()
+                body = await _whole_body(response)
+            if body is None:
+                return TOO_LARGE
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return _broken(error, request)
         return Reply(response.status, headers, without_echo(response.status, body, secret.authorization))
@@ -799,7 +804,8 @@ def _pages_of(
         )
         body = _object(reply)
         items += tables.rows(body) if table else _whole(body)
-        token = (body.get("metadata") or {}).get("continue")
+        metadata = body.get("metadata")
+        token = metadata.get("continue") if isinstance(metadata, dict) else None
         if not token or (at_most is not None and len(items) >= at_most):
             return items[:at_most], wire.version_of(body)
 
@@ -808,7 +814,8 @@ def _whole(body: Json) -> list[Json]:
     """Items of a list say neither what they are nor of which version; on their own they do."""
     kind = str(body.get("kind", "")).removesuffix("List")
     said = {"apiVersion": body.get("apiVersion"), "kind": kind}
-    return [{**said, **item} for item in body.get("items") or ()]
+    items = body.get("items")
+    return [{**said, **item} for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _watch(
@@ -852,6 +859,8 @@ class _EventReader:
             kind, thing = said["type"], said["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise BackendUnreachable("the API server sent half an event") from error
+        if not isinstance(kind, str) or not isinstance(thing, dict):
+            raise BackendUnreachable("the API server sent an event that is none")
         if kind == "ERROR":
             raise _told(thing)
         if self._tables is None:
@@ -900,13 +909,14 @@ def _content(reply: Reply) -> Any:
 
 def _object(reply: Reply) -> Json:
     """The object in an answer. A proxy's page of 200 is not one."""
+    why = "is no JSON object"
     try:
         found = reply.json()
-    except ValueError:
-        found = None
+    except ValueError as error:
+        found, why = None, str(error)
     if not isinstance(found, dict):
         raise BackendUnreachable(
-            "what answered is no Kubernetes API server: it sent no JSON object; look at the server's URL and "
+            f"what answered is no Kubernetes API server: its answer {why}; look at the server's URL and "
             "at proxies"
         )
     return found
@@ -934,6 +944,22 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
     if proxy.auth:
         options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=proxy.auth)
     return urllib3.ProxyManager(proxy._replace(auth=None).url, **options)
+
+
+TOO_LARGE = Broken(
+    f"sends more than the {wire.LARGEST_ANSWER:,} bytes that are read of an answer", passing=False
+)
+
+
+async def _whole_body(response: aiohttp.ClientResponse) -> bytes | None:
+    """None for one that is too large."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > wire.LARGEST_ANSWER:
+            response.close()
+            return None
+    return bytes(body)
 
 
 def _broken(error: BaseException, request: Request) -> Broken:

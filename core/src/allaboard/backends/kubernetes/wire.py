@@ -40,6 +40,7 @@ from allaboard.backends.kubernetes.errors import (
 )
 from allaboard.backends.kubernetes.resources import Resource
 from allaboard.errors import BackendUnreachable, SiteError
+from allaboard.untrusted import ANSWERS, parse_json
 
 Json = dict[str, Any]
 
@@ -61,6 +62,8 @@ DOUBT = 10.0
 """Seconds for which it is not believed that what was allowed before is forbidden now."""
 SMALL_ERROR = 64 * 1024
 """Bytes of an error's body that are read."""
+LARGEST_ANSWER = ANSWERS.size
+"""Bytes of an answer that are read, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +93,25 @@ class Request:
         return found
 
 
-def parsed(data: bytes) -> Any:
-    """The value of an answer's JSON. Raises ValueError.
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
-    Whose certificate is trusted is not held to the limits of `allaboard.untrusted`: lists of a large cluster
-    are larger, and every look at a run passes here.
+
+def parsed(data: bytes) -> Any:
+    """The value of an answer's JSON, within the `ANSWERS` limits. Half of a surrogate pair, which no API
+    server writes, becomes U+FFFD, as Go reads it. Raises ValueError.
     """
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    value = parse_json(data, ANSWERS, nonfinite=True, spelling=False, any_text=True, unique=False)
+    return _whole_characters(value) if _HALF_PAIR.search(data) else value
+
+
+def _whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole_characters(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,9 +545,11 @@ def error_of(reply: Reply, request: Request | None = None, *, retried: bool = Fa
 
 def error_of_status(status: Json, *, what: str = "", retried: bool = False) -> ApiError:
     """The error that a Status object means; watches send them as events too."""
-    code, reason = int(status.get("code") or 0), status.get("reason") or ""
+    said = status.get("code")
+    code = said if isinstance(said, int) else 0
+    reason = str(status.get("reason") or "")
     message = _short(str(status.get("message") or reason or f"HTTP {code}"))
-    details = status.get("details") or {}
+    details = _mapping(status.get("details"))
     causes = _causes(details, message)
     kind = _kind(code, reason)
     if any(cause.field == "metadata.uid" and "immutable" in cause.message for cause in causes):
@@ -585,8 +599,16 @@ def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
         return tuple(Cause(path, f"{how} field", f"{how.title()}Field") for how, path in fields)
     return tuple(
         Cause(str(c.get("field") or ""), _short(str(c.get("message") or "")), str(c.get("reason") or ""))
-        for c in details.get("causes") or ()
+        for c in map(_mapping, _sequence(details.get("causes")))
     )
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _status(reply: Reply) -> Json:
@@ -639,10 +661,11 @@ class Tables:
     columns: tuple[str, ...] = ()
 
     def rows(self, table: Json) -> list[dict[str, Any]]:
-        if said := table.get("columnDefinitions"):
-            self.columns = tuple(column["name"] for column in said)
-        return [dict(zip(self.columns, row["cells"], strict=False)) for row in table.get("rows") or ()]
+        if said := _sequence(table.get("columnDefinitions")):
+            self.columns = tuple(str(_mapping(column).get("name")) for column in said)
+        cells = (_sequence(_mapping(row).get("cells")) for row in _sequence(table.get("rows")))
+        return [dict(zip(self.columns, row, strict=False)) for row in cells]
 
 
 def version_of(thing: Json) -> str:
-    return str((thing.get("metadata") or {}).get("resourceVersion") or "")
+    return str(_mapping(thing.get("metadata")).get("resourceVersion") or "")
