@@ -279,6 +279,33 @@ def test_pods_that_a_webhook_refuses(
     assert took < SOON, f"{took:.1f} s after the cluster knew it"
 
 
+def test_an_init_container_that_is_started_again_is_told_with_its_reason(ab: Shell) -> None:
+    prepares = {"name": "prep", "image": "alpine", "command": ["sh", "-c", "echo no data; sleep 1; exit 3"]}
+    ab("run", ab.job(spec={"initContainers": [prepares]}), "--detach")
+
+    def again() -> Object | None:
+        body: Object = ab("status", "digits", "--json").json
+        return body if body["restarts"] >= 2 and body["diagnoses"] else None
+
+    body = until("two restarts", again, timeout=90)
+    summary = body["diagnoses"][0]["summary"]
+    assert f"init container prep exited with 3 ({body['restarts']} restarts)" in summary
+    assert body["members"][0]["restarts"] == body["restarts"]
+    assert [line for line in ab("logs", "digits").out.splitlines() if "no data" in line]
+
+
+def test_what_an_init_container_writes_while_it_waits_is_one_line_of_logs(ab: Shell) -> None:
+    script = "for n in $(seq 400); do echo waiting for the data $n; done; sleep 600"
+    prepares = {"name": "prep", "image": "alpine", "command": ["sh", "-c", script]}
+    ab("run", ab.job(workers=2, spec={"initContainers": [prepares]}), "--detach")
+    until("its lines", lambda: ab("logs", "digits", "--init").out.count("waiting for the data 400") == 2, 90)
+    lines = ab("logs", "digits").out.splitlines()
+    assert len(lines) == 2, "one line for each member"
+    for line in lines:
+        assert "400 lines from" in line and "folded (--init shows them): waiting for the data 400" in line
+    assert json.loads(ab("status", "digits", "--json").out)["state"] == "starting"
+
+
 def test_what_can_never_start_fails_at_the_clock_of_its_phase(ab: Shell) -> None:
     job = ab.job(image="registry.lab/nothing:1", policy={"clocks": {"image": "5s"}})
     ended = ab("run", job, code=None)

@@ -50,7 +50,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
         job = yield from _meant(engine, name, uid)
         if _has_ended(job) or _is_ending(job):
             state = state_of(reading.of_object(job, now=0.0))
-            raise BadInput(f"{engine.KIND} {name} {state}; only a live job can be {word}")
+            raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
         yield from _refuse_kueue(engine, job, wanted)
         # The version, too: nobody has given it to Kueue since it was looked at.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}

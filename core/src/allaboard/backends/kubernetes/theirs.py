@@ -152,7 +152,7 @@ def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:
     end, stop = last_word(events), stop_told(events)
     seen = Observation(run=name, job=name, uid=uid)
     if end is None and stop is not None:
-        words = "the job is gone; who stopped it is told by an event"
+        words = f"the job is gone; an event tells why: stopped by {stop.by}: {stop.reason}"
         return replace(seen, stop=stop, stopped=True, finished=stop.at, notes=(words,))
     if end is None:
         words = "the job is gone, by its ttl or by somebody's hand, and how it ended was not seen"
