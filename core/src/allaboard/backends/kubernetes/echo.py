@@ -13,6 +13,8 @@ from typing import Any
 
 from allaboard.redaction import KNOWN_FROM, hide_known, hide_known_in, spellings
 
+BEGIN = 16
+"""Bytes of a word by which logs are looked through: to look for a whole token costs some times as much."""
 KEPT = 32
 """Words that are kept: an answer may quote a token that has been renewed since."""
 
@@ -23,7 +25,7 @@ class Echo:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._words: tuple[str, ...] = ()
-        self._bytes: tuple[bytes, ...] = ()
+        self._begins: tuple[bytes, ...] = ()
 
     def shown(self, words: Iterable[str]) -> None:
         """From now on these are hidden."""
@@ -31,7 +33,8 @@ class Echo:
         if new:
             with self._lock:
                 self._words = tuple(dict.fromkeys([*self._words, *new]))[-KEPT:]
-                self._bytes = tuple(one.encode("utf-8", "surrogatepass") for one in spellings(self._words))
+                spelt = (one.encode("utf-8", "surrogatepass")[:BEGIN] for one in spellings(self._words))
+                self._begins = tuple(dict.fromkeys(spelt))
 
     def value(self, value: Any) -> Any:
         """A plain value without them, whatever it spells them like."""
@@ -46,9 +49,11 @@ class Echo:
         except (ValueError, RecursionError):
             return hide_known(body.decode("utf-8", "replace"), self._words).encode("utf-8", "replace")
 
-    def line(self, line: bytes) -> bytes:
-        """A line of a log without them. All lines pass here: most are only looked through."""
-        if not any(one in line for one in self._bytes):
-            return line
+    def lines(self, lines: list[bytes]) -> list[bytes]:
+        """Lines of a log without them. Every log passes here: most are only looked through."""
+        whole = b"".join(lines)
+        return [*map(self._line, lines)] if any(begin in whole for begin in self._begins) else lines
+
+    def _line(self, line: bytes) -> bytes:
         text = line.decode("utf-8", "surrogateescape")
         return hide_known(text, self._words).encode("utf-8", "surrogateescape")

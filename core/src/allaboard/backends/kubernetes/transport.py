@@ -449,14 +449,14 @@ class Api(_Client):
         splitter = wire.Splitter()
         try:
             for chunk in self._chunks(response, request):
-                yield from map(self._echo.line, splitter.feed(chunk))
+                yield from self._echo.lines(splitter.feed(chunk))
         except BackendUnreachable:
             if not follow:
                 raise
             # Half a line is left for the next asking, which begins before it.
             return
         if splitter.rest:
-            yield self._echo.line(splitter.rest)
+            yield self._echo.lines([splitter.rest])[0]
 
 
 class AsyncApi(_Client):
@@ -572,7 +572,7 @@ class AsyncApi(_Client):
         splitter = wire.Splitter()
         try:
             async for chunk in self._chunks(response, request):
-                for line in map(self._echo.line, splitter.feed(chunk)):
+                for line in self._echo.lines(splitter.feed(chunk)):
                     yield line
         except BackendUnreachable:
             if not follow:
@@ -581,7 +581,7 @@ class AsyncApi(_Client):
         finally:
             response.close()
         if splitter.rest:
-            yield self._echo.line(splitter.rest)
+            yield self._echo.lines([splitter.rest])[0]
 
     # --- writing
 
