@@ -86,18 +86,18 @@ class OthersJob:
             "events take its name"
         )
 
-    def _change(self, verb: str) -> str:
-        """The uid of the job that is meant."""
+    def _change(self, verb: str, uid: str = "") -> str:
+        """The uid of the job that is meant: this one, or that of the last look."""
         if not self.may_change:
             self.refuse(verb)
-        uid = self.uid or self.observe(self.job).uid
-        assert uid is not None, "a job that is there has a uid"
-        self._acted = True
-        return uid
+        meant = uid or self.uid or self.observe(self.job).uid
+        assert meant is not None, "a job that is there has a uid"
+        self.uid, self._acted = meant, True
+        return meant
 
     def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped:
         """Its object is deleted, as that of a run of ours is; there is no record that would stay."""
-        uid = self._change("stop")
+        uid = self._change("stop", handle.uid)
         answer = self._do(adopting.stop(self.engine, self.job, uid, by, reason, kill))
         if not answer.already:
             self._stop = Stop(by, reason, self._do(talk.server_time()))
