@@ -384,7 +384,7 @@ def test_a_job_of_others_is_watched_by_its_name_and_never_changed(gang: Gang, ap
     events = job.events("nightly")
     assert "PyTorchJobSucceeded" in [event.reason for event in events]
     assert [event.time for event in events] == sorted(event.time or 0 for event in events)
-    with pytest.raises(BadInput, match="never deleted"):
+    with pytest.raises(BadInput, match="add --adopt to delete it"):
         job.delete("nightly")
     assert api.get(PYTORCHJOBS, "nightly")["spec"] == made["spec"]
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import secrets
-from collections.abc import Iterator
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import pytest
 import yaml
 
 from allaboard.pods import merged
+from tests.cluster import pki
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
@@ -21,6 +27,9 @@ from tests.cluster.terminal import CODE, Terminal
 OWN = "allaboard.test/starting"
 EXITS = ["sh", "-c", "exit 3"]
 TOLERATES = [{"key": OWN, "operator": "Exists"}]
+MISSING = {"name": "settings", "configMap": {"name": "settings"}}
+SOON = 10.0
+"""Seconds from when an object or an event of the cluster says it until `allaboard status` does."""
 
 STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -138,6 +147,163 @@ def test_pods_that_a_quota_or_the_namespace_refuses(plane: ControlPlane, ab: She
     )
     ab("run", ab.job(resources={"cpu": 1}), "--detach")
     assert "violates PodSecurity" in ab.reason("pod_security_denied")["summary"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "known", "code", "words"),
+    [
+        ({"spec": {"tolerations": []}}, "untolerated taint", "unschedulable_constraints", "not tolerated"),
+        (
+            {"storage": [{"mount": "/d", "pvc": "none"}]},
+            '"none" not found',
+            "pvc_not_bound",
+            "claim none does",
+        ),
+        (
+            {"spec": {"volumes": [MISSING], **main(volumeMounts=[{"name": "settings", "mountPath": "/s"}])}},
+            '"settings" not found',
+            "container_config_missing",
+            "volume settings cannot be mounted, ConfigMap settings does not exist",
+        ),
+        (
+            {"secrets": [{"name": "keys", "mount": "/keys"}]},
+            '"keys" not found',
+            "container_config_missing",
+            "Secret keys does not exist",
+        ),
+    ],
+    ids=["taint", "claim", "ConfigMap", "Secret"],
+)
+def test_status_says_it_as_soon_as_the_cluster_knows_it(
+    plane: ControlPlane, ab: Shell, namespace: str, fields: dict[str, Any], known: str, code: str, words: str
+) -> None:
+    ab("run", ab.job(**fields), "--detach")
+    until("the cluster to know it", lambda: known in told_by_the_cluster(plane, namespace), 60)
+    begun = time.monotonic()
+    found = ab.reason(code)
+    took = time.monotonic() - begun
+    assert words in found["summary"] and "\n" not in found["summary"]
+    assert took < SOON, f"{took:.1f} s after the cluster knew it"
+
+
+def told_by_the_cluster(plane: ControlPlane, namespace: str) -> str:
+    """What its objects and events say of pods, in one text."""
+    pods = plane.api.list("v1", "Pod", namespace)
+    conditions = [c for pod in pods for c in (pod.get("status") or {}).get("conditions") or ()]
+    events = plane.api.list("v1", "Event", namespace)
+    return "\n".join(str(one.get("message")) for one in (*conditions, *events))
+
+
+@pytest.fixture
+def denied(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Callable[[bool], None]]:
+    """``denied(answers)``: a webhook that admits no pod to the namespace, or that does not answer."""
+    ours = pki.authority("webhook of these tests")
+    pair = pki.sign(ours, "localhost", hosts=["localhost", "127.0.0.1"])
+    pair.write(tmp_path, "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Denies)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    made: list[Object] = []
+
+    def deny(answers: bool) -> None:
+        port = server.server_port if answers else 1
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        authority = base64.b64encode(ours.certificate).decode()
+        webhook = {
+            "name": "images.policy.example",
+            "clientConfig": {"url": f"https://localhost:{port}/", "caBundle": authority},
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 2,
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+        made.append(plane.api.create({**kind, "metadata": {"name": namespace}, "webhooks": [webhook]}))
+
+    yield deny
+    for one in made:
+        plane.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"])
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Denies(BaseHTTPRequestHandler):
+    """Admits nothing."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = {"message": "images must come from registry.lab", "code": 403}
+        answer = {"uid": asked["request"]["uid"], "allowed": False, "status": status}
+        body = json.dumps({"apiVersion": asked["apiVersion"], "kind": asked["kind"], "response": answer})
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "words"),
+    [
+        (True, "admission_webhook_denied", "images must come from registry.lab"),
+        (False, "webhook_unavailable", "failed calling webhook"),
+    ],
+    ids=["denies", "is away"],
+)
+def test_pods_that_a_webhook_refuses(
+    plane: ControlPlane,
+    ab: Shell,
+    namespace: str,
+    denied: Callable[[bool], None],
+    answers: bool,
+    code: str,
+    words: str,
+) -> None:
+    denied(answers)
+    ab("run", ab.job(), "--detach")
+    until("the cluster to know it", lambda: words in told_by_the_cluster(plane, namespace), 60)
+    begun = time.monotonic()
+    found = ab.reason(code)
+    took = time.monotonic() - begun
+    assert "1 of 1 members cannot be made" in found["summary"] and words in found["summary"]
+    assert "\n" not in found["summary"]
+    assert found["retryable"] is not answers, "one that is away may come back"
+    assert took < SOON, f"{took:.1f} s after the cluster knew it"
+
+
+def test_an_init_container_that_is_started_again_is_told_with_its_reason(ab: Shell) -> None:
+    prepares = {"name": "prep", "image": "alpine", "command": ["sh", "-c", "echo no data; sleep 1; exit 3"]}
+    ab("run", ab.job(spec={"initContainers": [prepares]}), "--detach")
+
+    def again() -> Object | None:
+        body: Object = ab("status", "digits", "--json").json
+        return body if body["restarts"] >= 2 and body["diagnoses"] else None
+
+    body = until("two restarts", again, timeout=90)
+    summary = body["diagnoses"][0]["summary"]
+    assert f"init container prep exited with 3 ({body['restarts']} restarts)" in summary
+    assert body["members"][0]["restarts"] == body["restarts"]
+    assert [line for line in ab("logs", "digits").out.splitlines() if "no data" in line]
+
+
+def test_what_an_init_container_writes_while_it_waits_is_one_line_of_logs(ab: Shell) -> None:
+    script = "for n in $(seq 400); do echo waiting for the data $n; done; sleep 600"
+    prepares = {"name": "prep", "image": "alpine", "command": ["sh", "-c", script]}
+    ab("run", ab.job(workers=2, spec={"initContainers": [prepares]}), "--detach")
+    until("its lines", lambda: ab("logs", "digits", "--init").out.count("waiting for the data 400") == 2, 90)
+    lines = ab("logs", "digits").out.splitlines()
+    assert len(lines) == 2, "one line for each member"
+    for line in lines:
+        assert "400 lines from" in line and "folded (--init shows them): waiting for the data 400" in line
+    assert json.loads(ab("status", "digits", "--json").out)["state"] == "starting"
 
 
 def test_what_can_never_start_fails_at_the_clock_of_its_phase(ab: Shell) -> None:

@@ -187,9 +187,18 @@ def redact_text(text: object, known: Iterable[str] = ()) -> str:
 
 def hide_known(text: str, known: Iterable[str]) -> str:
     """``text`` without these values alone: for what must stay whole otherwise, such as JSON or HTML."""
-    for value in _spellings(known):
+    for value in spellings(known):
         text = _without(text, value)
     return text
+
+
+def hide_known_in(value: Any, known: Iterable[str]) -> Any:
+    """A plain value with `hide_known` done to every text in it, names of fields included."""
+    if isinstance(value, str):
+        return hide_known(value, known)
+    if isinstance(value, Mapping):
+        return {hide_known_in(name, known): hide_known_in(inner, known) for name, inner in value.items()}
+    return [hide_known_in(inner, known) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _without(text: str, value: str) -> str:
@@ -199,7 +208,7 @@ def _without(text: str, value: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", HIDDEN, text)
 
 
-def _spellings(known: Iterable[str]) -> list[str]:
+def spellings(known: Iterable[str]) -> list[str]:
     """Each value as it may stand in a text, the longest first: as it is, in JSON, in a URL, in base64, and
     each line of several."""
     found: set[str] = set()

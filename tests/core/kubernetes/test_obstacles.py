@@ -109,10 +109,12 @@ def test_a_program_that_could_not_be_started_is_told_while_it_is_put_off() -> No
     assert obstacle_of(scene(a_pod("master-0", "Running", restarts=3, last=last))) is None, "it runs now"
 
 
-def with_init(name: str, code: int, restarts: int = 1) -> Json:
+def with_init(
+    name: str, code: int, restarts: int = 1, reason: str = "Error", state: Json | None = None
+) -> Json:
     pod = a_pod("worker-0", "Pending", waiting="PodInitializing")
-    ended = {"exitCode": code, "reason": "Error", "message": "no data\n"}
-    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ended = {"exitCode": code, "reason": reason, "message": "no data\n"}
+    state = state or {"waiting": {"reason": "CrashLoopBackOff"}}
     status = {"name": name, "restartCount": restarts, "state": state, "lastState": {"terminated": ended}}
     pod["status"]["initContainerStatuses"] = [status]
     return pod
@@ -123,6 +125,15 @@ def test_an_init_container_that_fails() -> None:
     assert "init container prep exited with 3: no data" in one.text and not one.never
     assert found(with_init("prep", 3, restarts=9)).never, "the operator would let it go on without end"
     assert found(with_init("prep", 127)).code == "bad_entrypoint"
+
+
+def test_how_often_it_was_started_again_and_why_is_told_while_it_runs_again_too() -> None:
+    goes = {"running": {"startedAt": "2026-11-21T12:00:00Z"}}
+    for state in (None, goes):
+        one = found(with_init("prep", 137, 2, "OOMKilled", state))
+        words = "its init container prep exited with 137 (OOMKilled): no data (2 restarts)"
+        assert one.text == f"worker-0 does not start: {words}"
+        assert one.code == "oom_killed"
 
 
 def test_who_waits_for_the_master_is_not_what_is_told() -> None:

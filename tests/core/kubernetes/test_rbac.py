@@ -15,10 +15,12 @@ from allaboard.backends.kubernetes import hub, rbac
 from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.rbac import Access
 from allaboard.backends.kubernetes.resources import PYTORCHJOBS
+from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
 from allaboard.facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
 from tests.core.kubernetes.test_backend import ME, a_plan_with_code, running
+from tests.core.kubernetes.test_theirs import theirs
 
 BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""
@@ -84,6 +86,19 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
     for gang in GANGS:
         a_life(cluster, tmp_path, gang)
     assert words(asked(cluster)) == words(rbac.wanted("submitter"))
+
+
+def test_a_submitter_may_adopt_what_others_started() -> None:
+    cluster = FakeCluster()
+    for done in ("stop", "suspend", "resume", "delete"):
+        cluster.client().create(PYTORCHJOBS, theirs(done))
+        cluster.tick(3)
+        cluster.requests.clear()
+        job = cluster.backend().others(done, adopt=True)
+        seen = job.observe(done)
+        job.stop(handle_of(seen), ME, "ann", "enough") if done == "stop" else getattr(job, done)(done)
+        beyond = {*words(asked(cluster))} - {*words(rbac.wanted("submitter"))}
+        assert beyond <= {"list workloads.kueue.x-k8s.io"}, "without this one it goes by the label of the job"
 
 
 def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> None:

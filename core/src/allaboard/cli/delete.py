@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from allaboard.cli.place import Place, json_option, place_options
+from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.status import state_of
 
 EPILOG = """\b
-Example:
+Examples:
   allaboard delete digits-1f0c9a77
+  allaboard delete nightly --adopt -n research     a job that somebody else started
 
 A run that lives is stopped first. The record stays for 30 days, so that its key is still known; checkpoints
 are never touched (`allaboard checkpoints prune` does that).
@@ -19,11 +20,12 @@ are never touched (`allaboard checkpoints prune` does that).
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
+@adopt_option
 @place_options
 @json_option
-def delete(run: str, at: Place, as_json: bool) -> None:
+def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """Remove a run and its logs, stopping it first if it lives."""
-    backend, seen = at.own(run, "deleted")
+    backend, seen = at.own(run, "delete", adopt)
     lived = not state_of(seen).is_final
     if lived and not as_json:
         say(f"{seen.run} is {state_of(seen)}: stopping it first")
@@ -32,4 +34,5 @@ def delete(run: str, at: Place, as_json: bool) -> None:
         show({"run": seen.run, "deleted": True})
     else:
         how = "stopped and deleted" if lived else "deleted"
-        say(f"{seen.run} is {how}; its record and checkpoints stay")
+        rest = "its record and checkpoints stay" if seen.key else "its pods and their logs went with it"
+        say(f"{seen.run} is {how}; {rest}")

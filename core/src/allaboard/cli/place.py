@@ -76,6 +76,13 @@ backend_option = click.option(
 )
 
 
+adopt_option = click.option(
+    "--adopt",
+    is_flag=True,
+    help="On a cluster: also a job that allaboard did not start (list --all).",
+)
+
+
 def is_cluster(backend: str | None, *said: str | None) -> bool:
     """Whether a cluster is meant: it was said, or something was that only clusters have. Raises BadInput for
     an ALLABOARD_BACKEND that is none.
@@ -151,19 +158,38 @@ class Place:
             _say(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
         return backend, seen
 
-    def own(self, run: str, done: str) -> tuple[Backend, Observation]:
-        """What a verb that changes something is about: a run of ours. ``done``: the verb's participle, for
-        the refusal to do it to a job of others. Raises BadInput.
+    def own(self, run: str, verb: str, adopt: bool = False) -> tuple[Backend, Observation]:
+        """What a verb that changes something is about: a run of ours; ``adopt``: else a job of others. A name
+        that both have is ours without that word, and with it neither's. Raises BadInput.
         """
-        backend = self.open()
-        try:
+        if not self.is_cluster:
+            if adopt:
+                raise BadInput(
+                    "--adopt is for what others started on a cluster, and on this machine is no such thing; "
+                    "leave it out, or name the cluster: --backend kubernetes"
+                )
+            backend = self.open()
             return backend, backend.observe(run)
+        on = cast("KubernetesBackend", self.open())
+        try:
+            seen = on.observe(run)
         except UnknownRun:
-            if self.is_cluster:
-                on = cast("KubernetesBackend", backend)
-                if (found := on.others(run) if "/" in run else _others(on, run)) is not None:
-                    found.refuse(done)
-            raise
+            found = on.others(run, adopt=adopt) if "/" in run else _others(on, run, adopt)
+            if found is None:
+                raise
+            if not adopt:
+                found.refuse(verb)
+            theirs = found.observe(run)
+            for note in theirs.notes:
+                _say(f"{theirs.run}: {note}")
+            return found, theirs
+        if adopt and seen.run != run and (found := _others(on, run)) is not None:
+            kind = found.engine.KIND
+            raise BadInput(
+                f"{run} is a job of ours and a {kind} of others; say which to {verb}: the run {seen.run}, "
+                f"or {kind.lower()}/{run}"
+            )
+        return on, seen
 
     @property
     def words(self) -> list[str]:
@@ -172,9 +198,9 @@ class Place:
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
 
 
-def _others(backend: KubernetesBackend, name: str) -> OthersJob | None:
+def _others(backend: KubernetesBackend, name: str, adopt: bool = False) -> OthersJob | None:
     try:
-        return backend.others(name)
+        return backend.others(name, adopt=adopt)
     except UnknownRun:
         return None
 

@@ -129,7 +129,7 @@ def _events(seen: Observation, ink: Ink) -> Iterator[str]:
 def _commands(seen: Observation) -> list[str]:
     if state_of(seen).is_final:
         return [command(f"logs {seen.run}"), command(f"events {seen.run}")]
-    if seen.suspended:
+    if seen.suspended and seen.key:
         return [command(f"resume {seen.run}"), command(f"stop {seen.run}")]
     watching = [command(f"follow {seen.run}"), command(f"logs {seen.run} -f")]
     return [*watching, command(f"stop {seen.run}")] if seen.key else watching

@@ -9,11 +9,11 @@ import click
 from allaboard.backends.base import Backend, NotYours
 from allaboard.backends.people import person
 from allaboard.cli.orphans import stop_orphans
-from allaboard.cli.place import Place, command, handle_of, json_option, place_options
+from allaboard.cli.place import Place, adopt_option, command, handle_of, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
 from allaboard.errors import BadInput, Conflict, SiteError
-from allaboard.observation import Observation
+from allaboard.observation import Observation, Owner
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
@@ -21,11 +21,17 @@ Examples:
   allaboard stop digits
   allaboard stop --orphans -n research
   allaboard stop digits --now --reason "the GPUs are needed"
+  allaboard stop nightly --adopt -n research     a job that somebody else started
 
 Its members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. A run that has
-ended is left as it is, and what `clean_pods: none` kept of it is ended.
+ended is left as it is, and what `clean_pods: none` kept of it is ended. A job of others is deleted, with its
+pods and their logs: it has no record that would stay, and an event says who did it and why.
 """
 _TRIES = 5
+_PATIENCE = 60.0
+"""Seconds for which an object may stay that nothing lives of."""
+_NOBODY = Owner("nobody", "detached", "detached")
+"""Who follows a job of others."""
 
 
 @click.command(epilog=EPILOG)
@@ -35,24 +41,29 @@ _TRIES = 5
 )
 @click.option("--now", is_flag=True, help="Kill its members, without time to save.")
 @click.option("--reason", default="allaboard stop", metavar="TEXT", help="Why; kept in the run's record.")
+@adopt_option
 @place_options
 @json_option
-def stop(run: str | None, orphans: bool, now: bool, reason: str, at: Place, as_json: bool) -> int:
+def stop(
+    run: str | None, orphans: bool, now: bool, reason: str, adopt: bool, at: Place, as_json: bool
+) -> int:
     """Stop a run and wait until its processes are gone."""
     if orphans:
         if run is not None:
             raise BadInput(f"give either {run!r} or --orphans, not both")
+        if adopt:
+            raise BadInput("--adopt is for one job of others, by its name; orphans are ours: leave it out")
         return stop_orphans(at, as_json)
     if run is None:
         raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
-    backend, seen = at.own(run, "stopped")
+    backend, seen = at.own(run, "stop", adopt)
     ended = state_of(seen).is_final
     living = any(m.phase == "running" for m in seen.members)
     if not as_json and not ended:
         say(f"{seen.run}: {'killing it' if now else 'stopping; its members may save and end'}")
     if not ended or living:
         _ask(backend, seen, reason, now)
-        seen = gone(backend, seen.run)
+        seen = gone(backend, seen.run, adopt)
     if as_json:
         show(summary(seen, diagnose(seen)))
     elif ended:
@@ -70,18 +81,18 @@ def stop(run: str | None, orphans: bool, now: bool, reason: str, at: Place, as_j
 def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
     """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
     for _ in range(_TRIES):
-        assert seen.owner is not None
-        answer = backend.stop(handle_of(seen), seen.owner, person(), reason, kill=now)
+        answer = backend.stop(handle_of(seen), seen.owner or _NOBODY, person(), reason, kill=now)
         if not isinstance(answer, NotYours):
             return
         seen = backend.observe(seen.run)
     raise Conflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
 
 
-def gone(backend: Backend, run: str) -> Observation:
+def gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
     """The run once it has ended and none of its members lives. Its grace bounds the wait: raises SiteError
-    when members do not end though it is over.
+    when members do not end though it is over, or the object of a job of others stays without them.
     """
+    deadline = None
     with backend.changes(run) as changes:
         while True:
             seen = backend.observe(run)
@@ -89,9 +100,15 @@ def gone(backend: Backend, run: str) -> Observation:
                 return seen
             late = next((d for d in diagnose(seen) if d.code == "node_lost"), None)
             if late is not None:
-                now = command(f"stop {run} --now")
+                now = command(f"stop {run} --now{' --adopt' if adopt else ''}")
                 words = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
                 raise SiteError(f"{late.summary}\n{words}", code=late.code)
+            if seen.key or any(m.phase == "running" for m in seen.members):
+                deadline = None
+            elif time.monotonic() > (deadline := deadline or time.monotonic() + _PATIENCE):
+                why = "is asked to end, and does not though none of its members runs"
+                see = command(f"status {run}")
+                raise SiteError(f"{run} {why}; its finalizers may keep it; see: {see}")
             changes.wait(1.0)
             if not seen.alive:
                 time.sleep(0.05)

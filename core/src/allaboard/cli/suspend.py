@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from allaboard.backends.base import Backend
-from allaboard.cli.place import Place, command, json_option, place_options
+from allaboard.cli.place import Place, adopt_option, command, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.diagnose import diagnose
 from allaboard.errors import SiteError
@@ -21,38 +21,45 @@ _PATIENCE = 60.0
 
 @click.command(
     epilog="""\b
-Example:
+Examples:
   allaboard suspend digits
+  allaboard suspend nightly --adopt -n research     a job that somebody else started
 
 Its members get SIGTERM and their grace to save; they start again with `allaboard resume`, from their
 checkpoint. """
 )
 @click.argument("run", metavar="RUN")
+@adopt_option
 @place_options
 @json_option
-def suspend(run: str, at: Place, as_json: bool) -> None:
+def suspend(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """End a run's members and give its slots back, until it is resumed."""
-    backend, seen = at.own(run, "suspended")
+    backend, seen = at.own(run, "suspend", adopt)
     name = seen.run
     backend.suspend(name)
     if not as_json:
         say(f"{name}: suspending; its members may save and end")
     seen = _until(backend, name, has_given_back, "suspended")
-    _answer(seen, as_json, f"{name} is suspended; go on with: {command(f'resume {name}')}")
+    again = command(f"resume {name}{' --adopt' if adopt and not seen.key else ''}")
+    _answer(seen, as_json, f"{name} is suspended; go on with: {again}")
 
 
 @click.command(
     epilog="""\b
-Example:
+Examples:
   allaboard resume digits
+  allaboard resume nightly --adopt -n research     a job that somebody else started
+
+What Kueue holds back is not resumed: it starts when Kueue admits it.
 """
 )
 @click.argument("run", metavar="RUN")
+@adopt_option
 @place_options
 @json_option
-def resume(run: str, at: Place, as_json: bool) -> None:
+def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """Start the members of a suspended run again."""
-    backend, seen = at.own(run, "resumed")
+    backend, seen = at.own(run, "resume", adopt)
     name = seen.run
     backend.resume(name)
     seen = _until(backend, name, lambda s: not s.suspended, "resumed")

@@ -259,7 +259,10 @@ def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
     if one.field.startswith("initContainerStatuses"):
         last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
         evidence += [Evidence(f"log/{one.member}", "text", text) for text in last]
-        fix = f"its log says why: allaboard logs {seen.run} {one.member}"
+        if one.code == "oom_killed":
+            fix = "give that init container more memory (pod.spec.initContainers), or have it read less"
+        else:
+            fix = f"its log says why: allaboard logs {seen.run} {one.member}"
     yield Diagnosis(one.code, one.text, tuple(evidence), one.member, not one.never, fix)
 
 

@@ -177,11 +177,27 @@ def _excepted(host: str, port: int | None, exceptions: str) -> bool:
 
 
 def _usable(proxy: str | None) -> str | None:
-    """Raises SiteError for a kind of proxy that is not spoken; its words never show a password."""
-    if proxy and urlsplit(proxy).scheme not in ("http", "https"):
+    """Raises SiteError for a kind of proxy that is not spoken, and for what is no URL; its words never show a
+    password.
+    """
+    if not proxy:
+        return proxy
+    try:
+        url = urlsplit(proxy)
+        is_url = bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        is_url = False
+    kind = proxy.partition("://")[0] if "://" in proxy else ""
+    if kind.lower() not in ("http", "https"):
+        of = f"of kind {kind}://" if kind.isalnum() and len(kind) < 10 else "of no kind"
         raise SiteError(
-            f"a proxy of kind {urlsplit(proxy).scheme}:// is not spoken; use http:// or https://, or exempt "
-            "the API server from it with NO_PROXY"
+            f"a proxy {of} is not spoken; use http:// or https://, or exempt the API server from it with "
+            "NO_PROXY"
+        )
+    if not is_url:
+        raise SiteError(
+            "the proxy is no URL; write http://HOST:PORT, with %2F for a slash in a password, or exempt the "
+            "API server from it with NO_PROXY"
         )
     return proxy
 

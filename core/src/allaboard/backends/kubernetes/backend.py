@@ -244,16 +244,16 @@ class KubernetesBackend:
         """Wake-ups for whoever waits for a job that somebody else made, also before it is there."""
         return self.hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
-    def others(self, name: str) -> OthersJob:
+    def others(self, name: str, *, adopt: bool = False) -> OthersJob:
         """A job that somebody else made here, by its name or as ``pytorchjob/name``, to be looked at as a run
-        is. Raises UnknownRun.
+        is; ``adopt``: and to be stopped, suspended, resumed, deleted. Raises UnknownRun.
         """
         kind, slash, job = name.partition("/")
         if slash:
-            found = OthersJob(self, engine_of_kind(kind), job)
+            found = OthersJob(self, engine_of_kind(kind), job, adopt=adopt)
             found.observe(job)
             return found
-        return OthersJob(self, self._do(theirs.engine_of(name)), name)
+        return OthersJob(self, self._do(theirs.engine_of(name)), name, adopt=adopt)
 
     def list_others(self) -> list[Observation]:
         """Every job that somebody else made here, newest first."""

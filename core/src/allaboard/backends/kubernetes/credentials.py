@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 from allaboard.backends.kubernetes.settings import Secret
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
 from allaboard.jobfile import read_text
+from allaboard.redaction import HIDDEN, hide_known, redact_text
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import parse_json
 
@@ -94,14 +96,14 @@ def shared(credentials: Renewed) -> Renewed:
         return _kept.setdefault(credentials.source, credentials)
 
 
-def token_file(path: Path) -> Renewed:
-    """A token in a file, as pods have them."""
+def token_file(path: Path, said: str = "") -> Renewed:
+    """A token in a file, as pods have them. ``said``: how a kubeconfig names it."""
 
     def read() -> Secret:
         try:
             token = read_text(path).strip()
         except BadInput as error:
-            raise SiteError(f"token file: {error}") from error
+            raise SiteError(f"token file: {without_credentials(str(error), said)}") from None
         if not token:
             raise SiteError(f"token file {path} is empty")
         return Secret(f"Bearer {token}")
@@ -187,10 +189,10 @@ class Plugin:
         except OSError as error:
             raise SiteError(f"credential plugin {program!r} cannot be run: {error.strerror}") from error
         if done.returncode != 0:
-            last = (done.stderr or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
+            said = plain_words((done.stderr or b"").decode("utf-8", "replace"))
             raise SiteError(
                 f"credential plugin {self.command!r} ended with {done.returncode}"
-                + (f": {last[0][:300]}" if last else "")
+                + (f": {said}" if said else "")
                 + "; log in with it, then try again"
             )
         return self._secret(done.stdout)
@@ -231,14 +233,39 @@ class Plugin:
             raise SiteError(
                 f"credential plugin {self.command!r} printed no ExecCredential; run it by hand and look"
             ) from None
-        if answer.get("apiVersion") != self.api_version:
+        speaks = str(answer.get("apiVersion"))
+        if speaks != self.api_version:
+            known = repr(speaks) if _API_VERSION.fullmatch(speaks) else "another apiVersion"
             raise SiteError(
-                f"credential plugin {self.command!r} speaks {answer.get('apiVersion')!r}, and the kubeconfig "
+                f"credential plugin {self.command!r} speaks {known}, and the kubeconfig "
                 f"says {self.api_version!r}; write what it speaks as apiVersion of its exec"
             )
         if secret.authorization is None and secret.certificate is None:
             raise SiteError(f"credential plugin {self.command!r} gave neither a token nor a certificate")
         return secret
+
+
+_API_VERSION = re.compile(r"client\.authentication\.k8s\.io/v[0-9]+(?:(?:alpha|beta)[0-9]+)?")
+_LONG = 24
+_MIXED = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{12,}")
+
+
+def without_credentials(message: str, path: str) -> str:
+    """What is said about a file that cannot be read, without those parts of its path that may be a
+    credential: people write a token or a key where the name of its file belongs.
+    """
+    parts = [part for part in path.split("/") if len(part) > _LONG or _MIXED.fullmatch(part)]
+    return hide_known(message, parts)
+
+
+def plain_words(said: str) -> str:
+    """The last line of what a program said, for people: ``***`` for what may be a credential, which such
+    programs show when they fail: long words, and those of letters and digits.
+    """
+    lines = said.strip().splitlines()
+    words = (redact_text(lines[-1]) if lines else "").split()
+    shown = (HIDDEN if len(word) > _LONG or _MIXED.search(word) else word for word in words)
+    return " ".join(shown)[:300]
 
 
 # --- configurations of the client libraries -----------------------------------------------------------------

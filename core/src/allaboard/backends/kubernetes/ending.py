@@ -9,7 +9,7 @@ same moment has ended by itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,13 @@ from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.resources import EVENTS, PODS
 from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.backends.kubernetes.tries import is_over
 from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.status import state_of
-from allaboard.units import rfc3339
+from allaboard.units import from_rfc3339, rfc3339
 
 TRIES = 20
 POLL = 1.0
@@ -74,18 +75,35 @@ def stop_recorded(found: Found, stop: Stop) -> Talk[Stored | None]:
 
 def carry_out(found: Found, stop: Stop, kill: bool = False) -> Talk[None]:
     """End the job of a run whose record says that it is stopped, unless it ends by itself first."""
-    job = found.job
-    if job is not None and not found.ending:
-        job = yield from _deleted(found, job)
-        if job is not None:
-            yield from _told(job, "Stopped", f"stopped by {stop.by}: {stop.reason}")
-            yield from _marked(job, stop)
+    if found.job is not None and not found.ending:
+        yield from take_away(found.job, stop, lambda job: _has_ended(replace(found, job=job)))
     if kill:
         yield from _end_members(found, kill)
     yield from remove_extras(found.stored)
 
 
-def _deleted(found: Found, job: Json) -> Talk[Json | None]:
+def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Talk[None]:
+    """Delete this very job, unless it ends by itself first; who did it stands on it, and in an event of it,
+    which outlives it.
+    """
+    ending = yield from _deleted(job, has_ended)
+    if ending is not None:
+        said = {marks.STOPPED_BY: stop.by, marks.STOP_REASON: stop.reason}
+        yield from tell(ending, "Stopped", f"stopped by {stop.by}: {stop.reason}", said=said)
+        yield from _marked(ending, said)
+
+
+def stop_told(events: Iterable[Json]) -> Stop | None:
+    """Who stopped a job and why, by the event of `take_away`: for when nothing else is left of it."""
+    for event in events:
+        by = marks.annotation_of(event, marks.STOPPED_BY)
+        at = from_rfc3339(event.get("lastTimestamp"))
+        if event.get("reason") == "Stopped" and by is not None and at is not None:
+            return Stop(by, marks.annotation_of(event, marks.STOP_REASON) or "", at)
+    return None
+
+
+def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Talk[Json | None]:
     """The job, being deleted; None when it is gone or has ended by itself."""
     resource, metadata = resource_of(job), job["metadata"]
     for tries in range(TRIES):
@@ -102,7 +120,7 @@ def _deleted(found: Found, job: Json) -> Talk[Json | None]:
             job = yield from talk.get(resource, metadata["name"])
         except Missing:
             return None
-        if job["metadata"]["uid"] != metadata["uid"] or _has_ended(replace(found, job=job)):
+        if job["metadata"]["uid"] != metadata["uid"] or has_ended(job):
             return None
     return job
 
@@ -113,22 +131,26 @@ def _has_ended(found: Found) -> bool:
     return state_of(seen(without)).is_final
 
 
-def _marked(job: Json, stop: Stop) -> Talk[None]:
+def _marked(job: Json, said: Mapping[str, str]) -> Talk[None]:
     """On the job too, for those who look at it with other tools while it ends."""
-    said = {marks.STOPPED_BY: stop.by, marks.STOP_REASON: stop.reason}
     try:
         yield from change_object(job, {"metadata": {"annotations": said}})
     except (ApiError, BackendUnreachable):
         return  # it is gone already, or a webhook of its operator does not answer: the record has it
 
 
-def _told(job: Json, reason: str, message: str, *, again: bool = False) -> Talk[None]:
-    """An event of the job; ``again``: of what may happen to it more than once. Whoever may not write events
-    does without.
+def tell(
+    job: Json, reason: str, message: str, *, again: bool = False, said: Mapping[str, str] | None = None
+) -> Talk[None]:
+    """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
+    Whoever may not write events does without.
     """
     now = yield from talk.server_time()
+    body = event(job, reason, message, now, which=str(now) if again else "")
+    if said:
+        body["metadata"]["annotations"] = dict(said)
     try:
-        yield from talk.create(EVENTS, event(job, reason, message, now, which=str(now) if again else ""))
+        yield from talk.create(EVENTS, body)
     except (ApiError, BackendUnreachable):
         return
 
@@ -170,12 +192,18 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
 def _end_members(found: Found, kill: bool) -> Talk[None]:
     """Members that live though their job has ended (clean_pods: none), or that are to have no grace."""
     for pod in found.living:
-        metadata = pod["metadata"]
-        if kill or "deletionTimestamp" not in metadata:
-            try:
-                yield from talk.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
-            except Conflict:
-                continue  # another pod has the name: one of another attempt
+        yield from end_pod(pod, kill)
+
+
+def end_pod(pod: Json, kill: bool) -> Talk[None]:
+    """This very pod, unless it ends already; ``kill``: at once, whatever it does."""
+    metadata = pod["metadata"]
+    if is_over(pod) or ("deletionTimestamp" in metadata and not kill):
+        return
+    try:
+        yield from talk.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
+    except Conflict:
+        return  # another pod has the name: one of another attempt
 
 
 def recorded(found: Found, state: State, past: Mapping[str, Any] | None = None) -> Talk[Stored | None]:
@@ -362,7 +390,7 @@ def suspend(found: Found, wanted: bool, by: str) -> Talk[None]:
     }
     if not (yield from change_object(found.job, change)):
         raise Lost(f"run {found.record.run} was started anew or deleted meanwhile; look again")
-    yield from _told(found.job, word.title(), f"{word} by {by}", again=True)
+    yield from tell(found.job, word.title(), f"{word} by {by}", again=True)
 
 
 def delete(found: Found) -> Talk[None]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file
+from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file, without_credentials
 from allaboard.backends.kubernetes.settings import Credentials, Fixed, Secret
 from allaboard.errors import BadInput
 from allaboard.jobfile import home_of, read_text
@@ -122,12 +122,15 @@ class Context:
             raise BadInput(
                 f"{where} acts as somebody else (as: ...), which allaboard does not; use a plain user"
             )
+        for name in ("token", "tokenFile", "username", "password"):
+            if isinstance(said.get(name), Mapping | list):
+                raise BadInput(f"{where}: {name} is no text; write it in one line, in quotes")
         certificate = self._certificate()
         if token := said.get("token"):
             # Of a block of YAML the end of the line belongs to the text.
             return Fixed(Secret(f"Bearer {str(token).strip()}", certificate))
         if path := said.get("tokenFile"):
-            return token_file(folder / home_of(str(path)))
+            return token_file(folder / home_of(str(path)), str(path))
         for name in ("exec", "auth-provider"):
             if said.get(name) and not isinstance(said[name], Mapping):
                 raise BadInput(f"{where}: {name} is no mapping; compare with kubectl config view")
@@ -287,4 +290,5 @@ def _pem(entry: Entry, key: str, where: str) -> str | None:
     try:
         return read_text(path)
     except BadInput as error:
-        raise BadInput(f"{where}: {key} {path} cannot be read ({error})") from error
+        words = without_credentials(f"{key} {path} cannot be read ({error})", str(name))
+        raise BadInput(f"{where}: {words}") from None

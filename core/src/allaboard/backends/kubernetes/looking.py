@@ -90,8 +90,7 @@ class Found:
         """Pods that are still there though their grace is over (that is what deletionTimestamp says): their
         node is gone, or something else keeps them.
         """
-        ends = ((p, from_rfc3339(p["metadata"].get("deletionTimestamp"))) for p in self.living)
-        return tuple(p for p, end in ends if end is not None and self.now - end > LATE)
+        return overdue(self.living, self.now)
 
     @property
     def was_created(self) -> bool:
@@ -108,6 +107,12 @@ class Found:
         """Whether the job was there, and is not, and nobody has written down how it ended."""
         record = self.record
         return self.job is None and self.was_created and record.outcome is None and record.stop is None
+
+
+def overdue(living: Iterable[Json], now: float) -> tuple[Json, ...]:
+    """Those of these pods that should be gone by now."""
+    ends = ((p, from_rfc3339(p["metadata"].get("deletionTimestamp"))) for p in living)
+    return tuple(p for p, end in ends if end is not None and now - end > LATE)
 
 
 def look(stored: Stored) -> Talk[Found]:
@@ -332,9 +337,14 @@ def stuck(found: Found) -> str:
             f"run {record.run}: its attempt {record.attempt} is being deleted and does not go; look at the "
             f"finalizers of {found.stored.job['name']}"
         )
+    return do_not_end(f"run {record.run}: members of attempt {record.attempt}", pods)
+
+
+def do_not_end(members: str, pods: Sequence[Json]) -> str:
+    """The sentence about pods that should be gone."""
     names = [f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}" for p in pods[:5]]
     return (
-        f"run {record.run}: members of attempt {record.attempt} do not end: {', '.join(names)}; if their "
+        f"{members} do not end: {', '.join(names)}; if their "
         f"node is gone for good: kubectl delete pod --force --grace-period=0 {pods[0]['metadata']['name']}"
     )
 

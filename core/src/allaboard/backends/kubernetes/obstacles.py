@@ -21,7 +21,7 @@ from allaboard.diagnose.starting import last_words, why_not_started
 from allaboard.gangs.places import condition
 from allaboard.names import nearest
 from allaboard.observation import Obstacle
-from allaboard.units import from_rfc3339
+from allaboard.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 PATIENCE = 600.0
@@ -261,11 +261,23 @@ def _init(member: str, pod: Json, name: str, ended: Json, restarts: int) -> Obst
         return replace(
             _made(member, pod, where, quoted, "master_unreachable_dns", text, False), consequence=True
         )
-    kind = (
-        "bad_entrypoint" if code in (126, 127) else "python_exception" if "Traceback" in said else "unknown"
-    )
-    text = f"{member} does not start: its init container {name} exited with {code}{more}"
-    return _made(member, pod, where, quoted, kind, text, restarts >= INIT_TRIES)
+    reason = str(ended.get("reason") or "")
+    why = f" ({reason})" if reason not in _PLAIN_ENDS else ""
+    again = f" ({counted(restarts, 'restart')})" if restarts else ""
+    text = f"{member} does not start: its init container {name} exited with {code}{why}{more}{again}"
+    return _made(member, pod, where, quoted, _code_of(code, reason, said), text, restarts >= INIT_TRIES)
+
+
+_PLAIN_ENDS = frozenset({"", "Error", "Completed"})
+"""Reasons of an end that say no more than its exit code."""
+
+
+def _code_of(code: int, reason: str, said: str) -> str:
+    if reason == "OOMKilled":
+        return "oom_killed"
+    if code in (126, 127):
+        return "bad_entrypoint"
+    return "python_exception" if "Traceback" in said else "unknown"
 
 
 # --- before containers --------------------------------------------------------------------------------------

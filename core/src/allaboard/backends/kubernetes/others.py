@@ -1,50 +1,69 @@
-"""A job that somebody else made, to be looked at as a run is: followed, read and explained, never changed."""
+"""A job that somebody else made, to be looked at as a run is: followed, read and explained; and, where a
+person has said so, ended or held back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection
-from allaboard.backends.kubernetes import logs, theirs
-from allaboard.backends.kubernetes.talk import drive
+from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
+from allaboard.backends.kubernetes import adopting, logs, talk, theirs
+from allaboard.backends.kubernetes.talk import Talk, drive
+from allaboard.backends.people import person
 from allaboard.errors import BadInput
-from allaboard.observation import Event, Observation, Owner
+from allaboard.observation import Event, Observation, Owner, Stop
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.engines import Engine
 
+T = TypeVar("T")
+
 
 class OthersJob:
-    """A `Backend` of this one job, under its name. What would change it raises BadInput."""
+    """A `Backend` of this one job, under its name. What would make it a run of ours raises BadInput; and
+    unless ``adopt`` is said, so does what would change it. The job that was looked at first is changed, and
+    no other.
+    """
 
     name = "kubernetes"
 
-    def __init__(self, backend: KubernetesBackend, engine: Engine, name: str) -> None:
-        self.backend, self.engine, self.job = backend, engine, name
+    def __init__(self, backend: KubernetesBackend, engine: Engine, name: str, *, adopt: bool = False) -> None:
+        self.backend, self.engine, self.job, self.may_change = backend, engine, name, adopt
         self.pace, self.where = backend.pace, backend.where
         self.uid: str | None = None
+        self._acted = False
+        self._stop: Stop | None = None
+
+    def _do(self, asked: Talk[T]) -> T:
+        return drive(asked, self.backend.api, self.backend.pause)
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
-        seen = self.backend.observe_job(self.engine.KIND, self.job, evidence, uid=self.uid)
-        self.uid = seen.uid
-        return replace(seen, notes=(f"a {self.engine.KIND} of others, which is only looked at", *seen.notes))
+        if self._acted:  # what becomes of this very job is asked for, whatever has its name now
+            asked = theirs.observe(self.engine, self.job, evidence=evidence, uid=self.uid, only=True)
+            seen = self._do(asked)
+        else:
+            seen = self.backend.observe_job(self.engine.KIND, self.job, evidence, uid=self.uid)
+            self.uid = seen.uid
+        if seen.deleted and self._stop is not None:  # nobody may have been let write the event of it
+            seen = replace(seen, stop=self._stop, stopped=True)
+        only = "" if self.may_change else ", which is only looked at"
+        return replace(seen, notes=(f"a {self.engine.KIND} of others{only}", *seen.notes))
 
     def changes(self, run: str) -> AbstractContextManager[Changes]:
         return self.backend.changes_of(self.engine.KIND, self.job)
 
     def events(self, run: str) -> list[Event]:
-        return drive(theirs.events(self.engine, self.job), self.backend.api, self.backend.pause)
+        return self._do(theirs.events(self.engine, self.job))
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         def look() -> logs.Looked:
-            asked = theirs.readable(self.engine, self.job, selection)
-            return logs.Looked(*drive(asked, self.backend.api, self.backend.pause))
+            return logs.Looked(*self._do(theirs.readable(self.engine, self.job, selection)))
 
         if follow:
             return logs.follow(self.backend.api, None, look, selection, cursor)
@@ -57,34 +76,57 @@ class OthersJob:
         """Where it keeps checkpoints is not known."""
 
     def refuse(self, verb: str) -> NoReturn:
-        """Raises BadInput: what this verb would do is not done to the jobs of others."""
-        kind = self.engine.KIND
+        """Raises BadInput: this verb (stop, suspend, resume, delete) is only done to it when just that is
+        asked for.
+        """
+        _, *notes = self.observe(self.job).notes
+        what = "; ".join([f"{self.engine.KIND} {self.job!r} was not started by allaboard", *notes])
         raise BadInput(
-            f"{kind} {self.job!r} was not made by allaboard, and what others made is never {verb}; status, "
-            f"follow, logs and events show it, and whoever made it ends it: "
-            f"kubectl -n {self.backend.api.namespace} delete {kind.lower()} {self.job}"
+            f"{what}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs and "
+            "events take its name"
         )
 
-    def launch(self, plan: Plan, owner: Owner) -> Handle:
-        self.refuse("launched")
+    def _change(self, verb: str, uid: str = "") -> str:
+        """The uid of the job that is meant: this one, or that of the last look."""
+        if not self.may_change:
+            self.refuse(verb)
+        meant = uid or self.uid or self.observe(self.job).uid
+        assert meant is not None, "a job that is there has a uid"
+        self.uid, self._acted = meant, True
+        return meant
 
-    def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        self.refuse("owned")
-
-    def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> NoReturn:
-        self.refuse("stopped")
+    def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped:
+        """Its object is deleted, as that of a run of ours is; there is no record that would stay."""
+        uid = self._change("stop", handle.uid)
+        answer = self._do(adopting.stop(self.engine, self.job, uid, by, reason, kill))
+        if not answer.already:
+            self._stop = Stop(by, reason, self._do(talk.server_time()))
+        return answer
 
     def suspend(self, run: str) -> None:
-        self.refuse("suspended")
+        uid = self._change("suspend")
+        self._do(adopting.suspend(self.engine, self.job, uid, True, person()))
 
     def resume(self, run: str) -> None:
-        self.refuse("resumed")
+        uid = self._change("resume")
+        self._do(adopting.suspend(self.engine, self.job, uid, False, person()))
 
     def delete(self, run: str) -> None:
-        self.refuse("deleted")
+        """It is gone, with its pods, when this returns."""
+        uid = self._change("delete")
+        self._do(adopting.delete(self.engine, self.job, uid, person()))
+
+    def _no_run(self, done: str) -> NoReturn:
+        raise BadInput(f"{self.engine.KIND} {self.job!r} is no run of allaboard, and is never {done}")
+
+    def launch(self, plan: Plan, owner: Owner) -> Handle:
+        self._no_run("launched")
+
+    def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        self._no_run("owned")
 
     def hand_over(self, handle: Handle) -> None:
-        self.refuse("handed over")
+        self._no_run("handed over")
 
     def enforce(self, run: str, owner: Owner) -> None:
-        self.refuse("ended")
+        self._no_run("ended for a limit")

@@ -4,11 +4,14 @@ from. Secrets are kept out of every `repr`, message and log.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 from allaboard.errors import SiteError
 
@@ -32,6 +35,17 @@ class Secret:
                 "the token holds a line end, or a character that no HTTP header can carry; it was not copied "
                 "as it is: log in again, or write it into the kubeconfig anew"
             )
+
+    def words(self) -> Iterator[str]:
+        """What of it goes to the server, and nowhere else: the token, or the password as it is and as it is
+        sent. (A key is not sent.)
+        """
+        scheme, _, sent = (self.authorization or "").partition(" ")
+        if sent:
+            yield sent
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                yield base64.b64decode(sent).decode("utf-8", "replace").partition(":")[2]
 
 
 class Credentials(Protocol):
@@ -65,6 +79,15 @@ class Settings:
     proxy: str | None = field(default=None, repr=False)
     namespace: str = "default"
     source: str = ""
+
+    def words(self) -> Iterator[str]:
+        """What of it goes to the proxy, and nowhere else: its password, as it is written, meant and sent."""
+        with suppress(ValueError):
+            proxy = urlsplit(self.proxy or "")
+            user, password = unquote(proxy.username or ""), unquote(proxy.password or "")
+            if password:
+                sent = base64.b64encode(f"{user}:{password}".encode()).decode()
+                yield from (proxy.password or "", password, sent)
 
     @property
     def identity(self) -> str:

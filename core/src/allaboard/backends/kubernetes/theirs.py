@@ -1,5 +1,5 @@
 """Looking at a job that somebody else made. It has no run record: whoever has its name is meant. Nothing here
-changes anything.
+changes anything (`adopting` does).
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from allaboard import marks
 from allaboard.backends.base import Selection
 from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.kubernetes import reading, talk
+from allaboard.backends.kubernetes.ending import stop_told
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
-from allaboard.backends.kubernetes.looking import ASKING, happened, last_word, resource_of, tries_of
+from allaboard.backends.kubernetes.looking import (
+    ASKING,
+    NODE_LOST,
+    do_not_end,
+    happened,
+    last_word,
+    overdue,
+    resource_of,
+    tries_of,
+)
+from allaboard.backends.kubernetes.managing import managers
 from allaboard.backends.kubernetes.resources import PODS, Resource
 from allaboard.backends.kubernetes.talk import Json, Talk
-from allaboard.backends.kubernetes.tries import Try
+from allaboard.backends.kubernetes.tries import Try, is_over
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Event, Observation
@@ -29,10 +40,11 @@ def resource_for(engine: Engine) -> Resource:
 
 
 def observe(
-    engine: Engine, name: str, *, evidence: bool = False, uid: str | None = None
+    engine: Engine, name: str, *, evidence: bool = False, uid: str | None = None, only: bool = False
 ) -> Talk[Observation]:
     """What is seen now of the job of this name. ``uid``: of the one that was seen there before; should it be
-    gone, that is seen. Raises UnknownRun when none is there, and BadInput where its kind is not served.
+    gone, that is seen; ``only``: also where another one has its name now. Raises UnknownRun when none is
+    there, and BadInput where its kind is not served.
     """
     try:
         job = yield from talk.get(resource_for(engine), name)
@@ -43,8 +55,10 @@ def observe(
                 f"this cluster serves no {kinds}; `allaboard cluster` shows what it does"
             ) from None
         return (yield from _gone(engine, name, uid))
-    notes: list[str] = []
-    pods = yield from _pods(engine, job, notes)
+    if only and job["metadata"]["uid"] != uid:
+        return (yield from _gone(engine, name, uid))
+    notes = [*managers(job)]
+    pods = yield from pods_of(engine, job, notes)
     now = yield from talk.server_time()
     seen = reading.of_object(job, now=now, pods=pods)
     if evidence or state_of(seen) in ASKING:
@@ -52,6 +66,10 @@ def observe(
         events = yield from happened(about, notes)
         tails = (yield from _tails(engine, seen, pods)) if evidence else {}
         seen = reading.of_object(job, now=now, pods=pods, events=events, tails=tails)
+    late = overdue([pod for pod in pods if not is_over(pod)], now)
+    if late:
+        seen = replace(seen, flags=(*seen.flags, NODE_LOST))
+        notes.append(do_not_end(f"members of {engine.KIND} {name}", late))
     return replace(seen, notes=tuple(notes))
 
 
@@ -98,7 +116,7 @@ def every() -> Talk[list[Observation]]:
 def events(engine: Engine, name: str) -> Talk[list[Event]]:
     """What the cluster still knows to have happened to a job and its pods, oldest first."""
     job = yield from talk.get(resource_for(engine), name)
-    pods = yield from _pods(engine, job, [])
+    pods = yield from pods_of(engine, job, [])
     about = yield from happened([thing["metadata"]["uid"] for thing in (job, *pods)], [])
     now = yield from talk.server_time()
     return [*reading.of_object(job, now=now, pods=pods, events=about).events]
@@ -114,7 +132,7 @@ def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list
         job = yield from talk.get(resource_for(engine), name)
     except Missing:  # by its ttl, while it was read
         return [], True
-    pods = yield from _pods(engine, job, [])
+    pods = yield from pods_of(engine, job, [])
     now = yield from talk.server_time()
     seen = reading.of_object(job, now=now, pods=pods)
     refuse_strangers(selection, seen.members)
@@ -130,8 +148,12 @@ def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:
     if uid is None:
         raise UnknownRun(f"there is no {engine.KIND} {name!r} here")
     # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-    end = last_word((yield from happened([uid], [])))
+    events = yield from happened([uid], [])
+    end, stop = last_word(events), stop_told(events)
     seen = Observation(run=name, job=name, uid=uid)
+    if end is None and stop is not None:
+        words = f"the job is gone; an event tells why: stopped by {stop.by}: {stop.reason}"
+        return replace(seen, stop=stop, stopped=True, finished=stop.at, notes=(words,))
     if end is None:
         words = "the job is gone, by its ttl or by somebody's hand, and how it ended was not seen"
         return replace(seen, deleted=True, notes=(words,))
@@ -139,7 +161,7 @@ def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:
     return replace(seen, recorded=end.value, notes=(words,))
 
 
-def _pods(engine: Engine, job: Json, notes: list[str]) -> Talk[list[Json]]:
+def pods_of(engine: Engine, job: Json, notes: list[str]) -> Talk[list[Json]]:
     """Those that its operator made for it, and not for one of the same name that was there before."""
     metadata = job["metadata"]
     try:

@@ -26,13 +26,13 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from allaboard.backends.kubernetes import wire
+from allaboard.backends.kubernetes.echo import Echo
 from allaboard.backends.kubernetes.errors import Gone, Missing, Silent
 from allaboard.backends.kubernetes.resources import Resource
 from allaboard.backends.kubernetes.settings import Secret, Settings, Source
 from allaboard.backends.kubernetes.tls import context_of
 from allaboard.backends.kubernetes.wire import Broken, Json, Patience, Reply, Request
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.redaction import hide_known
 
 if TYPE_CHECKING:
     import aiohttp
@@ -66,6 +66,7 @@ class _Client:
         self._ahead: float | None = None
         self._granted: set[str] = set()
         """What it was allowed to do: a few kinds in a few namespaces."""
+        self._echo = Echo()
 
     @property
     def server(self) -> str:
@@ -105,7 +106,12 @@ class _Client:
         headers = {**request.headers(), "user-agent": f"allaboard/{__version__}"}
         if secret.authorization:
             headers["authorization"] = secret.authorization
+        self._echo.shown((*secret.words(), *self.settings.words()))
         return headers
+
+    def _reply(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+        """What refuses, or sends elsewhere, may quote the credential that it was shown."""
+        return Reply(status, headers, body if status < 300 else self._echo.body(body))
 
     def _note_time(self, headers: Mapping[str, str]) -> None:
         with suppress(KeyError, ValueError, TypeError):
@@ -240,7 +246,7 @@ class Api(_Client):
         """
         request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
         response = self._exchange(request).stream
-        return Stream(response, _events(self._chunks(response, request), table))
+        return Stream(response, _events(self._chunks(response, request), table, self._echo))
 
     def log(
         self,
@@ -424,7 +430,7 @@ class Api(_Client):
             response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return _broken(error, request)
-        return Reply(response.status, headers, without_echo(response.status, body, secret.authorization))
+        return self._reply(response.status, headers, body)
 
     def _pool_for(self, settings: Settings, secret: Secret) -> urllib3.PoolManager:
         """The pool of connections; another one when certificates changed."""
@@ -446,14 +452,14 @@ class Api(_Client):
         splitter = wire.Splitter()
         try:
             for chunk in self._chunks(response, request):
-                yield from splitter.feed(chunk)
+                yield from self._echo.lines(splitter.feed(chunk))
         except BackendUnreachable:
             if not follow:
                 raise
             # Half a line is left for the next asking, which begins before it.
             return
         if splitter.rest:
-            yield splitter.rest
+            yield self._echo.lines([splitter.rest])[0]
 
 
 class AsyncApi(_Client):
@@ -531,7 +537,7 @@ class AsyncApi(_Client):
         response = (await self._exchange(request)).stream
         if on_open is not None:
             on_open()
-        reader = _EventReader(table)
+        reader = _EventReader(table, self._echo)
         try:
             async for chunk in self._chunks(response, request):
                 for event in reader.feed(chunk):
@@ -569,7 +575,7 @@ class AsyncApi(_Client):
         splitter = wire.Splitter()
         try:
             async for chunk in self._chunks(response, request):
-                for line in splitter.feed(chunk):
+                for line in self._echo.lines(splitter.feed(chunk)):
                     yield line
         except BackendUnreachable:
             if not follow:
@@ -578,7 +584,7 @@ class AsyncApi(_Client):
         finally:
             response.close()
         if splitter.rest:
-            yield splitter.rest
+            yield self._echo.lines([splitter.rest])[0]
 
     # --- writing
 
@@ -716,7 +722,7 @@ class AsyncApi(_Client):
                 return TOO_LARGE
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return _broken(error, request)
-        return Reply(response.status, headers, without_echo(response.status, body, secret.authorization))
+        return self._reply(response.status, headers, body)
 
     async def _secret(self, settings: Settings) -> Secret:
         credentials = settings.credentials
@@ -844,7 +850,8 @@ def _watch(
 class _EventReader:
     """Lines of a watch to events. Raises what an ERROR event means."""
 
-    def __init__(self, table: bool) -> None:
+    def __init__(self, table: bool, echo: Echo) -> None:
+        self._echo = echo
         self._splitter = wire.Splitter(wire.LONGEST_EVENT)
         self._tables = wire.Tables() if table else None
 
@@ -862,19 +869,11 @@ class _EventReader:
         if not isinstance(kind, str) or not isinstance(thing, dict):
             raise BackendUnreachable("the API server sent an event that is none")
         if kind == "ERROR":
-            raise _told(thing)
+            raise _told(self._echo.value(thing))
         if self._tables is None:
             return kind, thing
         rows = self._tables.rows(thing)
         return kind, {"metadata": {"resourceVersion": wire.version_of(thing)}, "rows": rows}
-
-
-def without_echo(status: int, body: bytes, authorization: str | None) -> bytes:
-    """An answer that refuses may quote the credential that it refuses; its words are printed and kept."""
-    token = (authorization or "").rpartition(" ")[2]
-    if status < 400 or not token:
-        return body
-    return hide_known(body.decode("utf-8", "replace"), [token]).encode()
 
 
 def _told(status: Json) -> AllaboardError:
@@ -884,8 +883,8 @@ def _told(status: Json) -> AllaboardError:
     return error
 
 
-def _events(chunks: Iterator[bytes], table: bool) -> Iterator[tuple[str, Json]]:
-    reader = _EventReader(table)
+def _events(chunks: Iterator[bytes], table: bool, echo: Echo) -> Iterator[tuple[str, Json]]:
+    reader = _EventReader(table, echo)
     for chunk in chunks:
         yield from reader.feed(chunk)
 

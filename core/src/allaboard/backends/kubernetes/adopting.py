@@ -1,0 +1,170 @@
+"""What is done to a job that somebody else made, when a person asks for just that (``--adopt``).
+
+It has no record: who acted and why stands on the object and in an event of it. The object that was looked at
+is meant, by its uid; another one that has its name meanwhile stays as it is. So does a run of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allaboard import marks
+from allaboard.backends.base import Stopped
+from allaboard.backends.kubernetes import ending, managing, reading, records, talk, theirs
+from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.parts import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.backends.kubernetes.tries import is_over
+from allaboard.engines import Engine
+from allaboard.errors import BadInput, SiteError, UnknownRun
+from allaboard.errors import Conflict as Lost
+from allaboard.observation import Stop
+from allaboard.status import state_of
+from allaboard.untrusted import show
+
+GRACE = 30.0
+"""Seconds that a pod has to end where it says nothing else: Kubernetes' own default."""
+JOB_UID = "kueue.x-k8s.io/job-uid"
+"""Label of the Workload that Kueue makes for a job."""
+
+
+def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool = False) -> Talk[Stopped]:
+    """Delete it in the foreground, unless it has ended; what is left of one that has is ended. It is under
+    way, not over, when this returns. ``kill``: without grace.
+    """
+    job = yield from _meant(engine, name, uid)
+    now = yield from talk.server_time()
+    ended = _has_ended(job)
+    if not ended and not _is_ending(job):
+        yield from ending.take_away(job, Stop(by, reason, now), _has_ended)
+    if ended or kill:
+        for pod in (yield from theirs.pods_of(engine, job, [])):
+            yield from ending.end_pod(pod, kill)
+    return Stopped(already=ended)
+
+
+def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[None]:
+    """Suspend or resume it. Raises BadInput when it does not live, or when Kueue would undo that."""
+    word = "suspended" if wanted else "resumed"
+    for _ in range(ending.TRIES):
+        job = yield from _meant(engine, name, uid)
+        if _has_ended(job) or _is_ending(job):
+            state = state_of(reading.of_object(job, now=0.0))
+            raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
+        yield from _refuse_kueue(engine, job, wanted)
+        # The version, too: nobody has given it to Kueue since it was looked at.
+        metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
+        said = {"annotations": {marks.SUSPENDED_BY: by if wanted else None}}
+        change = {"metadata": {**metadata, **said}, "spec": {"runPolicy": {"suspend": wanted}}}
+        try:
+            yield from talk.patch(theirs.resource_for(engine), name, change)
+        except (Conflict, Missing):
+            continue
+        yield from ending.tell(job, word.title(), f"{word} by {by}", again=True)
+        return
+    raise Lost(f"{engine.KIND} {name} changes all the time; it was not {word}, try again")
+
+
+def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
+    """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
+    job = yield from _meant(engine, name, uid)
+    begun = yield from talk.server_time()
+    pods = yield from theirs.pods_of(engine, job, [])
+    if _has_ended(job) or _is_ending(job):
+        yield from ending.delete_job(job)
+    else:
+        # Also if it ends in this very moment: it is to go.
+        yield from ending.take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
+    patience = _grace(pods) + ending.PATIENCE
+    while (left := (yield from _left(engine, job))) is not None:
+        if (yield from talk.server_time()) - begun > patience:
+            raise SiteError(left)
+        yield from talk.sleep(ending.POLL)
+
+
+def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
+    """The job, if it is still the one that was looked at, and nobody's run of ours."""
+    try:
+        job = yield from talk.get(theirs.resource_for(engine), name)
+    except Missing:
+        raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
+    if job["metadata"]["uid"] != uid:
+        raise Lost(
+            f"{engine.KIND} {name} is another one than was looked at: that one is gone, and one of its name "
+            "was made meanwhile; nothing was done, look again"
+        )
+    run = marks.label_of(job, marks.RUN)
+    if run is not None and (yield from _is_of_run(job, run)):
+        raise BadInput(f"{engine.KIND} {name} is an attempt of a run of ours; name the run: {run}")
+    return job
+
+
+def _is_of_run(job: Json, run: str) -> Talk[bool]:
+    """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
+    stored = yield from records.read(run)
+    attempt, generation = (marks.label_of(job, name) or "" for name in (marks.ATTEMPT, marks.GENERATION))
+    if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
+        return False
+    return marks.is_ours(job, marks.launch_uid(stored.record.key, int(generation), int(attempt)))
+
+
+def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Talk[None]:
+    """Raises BadInput for a job that Kueue holds back or lets run: it alone decides that, and undoes what
+    others do about it.
+    """
+    queue = managing.queue_of(job)
+    workload = yield from _workload(job)
+    if queue is None and workload is None and not managing.is_sent_away(job):
+        return
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    where = f"by its queue {show(queue)}" if queue is not None else "by its Workload"
+    about = f"{engine.KIND} {name} is admitted by Kueue, {where}"
+    if not wanted:
+        raise BadInput(
+            f"{about}: it starts when Kueue admits it, and not before; it was not resumed, and why it waits "
+            f"is told by: kubectl -n {namespace} describe workloads {workload or ''}".rstrip()
+        )
+    raise BadInput(
+        f"{about}: Kueue would start it again at once; it was not suspended, and what holds it back is: "
+        f"kubectl -n {namespace} patch workload {workload or 'ITS-WORKLOAD'} --type merge "
+        '-p \'{"spec":{"active":false}}\''
+    )
+
+
+def _workload(job: Json) -> Talk[str | None]:
+    """The name of the Workload that Kueue has made for this job; None also where these may not be read."""
+    try:
+        found = yield from talk.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
+    except (Missing, Forbidden):
+        return None
+    return str(found[0]["metadata"]["name"]) if found else None
+
+
+def _left(engine: Engine, job: Json) -> Talk[str | None]:
+    """What is still there of a job that is being deleted, in a sentence; None: nothing."""
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    pods = [pod for pod in (yield from theirs.pods_of(engine, job, [])) if not is_over(pod)]
+    if pods:
+        names = ", ".join(str(pod["metadata"]["name"]) for pod in pods[:5])
+        return f"{engine.KIND} {name} is being deleted, and its pods do not end: {names}; look at their nodes"
+    try:
+        there = yield from talk.get(theirs.resource_for(engine), name)
+    except Missing:
+        return None
+    if there["metadata"]["uid"] != uid:
+        return None
+    kept = ", ".join(there["metadata"].get("finalizers") or ())
+    return f"{engine.KIND} {name} is being deleted and does not go; its finalizers are waited for: {kept}"
+
+
+def _has_ended(job: Json) -> bool:
+    return state_of(reading.of_object(job, now=0.0)).is_final
+
+
+def _is_ending(job: Json) -> bool:
+    return "deletionTimestamp" in job["metadata"]
+
+
+def _grace(pods: Sequence[Json]) -> float:
+    said = (pod["spec"].get("terminationGracePeriodSeconds") for pod in pods)
+    return max((GRACE if seconds is None else float(seconds) for seconds in said), default=GRACE)

@@ -1,0 +1,48 @@
+"""Who else looks after a job that somebody made: who would make it anew, or change it back. Values in, values
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from allaboard import marks
+from allaboard.untrusted import show
+
+Json = Mapping[str, Any]
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of a job that Kueue admits; an annotation in its early days."""
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""``runPolicy.managedBy`` of a job that Kueue sends to another cluster: the operator here leaves it alone."""
+
+
+def managers(job: Json) -> tuple[str, ...]:
+    """A sentence for each who has a say in this job."""
+    return tuple(_managers(job))
+
+
+def queue_of(job: Json) -> str | None:
+    """The queue of Kueue in which a job says that it is; None: it names none."""
+    return marks.label_of(job, QUEUE) or marks.annotation_of(job, QUEUE)
+
+
+def is_sent_away(job: Json) -> bool:
+    """Whether Kueue runs it on another cluster."""
+    policy = (job.get("spec") or {}).get("runPolicy") or {}
+    return bool(policy.get("managedBy") == MULTIKUEUE)
+
+
+def _managers(job: Json) -> Iterator[str]:
+    for owner in (job.get("metadata") or {}).get("ownerReferences") or ():
+        if owner.get("controller"):
+            who = f"{owner.get('kind')} {show(str(owner.get('name')))}"
+            yield f"it belongs to {who}, which may make it anew or change it back"
+    by = marks.label_of(job, marks.MANAGED_BY)
+    if by is not None:
+        yield f"{show(by)} manages it ({marks.MANAGED_BY}), and may make it anew or change it back"
+    queue = queue_of(job)
+    if queue is not None:
+        yield f"Kueue admits it, by its queue {show(queue)}: it decides when it runs"
+    if is_sent_away(job):
+        yield "Kueue runs it on another cluster (runPolicy.managedBy)"
