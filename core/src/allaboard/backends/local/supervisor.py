@@ -22,8 +22,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from allaboard.backends.local import housekeeping, records, waiting
 from allaboard.backends.local import operator as op
-from allaboard.backends.local import records, waiting
 from allaboard.backends.local.environment import local_command, member_environment
 from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
@@ -357,7 +357,7 @@ class Supervisor:
 
     def _remove(self) -> None:
         """The ttl is over: logs and state go, the record stays."""
-        with suppress(OSError):  # else the next allaboard process removes it
+        with suppress(OSError, SiteError):  # else the next allaboard process removes it
             records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
 
     # What happens.
@@ -439,7 +439,7 @@ class Supervisor:
         if self.attached and time.monotonic() - self.client_seen[1] > patience:
             reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
             stop = Stop("allaboard", reason, now)
-            with suppress(OSError):
+            with suppress(OSError, SiteError):
                 records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
             self._do(self.operator.ask_stop(stop, False, now))
 
@@ -593,7 +593,8 @@ class Supervisor:
         def ended(record: RunRecord) -> RunRecord:
             return record.ended(state, now) if record.uid == self.plan["uid"] else record
 
-        records.change(self.run, ended)
+        with suppress(SiteError):  # a damaged record ends no run, and is told to whoever looks
+            records.change(self.run, ended)
 
 
 def _request(path: Path) -> dict[str, Any]:
@@ -618,11 +619,14 @@ def main() -> int:
         live, wake = again["live"], again["wake"]
         for fd in (live, wake):
             os.set_inheritable(fd, False)
-    set_subreaper()
     plan = {**(read_json(folder.plan) or {}), "live_fd": live}
     record = records.read(RunFolder(folder.path.parent))
     if record is None or record.uid != plan.get("uid") or record.outcome is not None:
         return 0  # somebody gave this attempt up before it began
+    if again is None:
+        # Before we are a subreaper: it is no child of ours, and outlives us.
+        housekeeping.start(folder.path.parents[2], os.environ)
+    set_subreaper()
     for name in (signal.SIGHUP, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
     supervisor = Supervisor(folder, plan, wake)
