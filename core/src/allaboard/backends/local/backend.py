@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets as random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +41,9 @@ from allaboard.backends.local.folders import (
     waited_for,
     write_json,
 )
-from allaboard.backends.local.machine import Capacity, boot_id, capacity, fingerprint
+from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
-from allaboard.backends.local.procs import spawn_supervisor, sweep
+from allaboard.backends.local.procs import Identity, alive, identity, send, spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
 from allaboard.backends.saved import with_checkpoints
@@ -72,6 +73,9 @@ from allaboard.untrusted import show
 ATTACHED_SECONDS = 600.0
 MEMBERS_AT_MOST = 1000
 """Members of a run on this machine: each is a process, two pipes and three files."""
+START_LIMIT, TELL_AFTER = 300.0, 5.0
+"""Seconds for which a supervisor that lives may take to start, and after which it is said that it is awaited.
+"""
 _TAIL_LINES = 200
 _IN_THE_MAKING = 0.05
 """Seconds after which a launch has locked the folder that it has made."""
@@ -122,6 +126,8 @@ class LocalBackend:
         self.patience = ATTACHED_SECONDS if patience is None else patience
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
+        self.on_silence: Callable[[str], None] | None = None
+        """Told in a sentence why a launch waits."""
 
     # Launching.
 
@@ -217,7 +223,13 @@ class LocalBackend:
             },
         )
         transaction.write(record)
-        self._spawn(attempt)
+        try:
+            self._spawn(attempt, record)
+        except BaseException:
+            transaction.restore(old)
+            with suppress(SiteError):
+                discard(attempt.path, folder.trash)
+            raise
         return replace(_handle(record), notes=tuple(notes))
 
     @_on_disk
@@ -324,16 +336,33 @@ class LocalBackend:
 
         return storage_problems(layout, self.environ)
 
-    def _spawn(self, attempt: AttemptFolder) -> None:
-        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile."""
+    def _spawn(self, attempt: AttemptFolder, record: RunRecord) -> None:
+        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile. Where
+        this raises, nothing of it is left.
+        """
         argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
-        environment = {**passed_on(self.environ), **_import_path()}
-        spawn_supervisor(argv, environment, str(attempt.supervisor_log))
-        deadline = time.monotonic() + 30
-        while not attempt.is_live() and not attempt.state.exists():
-            if time.monotonic() > deadline:
-                raise SiteError(f"the supervisor did not start within 30 s; see {attempt.supervisor_log}")
-            time.sleep(0.002)
+        environment = {**passed_on(self.environ), **_import_path(self.environ)}
+        patient = _Patience(record.run, self.on_silence)
+        who: Identity | None = None
+        try:
+            who = identity(spawn_supervisor(argv, environment, str(attempt.supervisor_log), patient))
+            pause = 0.002
+            while not attempt.is_live() and not attempt.state.exists():
+                if who is None or not alive(who):
+                    if attempt.state.exists():
+                        return
+                    said = tail(attempt.supervisor_log, 1) or "nothing"
+                    raise SiteError(f"the supervisor ended at once; it said: {said}", code="no_supervisor")
+                patient()
+                time.sleep(pause)
+                pause = min(2 * pause, _POLL)
+        except BaseException:
+            if who is not None:
+                send(who, signal.SIGKILL)
+                while alive(who) or attempt.is_live():
+                    time.sleep(_POLL)
+            sweep(record.uid)
+            raise
 
     # Looking.
 
@@ -819,6 +848,31 @@ class LocalBackend:
         return fingerprint(str(self.runs))
 
 
+class _Patience:
+    """Called while a supervisor is awaited: says after some seconds that it is and why, and raises SiteError
+    when that has no end.
+    """
+
+    def __init__(self, run: str, say: Callable[[str], None] | None) -> None:
+        self.run, self.say, self.begun = run, say, time.monotonic()
+
+    def __call__(self) -> None:
+        waited = time.monotonic() - self.begun
+        if waited > START_LIMIT:
+            raise SiteError(
+                f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_load()}); nothing "
+                "was started; run it again when the machine has less to do",
+                code="no_supervisor",
+            )
+        if waited > TELL_AFTER and self.say is not None:
+            self.say(f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: {_load()}")
+            self.say = None
+
+
+def _load() -> str:
+    return f"the machine has a load of {os.getloadavg()[0]:.1f} on {cpus():g} CPUs"
+
+
 class _Changes:
     """Wakes when the supervisor wrote; meanwhile keeps the run from counting as abandoned."""
 
@@ -1014,14 +1068,14 @@ def _room(room: Capacity) -> str:
     return f"{room.cpu:g} CPUs, {room.memory / 2**30:.1f} GiB, {len(room.gpus)} GPUs"
 
 
-def _import_path() -> dict[str, str]:
+def _import_path(environ: Mapping[str, str]) -> dict[str, str]:
     """The supervisor must import the very allaboard that launches it, also when that came by sys.path
     alone.
     """
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)
-    before = os.environ.get("PYTHONPATH")
+    before = environ.get("PYTHONPATH")
     installed = any(root == str(Path(p)) for p in sys.path if p.endswith("site-packages"))
     if installed:
         return {}

@@ -75,6 +75,12 @@ class Transaction:
         self.record = record
         return record
 
+    def restore(self, record: RunRecord | None) -> None:
+        """As it stood before; None: there was no run. Raises nothing: what cannot be written stays."""
+        with suppress(OSError):
+            self.folder.record.unlink(missing_ok=True) if record is None else self.write(record)
+            self.record = record
+
 
 @contextmanager
 def changing(folder: RunFolder, *, wait: bool = True) -> Iterator[Transaction]:
