@@ -10,7 +10,7 @@ from tests.meta.source import CORE, DISTS, Dist, modules, python, top_level, tre
 
 HEAVY = {
     *("airflow", "kfp", "kubernetes", "kubernetes_asyncio", "torch", "numpy", "scipy", "sklearn", "pandas"),
-    *("boto3", "botocore", "s3transfer", "matplotlib", "pydantic", "rich", "yaml"),
+    *("boto3", "botocore", "s3transfer", "matplotlib", "pendulum", "pydantic", "rich", "yaml"),
 }
 # Modules that are there to use one of these, and are themselves imported inside functions: whoever imports
 # one at its own top fails instead.

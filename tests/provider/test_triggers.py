@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from airflow.sdk.serde import deserialize, serialize
 
-from allaboard import TrainingJob
+from allaboard import State, TrainingJob
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.machine import cpus
 from allaboard.checkpoints import Manifest, save
 from allaboard.identity import airflow_key
 from allaboard.observation import Owner
@@ -371,3 +372,67 @@ def test_a_folder_of_another_machine_is_not_looked_for_here(tmp_path: Path) -> N
     assert fired(CheckpointTrigger(uri=str(tmp_path), fingerprint=place))["status"] == "elsewhere"
     gone = {**(fingerprint_of(str(tmp_path)) or {}), "folder": str(tmp_path / "gone")}
     assert fired(CheckpointTrigger(uri=str(tmp_path), fingerprint=gone))["status"] == "elsewhere"
+
+
+def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reason_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """First two are before it, then one, then none."""
+    backend = LocalBackend()
+    whole = {"cpu": cpus()}
+
+    def start(ti: TaskInstance, script: str) -> Handle:
+        job = TrainingJob(name="small", command=["python", "-c", script], resources=whole)
+        handle = backend.launch(Plan(job, str(ti.id)), on_worker(ti))
+        backend.adopt(handle, on_worker(ti), in_triggerer(ti.id))
+        return handle
+
+    def stop(ti: TaskInstance, handle: Handle) -> None:
+        backend.stop(handle, in_triggerer(ti.id), "the test", "its turn is over", kill=True)
+        wait(lambda: not backend.observe(handle.run).alive)
+
+    holder, other, ti = TaskInstance(), TaskInstance(), TaskInstance()
+    holds = start(holder, HANGS)
+    wait(lambda: state_of(backend.observe(holds.run)) is State.RUNNING)
+    before = start(other, HANGS)
+    wait(lambda: state_of(backend.observe(before.run)) is State.QUEUED)
+    handle = start(ti, "print('my turn')")
+    trigger = a_trigger(ti, handle)
+    said: list[str] = []
+    monkeypatch.setattr(type(trigger), "log", Log(said))
+
+    async def watched() -> dict[str, Any]:
+        async def once() -> list[Any]:
+            return [event.payload async for event in trigger.run()]
+
+        async def until(before: bool) -> None:
+            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in said):
+                assert not watching.done(), watching.result()
+                await asyncio.sleep(0.1)
+
+        watching = asyncio.create_task(once())
+        await asyncio.wait_for(until(before=True), 60)
+        await asyncio.to_thread(stop, other, before)
+        await asyncio.wait_for(until(before=False), 60)
+        assert not watching.done() and state_of(backend.observe(handle.run)) is State.QUEUED
+        await asyncio.to_thread(stop, holder, holds)
+        (payload,) = await asyncio.wait_for(watching, 120)
+        return dict(payload)
+
+    assert asyncio.run(watched())["status"] == "ended"
+    assert state_of(backend.observe(handle.run)) is State.SUCCEEDED
+    waits = [line for line in said if "waits for" in line]
+    assert len(waits) == len(set(waits)) >= 2, "each reason once"
+    assert all(holds.run in line for line in waits)
+
+
+class Log:
+    """What a trigger writes into its task's log."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def info(self, text: str, *values: Any) -> None:
+        self.said.append(text % values if values else text)
+
+    warning = error = exception = debug = info

@@ -50,9 +50,15 @@ class Problem:
     severity: str = "error"
 
     def __post_init__(self) -> None:
-        message = redact_message(self.path, self.message)
+        path, message = redact_text(self.path), redact_message(self.path, self.message)
+        # A value may be a secret's by the name before it: what is hidden in both together is hidden in each.
+        both, head = redact_text(f"{self.path}: {message}"), f"{path}: "
+        if self.path and both.startswith(head):
+            message = both.removeprefix(head)
         object.__setattr__(self, "message", visible(message, tabs=True))
-        object.__setattr__(self, "path", visible(redact_text(self.path), tabs=True))
+        object.__setattr__(self, "path", visible(path, tabs=True))
+        if self.suggestion is not None:
+            object.__setattr__(self, "suggestion", visible(redact_text(self.suggestion), tabs=True))
 
     def __str__(self) -> str:
         hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
@@ -74,13 +80,17 @@ class AllaboardError(Exception):
     code = "error"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(visible(redact_text(message), newlines=True, tabs=True))
+        super().__init__(_for_people(message))
         if code is not None:
             self.code = code
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         return ()
+
+
+def _for_people(message: str) -> str:
+    return visible(redact_text(message), newlines=True, tabs=True)
 
 
 SHOWN = 50
@@ -94,11 +104,13 @@ class BadInput(AllaboardError):
 
     def __init__(self, message: str, problems: Sequence[Problem] = (), *, code: str | None = None) -> None:
         self._problems = tuple(problems)
+        self.headline = _for_people(message)
         shown = [f"  {problem}" for problem in self._problems[:SHOWN]]
         if len(self._problems) > SHOWN:
             shown.append(f"  and {len(self._problems) - SHOWN} more")
-        super().__init__("\n".join([message, *shown]), code=code)
-        self.headline = visible(redact_text(message), newlines=True, tabs=True)
+        Exception.__init__(self, "\n".join([self.headline, *shown]))  # all of it is fit to be shown by now
+        if code is not None:
+            self.code = code
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -322,11 +322,6 @@ _STRUCTURE = frozenset({
 _ENVIRONMENTS = frozenset({"environment", "env", "environ", "data", "stringData", "binaryData"})
 
 
-def redact_environment(variables: object) -> Any:
-    """The variables; ``***`` for those whose name or value is a secret's. Other keys and values stay."""
-    return _Walk().environment(variables)
-
-
 def redact_job(fields: object) -> Any:
     """A copy of any plain value (a job's fields, a manifest, a record, an event) that may be shown.
 

@@ -133,7 +133,9 @@ class Place:
             # The user of a pod may have no home that can be written, and what is there ends with the pod
             # anyway.
             environ["ALLABOARD_HOME"] = str(own_folder())
-        return LocalBackend(environ, self.site, patience=PATIENCE)
+        backend = LocalBackend(environ, self.site, patience=PATIENCE)
+        backend.on_silence = say
+        return backend
 
 
 def began(environ: Mapping[str, str]) -> float:

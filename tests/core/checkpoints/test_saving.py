@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,76 @@ def test_what_a_living_writer_has_in_staging_is_left_alone(disk: Store) -> None:
     assert steps(disk) == [10, 20]
     assert any(key.endswith(".lock") for key in inside[0])
     assert keys(disk, STAGING) == []
+
+
+def _held(lock: Path, modes: str) -> subprocess.Popen[str]:
+    """A process that holds a lock file until its stdin ends."""
+    code = (
+        f"import fcntl, sys\nfile = open({str(lock)!r}, {modes!r})\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
+
+
+def _staged(root: Path, name: str, age: float) -> Path:
+    """Half of a checkpoint that somebody stages, with its lock file."""
+    own = root / STAGING / name
+    own.mkdir(parents=True)
+    (own / "model.bin").write_bytes(b"half")
+    lock = root / STAGING / f"{name}.lock"
+    lock.touch()
+    for path in (own, lock):
+        os.utime(path, (time.time() - age, time.time() - age))
+    return own
+
+
+def test_a_writer_that_saves_for_days_is_left_alone_while_it_lives(disk: Store, tmp_path: Path) -> None:
+    root = disk.local_path()
+    assert root is not None
+    own = _staged(root, "0123456789abcdef", 3 * 86400)
+    with _held(own.with_suffix(".lock"), "r") as writer:
+        a_checkpoint(disk, 10)
+        assert (own / "model.bin").exists(), "its lock is held: its age says nothing"
+        writer.kill()
+    a_checkpoint(disk, 20)
+    assert keys(disk, STAGING) == [] and not own.exists()
+
+
+def test_where_no_lock_can_tell_age_does(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    root = disk.local_path()
+    assert root is not None
+    old, young = _staged(root, "a" * 16, 2 * 86400), _staged(root, "b" * 16, 3600)
+    a_checkpoint(disk, 10)
+    assert not old.exists() and young.exists() and steps(disk) == [10]
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_or_a_link_for_a_lock_hangs_no_save_and_is_not_followed(disk: Store, tmp_path: Path) -> None:
+    root = disk.local_path()
+    assert root is not None
+    precious = tmp_path / "thesis"
+    precious.write_text("years")
+    pipe, link = _staged(root, "a" * 16, 3600), _staged(root, "b" * 16, 3600)
+    for own in (pipe, link):
+        own.with_suffix(".lock").unlink()
+    os.mkfifo(pipe.with_suffix(".lock"))
+    link.with_suffix(".lock").symlink_to(precious)
+    a_checkpoint(disk, 10)
+    assert pipe.exists() and link.exists(), "no lock tells, and they are young"
+    for own in (pipe, link):
+        old = time.time() - 2 * 86400
+        os.utime(own.with_suffix(".lock"), (old, old), follow_symlinks=False)
+    a_checkpoint(disk, 20)
+    assert not pipe.exists() and not link.exists() and precious.read_text() == "years"
+    assert steps(disk) == [10, 20] and keys(disk, STAGING) == []
 
 
 # --- what is written

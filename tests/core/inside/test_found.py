@@ -5,12 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from allaboard.checkpoints import Manifest, save
+from allaboard.errors import Corrupt, StorageUnreachable
 from allaboard.inside import Checkpointer
-from allaboard.inside.found import file_system_of
+from allaboard.inside.found import Found, file_system_of
 from allaboard.inside.leaving import leaving
+from allaboard.storage import open_store
+from allaboard.storage.base import Store
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +77,47 @@ def test_a_state_from_an_old_torch_is_loaded_too(tmp_path: Path) -> None:
     found = ckpt.resume()
     assert found is not None
     assert found.load()["w"].tolist() == [1, 1, 1]
+
+
+class Bucket:
+    """What a checkpoint asks of a store that is on no disk of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.breaks = False
+
+    def local_path(self, key: str = "") -> None:
+        return None
+
+    def download(self, key: str, path: Path) -> None:
+        shutil.copyfile(self.folder / key, path)
+        if self.breaks:
+            raise StorageUnreachable("no answer")
+
+
+def test_a_copy_that_is_of_no_use_is_removed_at_once(tmp_path: Path) -> None:
+    """It may be as large as the state, and the process may train on for days."""
+    saved = save(open_store(tmp_path), Manifest(step=1), {"a.bin": b"x" * 1000, "b.bin": b"y" * 1000})
+    bucket = Bucket(tmp_path)
+    found = Found(cast(Store, bucket), saved)
+    whole = found.path("a.bin")
+    (tmp_path / "step-000000000001" / "b.bin").write_bytes(b"z" * 1000)
+    with pytest.raises(Corrupt, match=r"part b\.bin has other bytes"):
+        found.path("b.bin")
+    assert [path.name for path in whole.parent.iterdir()] == ["a.bin"]
+    bucket.breaks = True
+    with pytest.raises(StorageUnreachable):
+        found.path("b.bin")
+    assert [path.name for path in whole.parent.iterdir()] == ["a.bin"]
+    bucket.breaks = False
+    (tmp_path / "step-000000000001" / "b.bin").write_bytes(b"y" * 1000)
+    assert found.path("b.bin").read_bytes() == b"y" * 1000, "it is fetched anew"
+
+
+def test_a_part_on_a_disk_that_is_corrupt_stays_where_it_is(tmp_path: Path) -> None:
+    saved = save(open_store(tmp_path), Manifest(step=1), {"a.bin": b"x" * 1000})
+    part = tmp_path / "step-000000000001" / "a.bin"
+    part.write_bytes(b"z" * 1000)
+    with pytest.raises(Corrupt):
+        Found(open_store(tmp_path), saved).path()
+    assert part.exists()

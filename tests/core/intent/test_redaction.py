@@ -1,13 +1,14 @@
 """One redaction for everything that prints, writes or sends."""
 
 import json
+import pickle
 import random
 from typing import Any
 
 import pytest
 
+from allaboard.errors import BadInput, Problem
 from allaboard.redaction import (
-    redact_environment,
     redact_job,
     redact_message,
     redact_text,
@@ -137,7 +138,7 @@ def test_variables_are_hidden_by_name_or_value() -> None:
         "EMPTY_TOKEN": "",
         "OMP_NUM_THREADS": "2",
     }
-    shown = redact_environment(variables)
+    shown = redact_job({"environment": variables})["environment"]
     assert CANARY not in str(shown)
     assert list(shown) == list(variables)
     kept = {n: v for n, v in shown.items() if "***" not in str(v)}
@@ -242,7 +243,7 @@ def test_any_value_is_taken() -> None:
         10**5000,
     ):
         redact_job(value)
-        redact_environment(value)
+        redact_job({"environment": value})
         secret_values(value)
     redact_text(object())
     redact_url(None)
@@ -269,3 +270,14 @@ def test_done_twice_it_changes_nothing_more() -> None:
 @pytest.mark.timeout(60)
 def test_time_grows_with_the_text_alone(piece: str) -> None:
     redact_text(piece * (500_000 // len(piece)))
+
+
+def test_a_problem_and_the_error_that_tells_it_hide_the_same() -> None:
+    """A value may be known for a secret by the path before it alone."""
+    problem = Problem("environment.DB_PASSWORD", f"{CANARY} is no number", suggestion=f"token={CANARY}")
+    error = BadInput(f"job x cannot run, password={CANARY}:", [problem])
+    for text in (str(problem), str(problem.to_dict()), str(error), error.headline, str(error.problems)):
+        assert CANARY not in text and "***" in text
+    assert "environment.DB_PASSWORD: *** is no number" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.problems, again.code) == (str(error), error.problems, error.code)

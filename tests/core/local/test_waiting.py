@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ import pytest
 from allaboard.backends.base import Handle
 from allaboard.backends.local import sharedfiles as files
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.machine import cpus
+from allaboard.backends.local.machine import capacity, cpus
+from allaboard.backends.local.pool import Pool
 from allaboard.backends.local.records import read
 from allaboard.observation import Observation, Owner, State
 from allaboard.status import state_of
-from tests.core.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
+from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 ME = Owner("me", kind="detached")
@@ -234,3 +236,32 @@ def test_many_small_ones_behind_a_large_one_all_get_their_turn(
     stop(backend, first)
     for run in runs:
         assert state_of(ended(backend, run.run, 60.0 + 5 * count)) is State.SUCCEEDED
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_detached_runs_behind_one_that_holds_the_pool_all_succeed(
+    backend: LocalBackend, folder: Path
+) -> None:
+    """At rest in well under two minutes; the limit leaves room for a busy machine."""
+    alone = Owner("nobody", "detached", "detached")
+
+    def start(key: str, script: str, cpu: float) -> str:
+        plan = a_plan(folder, script, key=key, workers=1, resources={"cpu": cpu})
+        return backend.launch(plan, alone).run
+
+    first = start("first", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n", cpus())
+    wait_for(lambda: state(backend, first) is State.RUNNING)
+    runs = [first, *(start(f"k{n}", "pass", cpus() / 2) for n in range(100))]
+    waiting = {State.RUNNING: 1, State.QUEUED: 100}
+    wait_for(lambda: Counter(state_of(seen) for seen in backend.list()) == waiting)
+    (folder / "go").touch()
+    wait_for(lambda: all(state_of(seen).is_final for seen in backend.list()), 500.0)
+    assert Counter(state_of(seen) for seen in backend.list()) == {State.SUCCEEDED: 101}
+    wait_for(lambda: not any(seen.alive for seen in backend.list()))
+    assert [processes_of(backend, run) for run in runs] == [[]] * 101
+    pool = Pool(backend.environ["ALLABOARD_POOL"], capacity(backend.environ, with_gpus=False))
+    described = pool.describe()
+    pool.close()
+    assert described["gangs"] == [] and described["queue"] == []
+    assert described["free"]["cpu"] == cpus()

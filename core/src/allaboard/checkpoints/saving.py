@@ -41,13 +41,12 @@ from allaboard.checkpoints.manifest import (
 from allaboard.errors import BadInput, Conflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import said
+from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
 from allaboard.storage.scratch import scratch
-
-if sys.platform != "win32":
-    import fcntl
 
 STAGING = ".saving"
 _LEFT_AFTER = 86400.0
+_TRIES = 20
 
 Source = bytes | bytearray | memoryview | Path | Callable[[HashedFile], object]
 """A part: its bytes, a file to copy, or a function that writes to the file it is given."""
@@ -170,42 +169,20 @@ def _staging(root: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         stack.callback(_remove_quietly, root / STAGING)
         own, lock = _locked_name(root / STAGING)
-        stack.callback(_remove_quietly, Path(lock.name))
-        stack.enter_context(lock)
+        stack.callback(_remove_quietly, lock_of(own))
+        stack.callback(os.close, lock)
         stack.callback(shutil.rmtree, own, ignore_errors=True)
         own.mkdir()
         yield own
 
 
-def _locked_name(base: Path) -> tuple[Path, BinaryIO]:
+def _locked_name(base: Path) -> tuple[Path, int]:
     """A name that nobody uses, and the file whose lock says that its writer lives."""
-    for tries_left in reversed(range(20)):
-        own = base / secrets.token_hex(8)
-        try:
-            base.mkdir(exist_ok=True)
-            lock = own.with_suffix(".lock").open("xb")
-        except FileNotFoundError:  # another writer has just removed the empty folder
-            if not tries_left:
-                raise
-            continue
-        if _lock(lock) and (sys.platform == "win32" or os.fstat(lock.fileno()).st_nlink):
-            return own, lock
-        lock.close()  # a sweep took it for a leftover before it was locked
+    for _ in range(_TRIES):
+        base.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):  # another writer has just removed the empty folder
+            return locked_name(base, 0o666)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(base))
-
-
-def _lock(file: BinaryIO) -> bool:
-    """False when somebody else has the lock. Where a file system knows no locks, only age tells what was
-    left.
-    """
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-    return True
 
 
 def _remove_quietly(path: Path) -> None:
@@ -216,28 +193,30 @@ def _remove_quietly(path: Path) -> None:
 def sweep_staging(root: Path) -> None:
     """Remove what killed writers left below ``root``; never raises for one that cannot be removed."""
     base = root / STAGING
+    now = time.time()
     with suppress(OSError):
-        for own in {path.with_suffix("") for path in base.iterdir()}:
-            lock = own.with_suffix(".lock")
-            if _is_left(own, lock):
-                shutil.rmtree(own, ignore_errors=True)
-                _remove_quietly(lock)
+        for own in {path.with_name(path.name.removesuffix(SUFFIX)) for path in base.iterdir()}:
+            with suppress(OSError):
+                _sweep_one(own, now)
         base.rmdir()
 
 
-def _is_left(own: Path, lock: Path) -> bool:
-    """Nobody writes here any more: the lock is free, or where locks cannot tell, nothing changed for a
+def _sweep_one(own: Path, now: float) -> None:
+    """Nobody writes there any more: the lock is free, or where no lock can tell, nothing changed for a
     day.
     """
-    with suppress(OSError):
-        path = lock if lock.exists() else own
-        if time.time() - path.stat().st_mtime > _LEFT_AFTER:
-            return True
-        if sys.platform != "win32" and path is lock:
-            with lock.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-    return False
+    try:
+        with asked(lock_of(own)) as (answer, found):
+            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - found.st_mtime > _LEFT_AFTER):
+                _remove_left(own)
+    except FileNotFoundError:  # the lock file is made first
+        if now - own.lstat().st_mtime > _LEFT_AFTER:
+            _remove_left(own)
+
+
+def _remove_left(own: Path) -> None:
+    shutil.rmtree(own, ignore_errors=True)
+    _remove_quietly(lock_of(own))
 
 
 def make_folder(folder: Path) -> None:

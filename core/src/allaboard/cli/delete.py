@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import click
 
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.cli.saying import say, show
+from allaboard.errors import SiteError
 from allaboard.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.local.backend import LocalBackend
 
 EPILOG = """\b
 Examples:
@@ -14,7 +20,8 @@ Examples:
   allaboard delete nightly --adopt -n research     a job that somebody else started
 
 A run that lives is stopped first. The record stays for 30 days, so that its key is still known; checkpoints
-are never touched (`allaboard checkpoints prune` does that).
+are never touched (`allaboard checkpoints prune` does that). The record of a run whose files are damaged goes
+as well.
 """
 
 
@@ -25,7 +32,12 @@ are never touched (`allaboard checkpoints prune` does that).
 @json_option
 def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """Remove a run and its logs, stopping it first if it lives."""
-    backend, seen = at.own(run, "delete", adopt)
+    try:
+        backend, seen = at.own(run, "delete", adopt)
+    except SiteError as error:
+        if error.code != "run_damaged":
+            raise
+        return _delete_damaged(at, run, as_json)
     lived = not state_of(seen).is_final
     if lived and not as_json:
         say(f"{seen.run} is {state_of(seen)}: stopping it first")
@@ -36,3 +48,14 @@ def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
         how = "stopped and deleted" if lived else "deleted"
         rest = "its record and checkpoints stay" if seen.key else "its pods and their logs went with it"
         say(f"{seen.run} is {how}; {rest}")
+
+
+def _delete_damaged(at: Place, run: str, as_json: bool) -> None:
+    """What nobody can look at goes with its record."""
+    backend = at.open()
+    name = cast("LocalBackend", backend).find(run).name
+    backend.delete(name)
+    if as_json:
+        show({"run": name, "deleted": True})
+    else:
+        say(f"{name} was damaged: nothing of it is left here; its checkpoints stay")

@@ -15,6 +15,7 @@ from allaboard.cli import words
 from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, command, json_option, place_options
 from allaboard.cli.saying import say, show, style
+from allaboard.diagnose import Diagnosis, diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
@@ -50,19 +51,28 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         others = cast("KubernetesBackend", backend).list_others()
         runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
     if as_json:
-        show({"runs": [summary(seen) for seen in runs]})
+        show({"runs": [summary(seen, _damage(seen)) for seen in runs]})
         return
     now = time.time()
-    if runs:
-        head, *lines = words.table(_HEAD, (_row(seen, now) for seen in runs))
+    whole = [seen for seen in runs if not _damage(seen)]
+    if whole:
+        head, *lines = words.table(_HEAD, (_row(seen, now) for seen in whole))
         say(style(head, dim=True))
-        for seen, line in zip(runs, lines, strict=True):
+        for seen, line in zip(whole, lines, strict=True):
             state = str(state_of(seen))
             say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
-    else:
+    for seen in runs:
+        for damage in _damage(seen):
+            say(damage.evidence[0].text, to_stderr=True)
+    if not runs:
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
     for line in () if at.is_cluster else _slots(now):
         say(line)
+
+
+def _damage(seen: Observation) -> tuple[Diagnosis, ...]:
+    """What is wrong with the files of a run of which nothing else is known."""
+    return diagnose(seen) if "run_damaged" in seen.flags else ()
 
 
 def _row(seen: Observation, now: float) -> tuple[str, ...]:

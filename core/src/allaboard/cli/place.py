@@ -134,6 +134,8 @@ class Place:
         )
         if backend.name == "kubernetes":
             cast("KubernetesBackend", backend).api.on_silence = _say
+        else:
+            cast("LocalBackend", backend).on_silence = _say
         return backend
 
     def watched(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:

@@ -6,7 +6,6 @@ The live view, the plain lines and the verbs that show a run all take their word
 
 from __future__ import annotations
 
-import time as _time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,16 +41,19 @@ SPEED = "steps_per_second"
 
 
 def clock(epoch: float | None) -> str:
-    """``12:00:02`` where the reader is."""
-    return "--:--:--" if epoch is None else _time.strftime("%H:%M:%S", _time.localtime(epoch))
+    """``12:00:02`` where the reader is (`localtime`)."""
+    from allaboard.cli import localtime
+
+    return "--:--:--" if epoch is None else localtime.shown(epoch, "HH:mm:ss")
 
 
 def moment(epoch: float | None, now: float) -> str:
     """``12:00:02`` today, ``11-20 12:00`` before."""
     if epoch is None:
         return "-"
-    same_day = _time.localtime(epoch)[:3] == _time.localtime(now)[:3]
-    return _time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M", _time.localtime(epoch))
+    from allaboard.cli import localtime
+
+    return localtime.shown(epoch, "HH:mm:ss" if localtime.is_same_day(epoch, now) else "MM-DD HH:mm")
 
 
 def gang(members: Sequence[MemberSeen]) -> str:

@@ -496,6 +496,10 @@ _FLAGS = {
         "the disk of ALLABOARD_HOME could not be written for a while: what is shown may be behind",
         "free space there, or set ALLABOARD_HOME to another disk for the next run",
     ),
+    "run_damaged": (
+        "the files of the run cannot be read: nothing more is known of it",
+        "restore the file that is named, or remove what is left of the run with `allaboard delete`",
+    ),
     "checkpoint_elsewhere": (
         "a checkpoint was reported outside the run's own folder; it is not taken",
         "save to the folder that ALLABOARD_CHECKPOINTS names (allaboard.inside.Checkpointer does)",

@@ -104,10 +104,19 @@ class Found:
     def _fetch(self, part: Part) -> Path:
         key = f"{folder_name(self.checkpoint.step)}/{part.name}"
         path = self._store.local_path(key)
-        if path is None:
-            path = self._scratch_folder() / part.name
-            self._store.download(key, path)
-        # Read again from this machine's disk, so that a bad transfer is seen as well.
+        if path is not None:
+            return self._checked(path, part)
+        copy = self._scratch_folder() / part.name
+        try:
+            self._store.download(key, copy)
+            # Read again from this machine's disk, so that a bad transfer is seen as well.
+            return self._checked(copy, part)
+        except BaseException:
+            with suppress(OSError):  # as large as the state, and of no use
+                copy.unlink()
+            raise
+
+    def _checked(self, path: Path, part: Part) -> Path:
         if problem := object_problem(open_store(path.parent), path.name, part):
             raise Corrupt(f"{self.uri}: {problem}; use an earlier checkpoint")
         return path

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,13 +20,9 @@ from pathlib import Path
 
 from allaboard.errors import SiteError
 from allaboard.storage.disk import said
-
-if sys.platform != "win32":
-    import fcntl
+from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
 
 _NAME = re.compile(r"[0-9a-f]{16}(\.lock)?")
-_LOCK = ".lock"
-_TRIES = 20  # a sweep may take a new lock file for one that was left
 _LEFT_AFTER = 7 * 86400.0
 """Seconds without a change after which a folder counts as left where no lock can tell."""
 
@@ -62,7 +56,7 @@ def scratch() -> Iterator[Path]:
         return
     with said(base, "writing below"):
         sweep_scratch(base, time.time())
-        folder, lock = _locked_name(base)
+        folder, lock = locked_name(base)
     owner = os.getpid()
     try:
         with said(folder, "making"):
@@ -72,7 +66,7 @@ def scratch() -> Iterator[Path]:
         if os.getpid() == owner:  # a fork that unwinds this block leaves its parent's folder alone
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
-                _lock_of(folder).unlink()
+                lock_of(folder).unlink()
         os.close(lock)
 
 
@@ -81,7 +75,7 @@ def sweep_scratch(base: Path, now: float) -> None:
     and nothing behind a link. Raises nothing: what cannot be removed stays.
     """
     with suppress(OSError):
-        for name in sorted({path.name.removesuffix(_LOCK) for path in base.iterdir()}):
+        for name in sorted({path.name.removesuffix(SUFFIX) for path in base.iterdir()}):
             if _NAME.fullmatch(name):
                 with suppress(OSError):
                     _sweep_one(base / name, now)
@@ -89,55 +83,16 @@ def sweep_scratch(base: Path, now: float) -> None:
 
 def _sweep_one(folder: Path, now: float) -> None:
     try:
-        lock = os.open(_lock_of(folder), os.O_RDONLY | _NO_LINK)
+        with asked(lock_of(folder)) as (answer, found):
+            if not stat.S_ISREG(found.st_mode) or not _is_own(found):
+                return
+            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - found.st_mtime > _LEFT_AFTER):
+                shutil.rmtree(folder, ignore_errors=True)  # never through a link: it refuses one at the top
+                if not os.path.lexists(folder):
+                    lock_of(folder).unlink()
     except FileNotFoundError:  # the lock file is made first and removed last, so nobody makes this folder now
         if _is_own_folder(found := folder.lstat()) and now - found.st_mtime > _LEFT_AFTER:
             shutil.rmtree(folder, ignore_errors=True)
-        return
-    try:
-        found = os.fstat(lock)
-        if not stat.S_ISREG(found.st_mode) or not _is_own(found):
-            return
-        free = _take(lock)
-        if free or (free is None and now - found.st_mtime > _LEFT_AFTER):
-            shutil.rmtree(folder, ignore_errors=True)  # never through a link: it refuses one at the top
-            if not os.path.lexists(folder):
-                _lock_of(folder).unlink()
-    finally:
-        os.close(lock)
-
-
-def _locked_name(base: Path) -> tuple[Path, int]:
-    """A name that nobody uses, and its lock, which is ours. Raises OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK
-    for _ in range(_TRIES):
-        folder = base / secrets.token_hex(8)
-        lock = os.open(_lock_of(folder), flags, 0o600)
-        # Between the two calls a sweep may have locked it, or removed it.
-        if _take(lock) is not False and (os.fstat(lock).st_nlink or sys.platform == "win32"):
-            return folder, lock
-        os.close(lock)
-    raise BlockingIOError(f"{base}: no name stays free there")
-
-
-def _take(lock: int) -> bool | None:
-    """Whether the lock is ours now; None where no lock can tell."""
-    if sys.platform == "win32":
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-
-
-def _lock_of(folder: Path) -> Path:
-    return folder.with_name(folder.name + _LOCK)
 
 
 def _base() -> Path | None:

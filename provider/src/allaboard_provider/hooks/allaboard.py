@@ -109,7 +109,9 @@ class AllaboardHook(BaseHook):
         """That of this machine."""
         from allaboard.backends.local.backend import LocalBackend
 
-        return LocalBackend(callers_environment(), self.site)
+        backend = LocalBackend(callers_environment(), self.site)
+        backend.on_silence = self.log.info
+        return backend
 
     def on_cluster(self, pause: Callable[[float], None] = time.sleep) -> KubernetesBackend:
         """That of the cluster. ``pause``: how it sleeps, for a caller who may have to leave in the midst."""

@@ -7,8 +7,10 @@ between waits and then sees the run.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets as random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,22 +22,28 @@ from typing import Any, TypeVar, cast
 
 from allaboard import ledger
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.local import logs, records
+from allaboard.backends.local import housekeeping, logs, records
 from allaboard.backends.local.environment import passed_on, why_not_startable
 from allaboard.backends.local.folders import (
+    DAMAGED,
     AttemptFolder,
     RunFolder,
+    damaged,
+    discard,
     in_words,
+    is_held,
+    locked,
     make_private,
     prepare,
     read_json,
+    remove,
     runs_folder,
     waited_for,
     write_json,
 )
-from allaboard.backends.local.machine import Capacity, boot_id, capacity, fingerprint
+from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
-from allaboard.backends.local.procs import spawn_supervisor, sweep
+from allaboard.backends.local.procs import Identity, alive, identity, send, spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located
 from allaboard.backends.local.watching import tail
 from allaboard.backends.saved import with_checkpoints
@@ -65,7 +73,12 @@ from allaboard.untrusted import show
 ATTACHED_SECONDS = 600.0
 MEMBERS_AT_MOST = 1000
 """Members of a run on this machine: each is a process, two pipes and three files."""
+START_LIMIT, TELL_AFTER = 300.0, 5.0
+"""Seconds for which a supervisor that lives may take to start, and after which it is said that it is awaited.
+"""
 _TAIL_LINES = 200
+_IN_THE_MAKING = 0.05
+"""Seconds after which a launch has locked the folder that it has made."""
 _POLL = 0.02
 _FOLLOWED = 0.3
 """Seconds between two looks at logs that are followed."""
@@ -113,19 +126,22 @@ class LocalBackend:
         self.patience = ATTACHED_SECONDS if patience is None else patience
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
+        self.on_silence: Callable[[str], None] | None = None
+        """Told in a sentence why a launch waits."""
 
     # Launching.
 
     @_on_disk
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """See `Backend.launch`. What this machine cannot do is said before anything is started."""
+        ledger.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
         while True:
             handle = self._try_launch(folder, plan, owner)
             if handle is not None:
                 self._touch(folder, handle)
-                return handle
+                return replace(handle, notes=(*handle.notes, *housekeeping.untold(self.runs.parent)))
             # A live run that a person asked for anew: it has been told to stop, and is waited for without the
             # lock.
             self._wait_gone(folder)
@@ -185,6 +201,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
+        discard(attempt.path, folder.trash)  # of a launch that was killed here: no record tells of it
         attempt.make()
         for n, volume in enumerate(plan.job.get("storage", ())):
             if "empty_dir" in volume:
@@ -206,7 +223,13 @@ class LocalBackend:
             },
         )
         transaction.write(record)
-        self._spawn(attempt)
+        try:
+            self._spawn(attempt, record)
+        except BaseException:
+            transaction.restore(old)
+            with suppress(SiteError):
+                discard(attempt.path, folder.trash)
+            raise
         return replace(_handle(record), notes=tuple(notes))
 
     @_on_disk
@@ -313,16 +336,33 @@ class LocalBackend:
 
         return storage_problems(layout, self.environ)
 
-    def _spawn(self, attempt: AttemptFolder) -> None:
-        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile."""
+    def _spawn(self, attempt: AttemptFolder, record: RunRecord) -> None:
+        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile. Where
+        this raises, nothing of it is left.
+        """
         argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
-        environment = {**passed_on(self.environ), **_import_path()}
-        spawn_supervisor(argv, environment, str(attempt.supervisor_log))
-        deadline = time.monotonic() + 30
-        while not attempt.is_live() and not attempt.state.exists():
-            if time.monotonic() > deadline:
-                raise SiteError(f"the supervisor did not start within 30 s; see {attempt.supervisor_log}")
-            time.sleep(0.002)
+        environment = {**passed_on(self.environ), **_import_path(self.environ)}
+        patient = _Patience(record.run, self.on_silence)
+        who: Identity | None = None
+        try:
+            who = identity(spawn_supervisor(argv, environment, str(attempt.supervisor_log), patient))
+            pause = 0.002
+            while not attempt.is_live() and not attempt.state.exists():
+                if who is None or not alive(who):
+                    if attempt.state.exists():
+                        return
+                    said = tail(attempt.supervisor_log, 1) or "nothing"
+                    raise SiteError(f"the supervisor ended at once; it said: {said}", code="no_supervisor")
+                patient()
+                time.sleep(pause)
+                pause = min(2 * pause, _POLL)
+        except BaseException:
+            if who is not None:
+                send(who, signal.SIGKILL)
+                while alive(who) or attempt.is_live():
+                    time.sleep(_POLL)
+            sweep(record.uid)
+            raise
 
     # Looking.
 
@@ -341,13 +381,15 @@ class LocalBackend:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
         # A foreign word need not be a name of a file at all.
         exact = RunFolder(self.runs / run) if why_not_an_object_name(run) is None else None
-        if exact is not None and exact.record.exists():
+        if exact is not None and _is_there(exact):
             return exact
         every = [folder for folder in self._folders() if folder.record.exists()]
         named = [f for f in every if f.name.rpartition("-")[0] == run]
         if named:
-            return max(named, key=lambda f: (self._record(f).created, f.name))
+            return max(named, key=lambda f: (*_age(f), f.name))
         begun = [f for f in every if run and f.name.startswith(run)]
+        # What is damaged stands in nobody's way.
+        begun = [f for f in begun if len(begun) == 1 or _age(f)[0]] or begun
         if len(begun) == 1:
             return begun[0]
         if begun:
@@ -360,14 +402,22 @@ class LocalBackend:
         raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
     def _folders(self) -> list[RunFolder]:
-        """Of all runs; none where nothing ever ran."""
+        """Of all runs; none where nothing ever ran. What cannot be a run's folder is passed over."""
         try:
-            return [RunFolder(path) for path in self.runs.iterdir()]
+            found = [RunFolder(path) for path in self.runs.iterdir()]
         except FileNotFoundError:
             return []
+        return [
+            folder for folder in found if _is_there(folder) and why_not_an_object_name(folder.name) is None
+        ]
 
     def _record(self, folder: RunFolder) -> RunRecord:
         record = records.read(folder)
+        if record is None and _is_left(folder):
+            time.sleep(_IN_THE_MAKING)
+            record = records.read(folder)
+            if record is None and _is_left(folder):
+                raise damaged(folder.path, "has no record.json")
         if record is None:
             raise UnknownRun(
                 f"there is no run {folder.name!r} here; `allaboard list` shows the runs of this machine"
@@ -376,17 +426,17 @@ class LocalBackend:
 
     def _seen(self, attempt: AttemptFolder) -> Observation | None:
         """What the supervisor last wrote; None when it wrote nothing."""
-        body = read_json(attempt.state)
-        return None if body is None else Observation.from_dict(body["seen"])
+        written = _written(attempt)
+        return None if written is None else written[1]
 
     def _seen_now(self, attempt: AttemptFolder, glances: _Glances) -> Observation | None:
         """The same for a live attempt: its state is written when something changes, and the phase that is on
         has gone on since.
         """
-        body = read_json(attempt.state)
-        if body is None:
+        written = _written(attempt)
+        if written is None:
             return None
-        seen = Observation.from_dict(body["seen"])
+        body, seen = written
         on = next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
         if on is None or seen.finished is not None or seen.suspended:
             return seen
@@ -417,10 +467,10 @@ class LocalBackend:
         """What a supervisor wrote at its very end, and whether it is still on its way out."""
         if record.outcome is None or record.deleted:
             return None
-        body = read_json(attempt.state)
-        if body is None or not body.get("over"):
+        written = _written(attempt)
+        if written is None or not written[0].get("over"):
             return None
-        seen = Observation.from_dict({**body["seen"], "alive": None})
+        seen = replace(written[1], alive=None)
         return (seen, attempt.is_live() or None) if state_of(seen).is_final else None
 
     def _words(
@@ -475,8 +525,8 @@ class LocalBackend:
             return seen
         deadline = time.monotonic() + 1.5
         attempt = folder.attempt(record.generation, record.attempt)
-        plan = read_json(attempt.plan) or {}
-        if plan and Layout.from_dict(plan["layout"]).policy.clean_pods == "none":
+        layout = _layout(attempt)
+        if layout is not None and layout.policy.clean_pods == "none":
             return seen
         while (
             any(m.phase == "running" for m in seen.members)
@@ -494,8 +544,8 @@ class LocalBackend:
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
-        plan = read_json(attempt.plan)
-        saving = Layout.from_dict(plan["layout"]).saving if plan else None
+        layout = _layout(attempt)
+        saving = layout.saving if layout is not None else None
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
     @_on_disk
@@ -510,14 +560,13 @@ class LocalBackend:
         """
         folder = self.find(run)
         record = self._record(folder)
-        plan = read_json(folder.attempt(record.generation, record.attempt).plan)
-        if plan is None:
+        layout = _layout(folder.attempt(record.generation, record.attempt))
+        if layout is None:
             raise BadInput(
                 f"run {folder.name} was deleted, and with it where its checkpoints are; "
                 "name their folder instead"
             )
-        saving = Layout.from_dict(plan["layout"]).saving
-        return None if saving is None else saving.uri
+        return None if layout.saving is None else layout.saving.uri
 
     @contextmanager
     def changes(self, run: str) -> Iterator[_Changes]:
@@ -568,11 +617,19 @@ class LocalBackend:
 
     @_on_disk
     def list(self) -> list[Observation]:
+        """See `Backend.list`. A run whose files are damaged is `State.UNKNOWN`, with the flag `DAMAGED` and
+        an event that says what is wrong.
+        """
         found = []
         glances: _Glances = {}
         for folder in self._folders():
-            with suppress(UnknownRun):
-                found.append(self._observed(folder, self._record(folder), glances=glances))
+            try:
+                with in_words(self.home):
+                    found.append(self._observed(folder, self._record(folder), glances=glances))
+            except UnknownRun:
+                continue
+            except SiteError as error:
+                found.append(_unreadable(folder, error))
         return sorted(found, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
@@ -643,28 +700,58 @@ class LocalBackend:
 
     @_on_disk
     def delete(self, run: str) -> None:
+        """See `Backend.delete`. A run whose files are damaged goes as a whole, its record too."""
         folder = self.find(run)
-        record = self._record(folder)
-        if (
-            not self._state(folder, record).is_final
-            or folder.attempt(record.generation, record.attempt).is_live()
-        ):
+        try:
+            record = self._record(folder)
+            ended = self._state(folder, record).is_final
+        except SiteError as error:
+            if error.code != DAMAGED:
+                raise
+            return self._delete_damaged(folder)
+        if not ended or folder.attempt(record.generation, record.attempt).is_live():
             self.stop(_handle(record), record.owner, "delete", "the run is deleted")
             self._wait_gone(folder)
-        self._remove(folder, record.uid)
-
-    def _remove(self, folder: RunFolder, uid: str) -> None:
-        """The job's files go, logs included; the record stays."""
-        import shutil
-
         with records.changing(folder) as transaction:
-            record = transaction.record
-            if record is None or record.uid != uid:
+            if transaction.record is None or transaction.record.uid != record.uid:
                 raise Conflict(f"run {folder.name} has been started anew; it was not deleted")
-            seen = self._merged(folder, record)
-            transaction.write(replace(record.ended(state_of(seen), time.time()), deleted=True))
-            for attempt in folder.attempts():
-                shutil.rmtree(attempt.path, ignore_errors=True)
+            self._remove(transaction, transaction.record, time.time())
+
+    def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
+        """The job's files go, logs included; the record stays."""
+        folder = transaction.folder
+        gone = replace(record.ended(state_of(self._merged(folder, record)), now), deleted=True)
+        try:
+            transaction.write(gone)
+        except OSError:
+            # What is to go may be what fills the disk.
+            folder.attempt(record.generation, record.attempt).make_room()
+            transaction.write(gone)
+        for attempt in folder.attempts():
+            discard(attempt.path, folder.trash)
+
+    def _delete_damaged(self, folder: RunFolder) -> None:
+        """No record tells whether it lives, who owns it and which attempt it is on: all of them end."""
+        if folder.path.is_symlink():
+            return discard(folder.path, folder.trash)
+        for attempt in folder.attempts():
+            self._end_damaged(attempt)
+        with locked(folder.lock):
+            with suppress(SiteError):
+                if records.read(folder) is not None and not any(_is_unreadable(a) for a in folder.attempts()):
+                    raise Conflict(f"run {folder.name} is in order again; it was not deleted")
+            discard(folder.path, folder.trash)
+
+    def _end_damaged(self, attempt: AttemptFolder) -> None:
+        stop = {"do": "stop", "by": "delete", "reason": "the run is deleted", "at": time.time()}
+        if attempt.is_live():
+            attempt.ask(f"stop-{random.token_hex(4)}", stop)
+        while attempt.is_live():
+            time.sleep(_POLL)
+        with suppress(SiteError):
+            plan = read_json(attempt.plan)
+            if isinstance(plan, dict) and isinstance(plan.get("mark"), str) and plan["mark"]:
+                sweep(plan["mark"])
 
     @_on_disk
     def hand_over(self, handle: Handle) -> None:
@@ -676,36 +763,64 @@ class LocalBackend:
     def enforce(self, run: str, owner: Owner) -> None:
         """Every limit is kept by the run's own supervisor."""
 
-    def housekeep(self, now: float | None = None) -> None:
+    def housekeep(self, now: float | None = None) -> tuple[str, ...]:
         """What nobody else does: overdue ttls, records past their age, members that outlived both their
-        keepers.
+        keepers, what a killed removal left. Returns what could not be removed, in words.
+
+        May be killed at any instruction, and run beside itself and beside launches. Damaged runs stay: `list`
+        tells them.
         """
         now = time.time() if now is None else now
+        keep = ledger.keep_seconds(self.environ)
+        troubles = []
         for folder in self._folders():
-            with suppress(SiteError, OSError, UnknownRun):
-                self._housekeep(folder, self._record(folder), now)
+            with suppress(UnknownRun, BlockingIOError):  # somebody changes it just now
+                try:
+                    if self._needs_care(folder, now, keep):
+                        self._care(folder, now, keep)
+                except SiteError as error:
+                    if error.code == "not_removed":
+                        troubles.append(str(error))
+                except OSError as error:
+                    if error.errno != errno.EAGAIN:
+                        troubles.append(
+                            f"run {folder.name}: {error.filename or folder.path}: {error.strerror}"
+                        )
+        with suppress(OSError):
+            for left in sorted((self.runs.parent / "removed").iterdir()):
+                try:
+                    remove(left)
+                except SiteError as error:
+                    troubles.append(str(error))
+        return tuple(dict.fromkeys(troubles))
 
-    def _housekeep(self, folder: RunFolder, record: RunRecord, now: float) -> None:
-        import shutil
-
+    def _needs_care(self, folder: RunFolder, now: float, keep: float) -> bool:
+        """Whether there may be something to do, without a lock: of most runs there is not."""
+        record = records.read(folder)
+        if record is None:
+            return _is_left(folder)
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
-            return
-        if record.outcome is None:
-            sweep(record.uid)
-            state = self._state(folder, record)
-            if state.is_final:
-                records.change(folder, lambda r: r.ended(state, now) if r.uid == record.uid else r)
-            return
-        if record.deleted:
-            for left in folder.attempts():
-                shutil.rmtree(left.path, ignore_errors=True)
-        plan = read_json(attempt.plan)
-        ttl = Layout.from_dict(plan["layout"]).policy.ttl if plan else None
-        if ttl is not None and now - record.outcome.at >= ttl and not record.deleted:
-            self._remove(folder, record.uid)
-        if now - record.outcome.at >= ledger.keep_seconds(self.environ):
-            shutil.rmtree(folder.path, ignore_errors=True)
+            return False
+        if record.outcome is None or now - record.outcome.at >= keep:
+            return True
+        return bool(folder.attempts()) and (record.deleted or _is_overdue(attempt, record.outcome.at, now))
+
+    def _care(self, folder: RunFolder, now: float, keep: float) -> None:
+        """Under the record's lock: a launch that is under way holds it until its supervisor lives."""
+        with records.changing(folder, wait=False) as transaction:
+            record = transaction.record
+            if record is None or not self._needs_care(folder, now, keep):
+                return
+            if record.outcome is None:
+                sweep(record.uid)
+                state = self._state(folder, record, locked=True)
+                if state.is_final:
+                    transaction.write(record.ended(state, now))
+            elif now - record.outcome.at >= keep:
+                discard(folder.path, folder.trash)
+            else:
+                self._remove(transaction, record, now)
 
     def _wait_gone(self, folder: RunFolder) -> None:
         """Until no process of the run's attempt is left. The supervisor's grace bounds it."""
@@ -731,6 +846,31 @@ class LocalBackend:
         """The same for all runs of this home, which is made if it is not there."""
         prepare(self.home)
         return fingerprint(str(self.runs))
+
+
+class _Patience:
+    """Called while a supervisor is awaited: says after some seconds that it is and why, and raises SiteError
+    when that has no end.
+    """
+
+    def __init__(self, run: str, say: Callable[[str], None] | None) -> None:
+        self.run, self.say, self.begun = run, say, time.monotonic()
+
+    def __call__(self) -> None:
+        waited = time.monotonic() - self.begun
+        if waited > START_LIMIT:
+            raise SiteError(
+                f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_load()}); nothing "
+                "was started; run it again when the machine has less to do",
+                code="no_supervisor",
+            )
+        if waited > TELL_AFTER and self.say is not None:
+            self.say(f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: {_load()}")
+            self.say = None
+
+
+def _load() -> str:
+    return f"the machine has a load of {os.getloadavg()[0]:.1f} on {cpus():g} CPUs"
 
 
 class _Changes:
@@ -807,6 +947,67 @@ def _why_waiting(queued: Mapping[str, Any], glances: _Glances) -> str | None:
     return None
 
 
+def _is_there(folder: RunFolder) -> bool:
+    return folder.path.is_symlink() or folder.path.is_dir()
+
+
+def _is_left(folder: RunFolder) -> bool:
+    """Whether a folder without a record is what somebody left: a launch that is under way holds its lock."""
+    return folder.path.is_dir() and not is_held(folder.lock)
+
+
+def _age(folder: RunFolder) -> tuple[bool, float]:
+    """Whether the files of a run can be read, and when it was created."""
+    with suppress(SiteError, OSError):
+        if record := records.read(folder):
+            _written(folder.attempt(record.generation, record.attempt))
+            return True, record.created
+    return False, 0.0
+
+
+def _written(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
+    """What the supervisor last wrote; None when it wrote nothing. Raises SiteError for anything else."""
+    body = read_json(attempt.state)
+    if body is None:
+        return None
+    try:
+        return dict(body), Observation.from_dict(body["seen"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(attempt.state, f"holds no state of a run ({error})") from error
+
+
+def _layout(attempt: AttemptFolder) -> Layout | None:
+    """What an attempt runs; None once it is removed. Raises SiteError for anything else."""
+    plan = read_json(attempt.plan)
+    if plan is None:
+        return None
+    try:
+        return Layout.from_dict(plan["layout"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(attempt.plan, f"holds no plan of a run ({error})") from error
+
+
+def _is_unreadable(attempt: AttemptFolder) -> bool:
+    try:
+        _written(attempt)
+    except SiteError:
+        return True
+    return False
+
+
+def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
+    layout = _layout(attempt)
+    ttl = layout.policy.ttl if layout is not None else None
+    return ttl is not None and now - ended >= ttl
+
+
+def _unreadable(folder: RunFolder, error: SiteError) -> Observation:
+    """What a list shows of a run whose files are damaged."""
+    event = Event(None, "Warning", DAMAGED, folder.name, str(error))
+    job = folder.name.rpartition("-")[0]
+    return Observation(folder.name, job=job, flags=(DAMAGED,), notes=(str(error),), events=(event,))
+
+
 def _how(record: RunRecord) -> str:
     return record.outcome.state if record.outcome else "ended"
 
@@ -829,8 +1030,8 @@ def _last_written(attempt: AttemptFolder) -> float | None:
 
 def _last_word(attempt: AttemptFolder) -> str:
     """Why nobody supervises a run that has not ended."""
-    body = read_json(attempt.state)
-    if body is not None and body.get("boot") != boot_id():
+    written = _written(attempt)
+    if written is not None and written[0].get("boot") != boot_id():
         return "the machine was started anew"
     said = tail(attempt.supervisor_log, 1)
     return f"its supervisor ended with: {said}" if said else "its supervisor was killed"
@@ -867,14 +1068,14 @@ def _room(room: Capacity) -> str:
     return f"{room.cpu:g} CPUs, {room.memory / 2**30:.1f} GiB, {len(room.gpus)} GPUs"
 
 
-def _import_path() -> dict[str, str]:
+def _import_path(environ: Mapping[str, str]) -> dict[str, str]:
     """The supervisor must import the very allaboard that launches it, also when that came by sys.path
     alone.
     """
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)
-    before = os.environ.get("PYTHONPATH")
+    before = environ.get("PYTHONPATH")
     installed = any(root == str(Path(p)) for p in sys.path if p.endswith("site-packages"))
     if installed:
         return {}

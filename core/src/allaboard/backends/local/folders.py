@@ -2,6 +2,9 @@
 sees half.
 
 <home>/local/<machine>/format                     the version of all below
+<home>/local/<machine>/housekeeping.lock          when it was last tidied up here; held while somebody does
+                   .../housekeeping.json          what could not be removed, and whether that was told
+<home>/local/<machine>/removed/                   what is being removed; nothing there counts any more
 <home>/local/<machine>/runs/<run>/record.json     the run record; record.lock guards its changes
                            .../<g>-<n>/           generation g, attempt n
                                 plan.json         what the supervisor runs (no environment, no secret)
@@ -25,6 +28,8 @@ import errno
 import fcntl
 import json
 import os
+import secrets
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -38,6 +43,9 @@ from allaboard.errors import SiteError
 from allaboard.untrusted import show
 
 FORMAT = "1"
+DAMAGED = "run_damaged"
+"""The code of the error that says which file of a run cannot be read, and the flag of such a run."""
+HOUSEKEEPING = "housekeeping.lock"
 _RESERVED = 1 << 16
 _HOME_HOLDS = frozenset({"local", "secrets", "store", "bugs"})
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -111,18 +119,7 @@ class AttemptFolder:
 
     def is_live(self) -> bool:
         """Whether supervisor or keeper live: somebody holds the lock."""
-        try:
-            # For reading: also where the disk has become read-only under a run.
-            fd = os.open(self.live, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_held(self.live)
 
     def ask(self, name: str, body: Mapping[str, Any]) -> None:
         """Leave a request for the supervisor and wake it. Nobody, if the run was deleted meanwhile."""
@@ -160,6 +157,10 @@ class RunFolder:
     @property
     def lock(self) -> Path:
         return self.path / "record.lock"
+
+    @property
+    def trash(self) -> Path:
+        return self.path.parent.with_name("removed")
 
     def attempt(self, generation: int, attempt: int) -> AttemptFolder:
         return AttemptFolder(self.path / f"{generation}-{attempt}")
@@ -210,6 +211,7 @@ def prepare(home: str) -> None:
         for folder in (base.parent, base, runs):
             make_private(folder)
         if not _is_there(base / "format"):
+            opened(base / HOUSEKEEPING, "a").close()  # there is nothing yet to tidy up
             write_text(base / "format", FORMAT + "\n")
 
 
@@ -345,21 +347,86 @@ def write_json(path: Path, body: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in a file; None when there is none."""
+    """The JSON in a file of a run; None when there is none. Raises SiteError (`DAMAGED`) for another
+    content.
+    """
     try:
         return json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise SiteError(
-            f"{path} is damaged ({error}); delete the run's folder {path.parent} if it is not needed"
-        ) from error
+        raise damaged(path, f"is no JSON ({error})") from error
+    except IsADirectoryError as error:
+        raise damaged(path, "is a folder") from error
+
+
+def damaged(path: Path, trouble: str) -> SiteError:
+    """The error that says what is wrong with a file of a run, and what to do."""
+    run = next((p.name for p in (path, *path.parents) if p.parent.name == "runs"), path.parent.name)
+    return SiteError(
+        f"run {show(run)} is damaged: {show(str(path), 300, quote=False)} {trouble}; restore the file, or "
+        f"remove what is left of the run: allaboard delete {show(run, quote=False)}",
+        code=DAMAGED,
+    )
+
+
+def discard(path: Path, trash: Path) -> None:
+    """Remove a file, a link or a folder: for whoever looks it is gone at one stroke, and what a kill leaves
+    in ``trash`` counts no more. Nothing behind a link is touched. Raises SiteError for what stays.
+    """
+    gone = trash / f"{path.parent.name}.{path.name}.{secrets.token_hex(4)}"
+    try:
+        make_private(trash)
+        path.rename(gone)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in _FULL:  # what frees room must not need any
+            raise _stays(path, error) from error
+        gone = path
+    remove(gone)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder where it is. Raises SiteError for what stays."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        if os.path.lexists(path):
+            _make_removable(path)
+            shutil.rmtree(path)
+    except FileNotFoundError:  # somebody else removes it, too
+        pass
+    except OSError as error:
+        raise _stays(path, error) from error
+
+
+def _make_removable(top: Path) -> None:
+    """Give its user back the folders that a member has closed even to him."""
+    with suppress(OSError):
+        top.chmod(0o700)
+    for folder, names, _ in os.walk(top):
+        for name in names:
+            with suppress(OSError):
+                if not (path := Path(folder, name)).is_symlink():
+                    path.chmod(0o700)
+
+
+def _stays(path: Path, error: OSError) -> SiteError:
+    at = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(path)
+    inside = "" if at == str(path) else f"{show(at, 300, quote=False)}: "
+    return SiteError(
+        f"{show(str(path), 300, quote=False)} cannot be removed: {inside}{error.strerror}; remove it by hand",
+        code="not_removed",
+    )
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[int]:
-    """Hold a file's lock. It goes with the process, however that ends. The file may be removed by who holds
-    it.
+def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold a file's lock; its descriptor. It goes with the process, however that ends. The file may be
+    removed by who holds it. Without ``wait``: raises BlockingIOError where somebody else holds it.
     """
     while True:
         make_private(path.parent)
@@ -367,8 +434,12 @@ def locked(path: Path) -> Iterator[int]:
             fd = _private(str(path), os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             continue  # its folder went in between
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if _is_still(path, fd):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        if is_still(path, fd):
             break
         os.close(fd)  # who held it before us removed it: what we locked is no longer the file of that name
     try:
@@ -392,7 +463,24 @@ def waited_for(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _is_still(path: Path, fd: int) -> bool:
+def is_held(path: Path) -> bool:
+    """Whether somebody holds a file's lock. Nothing is made, and nobody is waited for."""
+    try:
+        # For reading: also where the disk has become read-only under a run.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def is_still(path: Path, fd: int) -> bool:
+    """Whether the file that is open is the one of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:

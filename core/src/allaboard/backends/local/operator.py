@@ -233,6 +233,16 @@ class Operator:
         if self.marks.stepped is None:
             self.marks.stepped = now
 
+    def called_off(self, name: str, now: float) -> list[Action]:
+        """The member was to start, was told to end, and has not been started: there is nothing of it."""
+        one = self.members[name]
+        one.alive, one.kill_at, one.tries = False, None, one.tries - 1
+        self.owed.discard(name)
+        if one.again:
+            return self._gang_again(now)
+        one.phase = "deleted"
+        return self._rest(now)
+
     def not_started(self, name: str, text: str, now: float) -> list[Action]:
         """The member's program could not be started: the kubelet's StartError, exit code 128."""
         self._event("Warning", "Failed", name, text, now)

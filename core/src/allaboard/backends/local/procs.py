@@ -469,14 +469,17 @@ def _prctl(option: int, argument: int | bytes) -> bool:
 # --- daemons ----------------------------------------------------------------------------------------------
 
 
-def spawn_supervisor(argv: Sequence[str], env: Mapping[str, str], log_path: str) -> int:
+def spawn_supervisor(
+    argv: Sequence[str], env: Mapping[str, str], log_path: str, patient: Callable[[], None] = lambda: None
+) -> int:
     """Start ``argv`` as a daemon that outlives us and return its pid. Its output is appended to ``log_path``.
 
-    The program must call `detach` first thing; we wait for that. Raises SiteError with the reason when it
-    cannot be started or ends before. Safe in a process with threads: nothing of Python runs between fork and
-    exec.
+    The program must call `detach` first thing; we wait for that, and call ``patient`` now and then. What it
+    raises ends the program. Raises SiteError with the reason when it cannot be started or ends before. Safe
+    in a process with threads: nothing of Python runs between fork and exec.
     """
     opened: list[int] = []
+    child = 0
     try:
         reading, writing = os.pipe()
         opened += [reading, writing]
@@ -496,12 +499,16 @@ def spawn_supervisor(argv: Sequence[str], env: Mapping[str, str], log_path: str)
         for fd in opened[1:]:
             os.close(fd)
         del opened[1:]
-        answer = b"".join(iter(lambda: os.read(reading, 64), b""))
+        answer = _answer(reading, patient)
     except OSError as error:
         what = getattr(error, "filename", None) or argv[0]
         raise SiteError(
             f"the supervisor cannot be started: {what}: {error.strerror}", code="no_supervisor"
         ) from error
+    except BaseException:
+        if child:
+            _end_unborn(child, opened[0])
+        raise
     finally:
         for fd in opened:
             os.close(fd)
@@ -512,6 +519,31 @@ def spawn_supervisor(argv: Sequence[str], env: Mapping[str, str], log_path: str)
             code="no_supervisor",
         )
     return int(answer)
+
+
+def _answer(reading: int, patient: Callable[[], None]) -> bytes:
+    """What the program says until it hangs up."""
+    answer = b""
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    while True:
+        patient()
+        if poll.poll(250):
+            data = os.read(reading, 64)
+            if not data:
+                return answer
+            answer += data
+
+
+def _end_unborn(child: int, reading: int) -> None:
+    """Kill a daemon that is in the midst of being born: the child, or who took over from it and says so."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+    _wait(child)
+    # Whoever left its group by now says its pid, and hangs up; so does the end of all.
+    with contextlib.suppress(ValueError):
+        if who := identity(int(_answer(reading, lambda: None))):
+            send(who, signal.SIGKILL)
 
 
 def _posix_spawn(argv: Sequence[str], env: Mapping[str, str], actions: list[Any]) -> int:

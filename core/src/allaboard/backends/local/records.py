@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from allaboard.backends.local.folders import RunFolder, locked, read_json, write_json
+from allaboard.backends.local.folders import (
+    RunFolder,
+    damaged,
+    discard,
+    is_still,
+    locked,
+    read_json,
+    write_json,
+)
 from allaboard.errors import SiteError
-from allaboard.ledger import RunRecord
+from allaboard.ledger import VERSION, RunRecord
+from allaboard.observation import State
 
 
 def read(folder: RunFolder) -> RunRecord | None:
-    """The record of a run; None when it has none."""
+    """The record of a run; None when it has none. Raises SiteError (`folders.DAMAGED`) for what is no record
+    of this run.
+    """
+    refuse_link(folder)
     data = read_json(folder.record)
     if data is None:
         return None
     try:
-        return RunRecord.from_dict(data)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SiteError(
-            f"{folder.record} is no run record ({error}); delete {folder.path} if it is not needed"
-        ) from error
+        record = RunRecord.from_dict(data)
+        wrong = _wrong(record, folder.name)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        wrong = f"is no run record ({error})"
+    if wrong is None:
+        return record
+    version = data.get("version") if isinstance(data, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        wrong += f"; it is of version {version}, this allaboard writes {VERSION}: use the newer one"
+    raise damaged(folder.record, wrong)
+
+
+def refuse_link(folder: RunFolder) -> None:
+    """Raises SiteError (`folders.DAMAGED`) where the folder of a run is a link: it may lead anywhere."""
+    if folder.path.is_symlink():
+        raise damaged(folder.path, "is a link, and runs have folders of their own")
+
+
+def _wrong(record: RunRecord, name: str) -> str | None:
+    """Why a record cannot be one of the run ``name``. Raises ValueError for an outcome that is none."""
+    if record.run != name:
+        return f"is the record of {record.run!r}"
+    texts = (record.key, record.job, record.spec_hash, record.uid, record.owner.id)
+    numbers = (record.created, record.outcome.at if record.outcome else 0.0)
+    counts = (record.attempt, record.generation)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(record.spec, dict):
+        return "is no run record (a text is none)"
+    if not all(type(n) in (int, float) for n in numbers) or not all(type(n) is int for n in counts):
+        return "is no run record (a number is none)"
+    if record.outcome is not None:
+        State(record.outcome.state)
+    return None
 
 
 @dataclass
@@ -37,18 +75,29 @@ class Transaction:
         self.record = record
         return record
 
+    def restore(self, record: RunRecord | None) -> None:
+        """As it stood before; None: there was no run. Raises nothing: what cannot be written stays."""
+        with suppress(OSError):
+            self.folder.record.unlink(missing_ok=True) if record is None else self.write(record)
+            self.record = record
+
 
 @contextmanager
-def changing(folder: RunFolder) -> Iterator[Transaction]:
+def changing(folder: RunFolder, *, wait: bool = True) -> Iterator[Transaction]:
     """Nobody else changes the record meanwhile. Where this ends without a record, nothing of the run is left
-    behind.
+    behind. Without ``wait``: raises BlockingIOError where somebody changes it now.
     """
-    with locked(folder.lock):
+    refuse_link(folder)
+    with locked(folder.lock, wait=wait) as lock:
+        if not folder.record.exists() and any(attempt.is_live() for attempt in folder.attempts()):
+            raise damaged(folder.path, "has no record.json, and a supervisor that lives")
         try:
             yield Transaction(folder, read(folder))
         finally:
-            if not folder.record.exists():
-                shutil.rmtree(folder.path, ignore_errors=True)
+            # Once it was removed, a folder of its name is somebody else's new run.
+            if is_still(folder.lock, lock) and not folder.record.exists():
+                with suppress(OSError, SiteError):
+                    discard(folder.path, folder.trash)
 
 
 def change(folder: RunFolder, how: Callable[[RunRecord], RunRecord]) -> RunRecord | None:

@@ -16,14 +16,15 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from allaboard.backends.local import housekeeping, records, waiting
 from allaboard.backends.local import operator as op
-from allaboard.backends.local import records, waiting
 from allaboard.backends.local.environment import local_command, member_environment
 from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
@@ -44,9 +45,11 @@ _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
 _ADMISSION_EVERY = 15.0
-_LOCK_PATIENCE = 5.0
+_LOCK_PATIENCE = 60.0
 _SHORT_REST, _CALM, _LONGEST_CALM = 10.0, 0.5, 30.0
 _UNUSABLE, _LONGEST_UNUSABLE = 5.0, 300.0
+_AT_ONCE = 16
+"""Members that are being started at a time: between two of them a stop gets through."""
 _LAST_WORD_PATIENCE = 120.0
 
 
@@ -68,6 +71,8 @@ class Supervisor:
         self.order = [m.name for m in self.layout.members]
         self.secrets: dict[str, str] = {}
         self.identities: dict[str, Identity] = {}
+        self.to_start: dict[str, op.Spawn] = {}
+        self.starting: set[str] = set()
         self.watches: dict[str, LogWatch] = {}
         self.logs: dict[str, str] = {}
         self.progress = progress_of(plan["progress"])
@@ -223,13 +228,17 @@ class Supervisor:
     # What the operator wants.
 
     def _do(self, actions: list[op.Action]) -> None:
-        for action in actions:
+        todo = deque(actions)
+        while todo:
             self.dirty = True
-            match action:
+            match action := todo.popleft():
                 case op.Ask():
                     self._ask()
-                case op.Spawn(member, number):
-                    self._spawn(member, number)
+                case op.Spawn(member):
+                    self.to_start[member.name] = action
+                case op.Terminate(member) | op.Kill(member) if member.name in self.to_start:
+                    del self.to_start[member.name]
+                    todo += self.operator.called_off(member.name, time.time())
                 case op.Terminate(member):
                     assert self.keeper is not None
                     self.keeper.signal(member.name, signal.SIGTERM)
@@ -242,6 +251,16 @@ class Supervisor:
                     self.over = True
                 case op.Remove():
                     self._remove()
+        self._start_members()
+
+    def _start_members(self) -> None:
+        """Those whose turn it is. Starting a thousand takes many seconds, in which people may want another
+        thing.
+        """
+        while self.to_start and len(self.starting) < _AT_ONCE:
+            spawn = self.to_start.pop(next(iter(self.to_start)))
+            self.starting.add(spawn.member.name)
+            self._spawn(spawn.member, spawn.number)
 
     def _ask(self) -> None:
         """Queue up; while that cannot be done, say so and try again later."""
@@ -357,7 +376,7 @@ class Supervisor:
 
     def _remove(self) -> None:
         """The ttl is over: logs and state go, the record stays."""
-        with suppress(OSError):  # else the next allaboard process removes it
+        with suppress(OSError, SiteError):  # else the next allaboard process removes it
             records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
 
     # What happens.
@@ -365,18 +384,22 @@ class Supervisor:
     def _keeper_events(self) -> None:
         if self.keeper is None:
             return
-        for event in self.keeper.read_events():
+        events = self.keeper.read_events()
+        begun = {event.member: event.identity for event in events if isinstance(event, Started)}
+        self.identities |= begun
+        if begun and self.grant is not None:
+            self.grant.record(list(self.identities.values()))
+        for event in events:
             self.dirty = True
+            self.starting.discard(event.member)
             match event:
-                case Started(member, identity, at):
-                    self.identities[member] = identity
-                    if self.grant is not None:
-                        self.grant.record(list(self.identities.values()))
+                case Started(member, _, at):
                     self._do(self.operator.running(member, at))
                 case SpawnFailed(member, _, _, text, at):
                     self._do(self.operator.not_started(member, text, at))
                 case Exited(member, code, _, at, _):
                     self._exited(member, code, at)
+        self._start_members()
         if not self.keeper.alive:
             self._keeper_died()
 
@@ -396,7 +419,8 @@ class Supervisor:
                 now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
             )
         )
-        living = [name for name, one in self.operator.members.items() if one.alive]
+        living = [n for n, one in self.operator.members.items() if one.alive and n not in self.to_start]
+        self.starting.clear()
         self.keeper = self._new_keeper()
         if self.grant is not None:
             self.keeper.hold(self.grant.owner_fds)
@@ -439,7 +463,7 @@ class Supervisor:
         if self.attached and time.monotonic() - self.client_seen[1] > patience:
             reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
             stop = Stop("allaboard", reason, now)
-            with suppress(OSError):
+            with suppress(OSError, SiteError):
                 records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
             self._do(self.operator.ask_stop(stop, False, now))
 
@@ -593,7 +617,8 @@ class Supervisor:
         def ended(record: RunRecord) -> RunRecord:
             return record.ended(state, now) if record.uid == self.plan["uid"] else record
 
-        records.change(self.run, ended)
+        with suppress(SiteError):  # a damaged record ends no run, and is told to whoever looks
+            records.change(self.run, ended)
 
 
 def _request(path: Path) -> dict[str, Any]:
@@ -618,11 +643,14 @@ def main() -> int:
         live, wake = again["live"], again["wake"]
         for fd in (live, wake):
             os.set_inheritable(fd, False)
-    set_subreaper()
     plan = {**(read_json(folder.plan) or {}), "live_fd": live}
     record = records.read(RunFolder(folder.path.parent))
     if record is None or record.uid != plan.get("uid") or record.outcome is not None:
         return 0  # somebody gave this attempt up before it began
+    if again is None:
+        # Before we are a subreaper: it is no child of ours, and outlives us.
+        housekeeping.start(folder.path.parents[2], os.environ)
+    set_subreaper()
     for name in (signal.SIGHUP, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
     supervisor = Supervisor(folder, plan, wake)

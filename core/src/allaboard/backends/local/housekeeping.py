@@ -1,0 +1,99 @@
+"""What nobody else does for the runs of a home, once an hour at most: overdue ttls, records past their age,
+members that outlived their keepers, and what a killed removal left (`LocalBackend.housekeep`).
+
+A supervisor that begins starts it as a process of its own, of the lowest priority: no command waits for it,
+and verbs that only look never cause it. What cannot be removed is told once, by the next launch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from allaboard.backends.local.folders import HOUSEKEEPING, locked, opened, read_json, write_json
+from allaboard.backends.local.procs import detach, spawn_supervisor
+from allaboard.errors import AllaboardError, SiteError
+
+EVERY = 3600.0
+"""Seconds between two of them in one home."""
+_TROUBLES = "housekeeping.json"
+_LOG = "housekeeping.log"
+
+
+def is_due(base: Path, now: float) -> bool:
+    """Whether the last one in ``base`` (a home's folder of this machine) is long ago, or was never."""
+    try:
+        at = (base / HOUSEKEEPING).stat().st_mtime
+    except OSError:
+        return True
+    return not 0 <= now - at < EVERY  # the clock may have been set back
+
+
+def start(base: Path, environ: Mapping[str, str]) -> None:
+    """Start one, if it is due. What keeps it from starting is no reason for a run not to: it is tried again
+    with the next.
+    """
+    if not is_due(base, time.time()):
+        return
+    with suppress(OSError, SiteError):
+        opened(base / _LOG, "w").close()
+        here = {**environ, "ALLABOARD_HOME": str(base.parent.parent)}
+        spawn_supervisor([sys.executable, "-m", __name__, str(base)], here, str(base / _LOG))
+
+
+def untold(base: Path) -> tuple[str, ...]:
+    """What could not be removed and was not told yet; from now on it was. Raises nothing."""
+    path = base / _TROUBLES
+    with suppress(OSError, SiteError):
+        if not _fresh(_kept(path)):
+            return ()
+        with locked(base / HOUSEKEEPING, wait=False):
+            kept = _kept(path)
+            write_json(path, {"version": 1, "troubles": dict.fromkeys(kept, True)})
+            return tuple(f"housekeeping: {words}" for words in _fresh(kept))
+    return ()
+
+
+def _fresh(kept: Mapping[str, bool]) -> list[str]:
+    return [words for words, told in kept.items() if not told]
+
+
+def _kept(path: Path) -> dict[str, bool]:
+    """Each trouble in words, and whether it was told."""
+    body = read_json(path)
+    found = body.get("troubles") if isinstance(body, dict) else None
+    return {str(words): told is True for words, told in found.items()} if isinstance(found, dict) else {}
+
+
+def _keep(path: Path, troubles: Iterable[str]) -> None:
+    """What is in order again is forgotten, and told anew should it come back."""
+    try:
+        before = _kept(path)
+    except SiteError:
+        before = {}
+    now = {words: before.get(words, False) for words in troubles}
+    if now != before:
+        write_json(path, {"version": 1, "troubles": now})
+
+
+def main() -> int:
+    """``python -m allaboard.backends.local.housekeeping FOLDER``: the home's folder of this machine."""
+    detach()
+    os.nice(19)
+    base = Path(sys.argv[1])
+    from allaboard.backends.local.backend import LocalBackend
+
+    with suppress(OSError, AllaboardError), locked(base / HOUSEKEEPING, wait=False):
+        if is_due(base, time.time()):
+            # Before it, so that one that is killed is not tried again at every start.
+            os.utime(base / HOUSEKEEPING)
+            _keep(base / _TROUBLES, LocalBackend(os.environ).housekeep())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

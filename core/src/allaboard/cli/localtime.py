@@ -1,0 +1,60 @@
+"""The time where the reader is: that of the variable TZ, else of the machine.
+
+An hour that comes twice, when clocks go back, shows its offset. Where TZ names nothing that is known, times
+are UTC and say so with a Z. Whoever shows no time does not load pendulum.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from pendulum import DateTime, Timezone
+
+
+def shown(epoch: float, form: str) -> str:
+    """``02:30:00``; ``02:30:00+02:00`` in an hour that comes twice; ``00:30:00Z`` where the zone is not
+    known. ``form``: pendulum's.
+    """
+    moment, known = _moment(epoch)
+    if not known:
+        return moment.format(form) + "Z"
+    zone, plain = moment.tzinfo, moment.naive()
+    assert zone is not None
+    twice = zone.utcoffset(plain.replace(fold=0)) != zone.utcoffset(plain.replace(fold=1))
+    return moment.format(form + "Z" if twice else form)
+
+
+def is_same_day(one: float, other: float) -> bool:
+    """Whether both are on one day of the calendar here."""
+    return _moment(one)[0].date() == _moment(other)[0].date()
+
+
+def _moment(epoch: float) -> tuple[DateTime, bool]:
+    import pendulum
+
+    zone = _zone(os.environ.get("TZ"))
+    return pendulum.from_timestamp(epoch, tz=zone or pendulum.UTC), zone is not None
+
+
+@lru_cache(maxsize=4)
+def _zone(said: str | None) -> Timezone | None:
+    """The zone of a TZ, as the C library reads it (a name, or the path of a file, after an optional colon),
+    but for the rules that can be spelt out in it; None for what is not known. Without one: the machine's.
+    """
+    import pendulum
+    from pendulum.tz.local_timezone import get_local_timezone
+
+    try:
+        if said is None:
+            return cast("Timezone", get_local_timezone())
+        name = said.removeprefix(":")
+        if not name.startswith("/"):
+            return pendulum.Timezone(name)
+        with Path(name).open("rb") as file:
+            return pendulum.Timezone.from_file(file, key=name)
+    except (OSError, ValueError, RuntimeError):  # pendulum's InvalidTimezone is a ValueError
+        return None

@@ -1,0 +1,88 @@
+"""The locks that tell whose process lives: a file beside what it keeps, which the process holds locked. The
+kernel frees the lock however the process ends. Nobody is waited for. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+SUFFIX = ".lock"
+_TRIES = 20  # a sweep may take a new lock file for one that was left
+# A name may turn out to be a link, or a pipe whose other end nobody opens.
+_PLAINLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class Lock(Enum):
+    """HELD: another process has it. FREE: nobody had it, and it is ours now. UNKNOWN: no lock can tell, as on
+    Windows and on file systems without locks.
+    """
+
+    HELD = "held"
+    FREE = "free"
+    UNKNOWN = "unknown"
+
+
+def take(fd: int) -> Lock:
+    """Lock an open file, until it is closed, if nobody has it."""
+    if sys.platform == "win32":
+        return Lock.UNKNOWN
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return Lock.HELD
+    except OSError:
+        return Lock.UNKNOWN
+    return Lock.FREE
+
+
+@contextmanager
+def asked(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
+    """How the lock of a file stands, and the file's status; what was free is ours within the block. A link, a
+    pipe, or a file that may not be read is UNKNOWN, and is not followed, waited for or opened.
+
+    Raises FileNotFoundError when nothing is there.
+    """
+    found = path.lstat()
+    try:
+        fd = os.open(path, os.O_RDONLY | _PLAINLY) if stat.S_ISREG(found.st_mode) else None
+    except FileNotFoundError:
+        raise
+    except OSError:
+        fd = None
+    if fd is None:
+        yield Lock.UNKNOWN, found
+        return
+    try:
+        found = os.fstat(fd)
+        yield (take(fd) if stat.S_ISREG(found.st_mode) else Lock.UNKNOWN), found
+    finally:
+        os.close(fd)
+
+
+def locked_name(base: Path, mode: int = 0o600) -> tuple[Path, int]:
+    """A name in ``base`` that nobody uses, and the descriptor of its lock (`lock_of`), which is ours until it
+    is closed. Raises OSError.
+    """
+    for _ in range(_TRIES):
+        path = base / secrets.token_hex(8)
+        fd = os.open(lock_of(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAINLY, mode)
+        # Between the two calls a sweep may have locked it, or removed it.
+        if take(fd) is not Lock.HELD and (os.fstat(fd).st_nlink or sys.platform == "win32"):
+            return path, fd
+        os.close(fd)
+    raise BlockingIOError(f"{base}: no name stays free there")
+
+
+def lock_of(path: Path) -> Path:
+    """The lock file of what lies at ``path``."""
+    return path.with_name(path.name + SUFFIX)

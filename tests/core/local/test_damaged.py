@@ -1,0 +1,212 @@
+"""A run whose files are damaged: the others are listed and found, it says what is wrong, and it can be
+deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from allaboard import State
+from allaboard.backends.base import Selection
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.folders import DAMAGED, RunFolder, remove, write_json
+from allaboard.backends.local.records import changing
+from allaboard.errors import Conflict, SiteError, UnknownRun
+from allaboard.status import state_of
+from tests.core.cli.terminal import Terminal, a_terminal
+from tests.core.local.helpers import a_plan, ended, processes_of, wait_for
+from tests.core.local.test_backend import ME, QUICK, SLEEP, running
+
+
+def _wrong(field: str, value: object) -> Callable[[RunFolder], None]:
+    def damage(run: RunFolder) -> None:
+        write_json(run.record, {**json.loads(run.record.read_text()), field: value})
+
+    return damage
+
+
+def _newer(run: RunFolder) -> None:
+    body = json.loads(run.record.read_text())
+    del body["owner"]
+    write_json(run.record, {**body, "version": 9})
+
+
+def _linked(run: RunFolder) -> None:
+    elsewhere = run.path.parent.parent / "elsewhere"
+    run.path.rename(elsewhere)
+    run.path.symlink_to(elsewhere)
+
+
+def _dangling(run: RunFolder) -> None:
+    remove(run.path)
+    run.path.symlink_to("nowhere")
+
+
+def _folder_for_a_record(run: RunFolder) -> None:
+    run.record.unlink()
+    run.record.mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[RunFolder], object], str]] = {
+    "half a record": (lambda run: os.truncate(run.record, 40), "record.json is no JSON"),
+    "an empty record": (lambda run: os.truncate(run.record, 0), "record.json is no JSON"),
+    "a record of bytes": (lambda run: run.record.write_bytes(b"\xff\x00"), "record.json is no JSON"),
+    "a list": (lambda run: run.record.write_text("[1]"), "record.json is no run record"),
+    "a number": (lambda run: run.record.write_text("1"), "record.json is no run record"),
+    "a record of another run": (_wrong("run", "other-1"), "is the record of 'other-1'"),
+    "a date in words": (_wrong("created", "yesterday"), "a number is none"),
+    "an attempt that is none": (_wrong("attempt", None), "a number is none"),
+    "a key that is none": (_wrong("key", 7), "a text is none"),
+    "an end that is none": (
+        _wrong("outcome", {"state": "eaten", "at": 1.0, "attempt": 1, "generation": 1}),
+        "no run record ('eaten' is not a valid State",
+    ),
+    "no record": (lambda run: run.record.unlink(), "has no record.json"),
+    "a folder for a record": (_folder_for_a_record, "record.json is a folder"),
+    "nothing at all": (lambda run: (remove(run.path), run.path.mkdir()), "has no record.json"),
+    "a link": (_linked, "is a link"),
+    "a link to nothing": (_dangling, "is a link"),
+    "a newer one": (_newer, "it is of version 9, this allaboard writes 1: use the newer one"),
+    "half a state": (lambda run: os.truncate(run.attempt(1, 1).state, 10), "state.json is no JSON"),
+    "a state of nothing": (lambda run: run.attempt(1, 1).state.write_text("{}"), "holds no state of a run"),
+    "a state that is none": (lambda run: run.attempt(1, 1).state.write_text("[]"), "holds no state of a run"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBackend, Terminal]]:
+    """A home with two good runs of one job, to which each test adds a damaged one."""
+    top = tmp_path_factory.mktemp("damaged")
+    with a_terminal(top) as ab:
+        backend = LocalBackend(ab.environ)
+        for key in ("a", "b"):
+            ended(backend, backend.launch(a_plan(top, QUICK, key=key), ME).run)
+        yield backend, ab
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_one_damaged_run_is_told_and_stands_in_nobodys_way(
+    place: tuple[LocalBackend, Terminal], tmp_path: Path, how: str
+) -> None:
+    backend, ab = place
+    damage, words = DAMAGES[how]
+    good = [seen.run for seen in backend.list()]
+    bad = RunFolder(backend.runs / backend.launch(a_plan(tmp_path, QUICK, key=how), ME).run)
+    ended(backend, bad.name)
+    damage(bad)
+
+    listed = ab("list")
+    assert listed.code == 0 and all(run in listed.out for run in good) and bad.name not in listed.out
+    assert listed.err.count("\n") == 1
+    for said in (f"run '{bad.name}' is damaged", words, f"allaboard delete {bad.name}"):
+        assert said in listed.err
+    (told,) = (run for run in ab("list", "--json").json["runs"] if run["run"] == bad.name)
+    assert told["state"] == "unknown" and told["flags"] == [DAMAGED]
+    assert (
+        words in told["diagnoses"][0]["evidence"][0]["text"]
+        and "allaboard delete" in told["diagnoses"][0]["fix"]
+    )
+
+    status = ab("status", bad.name)
+    assert status.code == 1 and words in status.err and "delete" in status.err
+    with pytest.raises(SiteError) as caught:
+        list(backend.logs(bad.name, Selection()))
+    assert caught.value.code == DAMAGED
+    # By prefix and by the job's name the good ones are found.
+    assert backend.observe("job").run == good[0]
+    assert backend.observe(good[0][:-1]).run == good[0] and list(backend.logs(good[0][:-1], Selection()))
+    if "has no record" not in words:  # else it is a run that never began
+        with pytest.raises(SiteError, match="damaged"):
+            backend.launch(a_plan(tmp_path, QUICK, key=how), ME)
+        backend.housekeep()
+        assert os.path.lexists(bad.path), "a person may restore it"
+
+    done = ab("delete", bad.name)
+    assert done.code == 0 and f"{bad.name} was damaged" in done.out
+    assert not os.path.lexists(bad.path) and [seen.run for seen in backend.list()] == good
+    elsewhere = backend.runs.parent / "elsewhere"
+    assert elsewhere.exists() == (how == "a link"), "nothing behind a link is touched"
+    remove(elsewhere)
+    with pytest.raises(UnknownRun):
+        backend.observe(bad.name)
+
+
+@pytest.mark.parametrize("how", [lambda run: run.record.write_text("{"), lambda run: run.record.unlink()])
+def test_a_live_run_whose_record_is_damaged_goes_on_and_ends_with_delete(
+    backend: LocalBackend, folder: Path, how: Callable[[RunFolder], object]
+) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP), ME)
+    running(backend, handle.run)
+    pids = processes_of(backend, handle.run)
+    run = backend.find(handle.run)
+    how(run)
+    with pytest.raises(SiteError, match="damaged"):
+        backend.observe(handle.run)
+    assert pids and all(Path(f"/proc/{pid}").exists() for pid in pids)
+    with pytest.raises(SiteError, match="damaged"):
+        backend.launch(a_plan(folder, SLEEP), ME)
+    backend.housekeep()
+    assert run.path.exists() and all(Path(f"/proc/{pid}").exists() for pid in pids)
+    backend.delete(handle.run)
+    assert not run.path.exists()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_a_record_that_is_damaged_while_it_runs_costs_the_training_nothing(
+    backend: LocalBackend, folder: Path
+) -> None:
+    script = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('done', 'w').close()"
+    handle = backend.launch(a_plan(folder, script, workers=1), ME)
+    running(backend, handle.run)
+    run = backend.find(handle.run)
+    whole = run.record.read_text()
+    run.record.write_text("{")
+    (folder / "go").touch()
+    wait_for(lambda: not run.attempt(1, 1).is_live())
+    assert (folder / "done").exists()
+    run.record.write_text(whole)
+    assert state_of(backend.observe(handle.run)) is State.SUCCEEDED
+
+
+def test_a_run_that_is_in_order_again_is_not_deleted_by_its_damage(
+    backend: LocalBackend, folder: Path
+) -> None:
+    run = backend.find(backend.launch(a_plan(folder, QUICK), ME).run)
+    ended(backend, run.name)
+    with pytest.raises(Conflict, match="in order again"):
+        backend._delete_damaged(run)
+    assert state_of(backend.observe(run.name)) is State.SUCCEEDED
+
+
+def test_a_launch_that_is_under_way_is_no_damage(backend: LocalBackend, folder: Path) -> None:
+    ended(backend, backend.launch(a_plan(folder, QUICK), ME).run)
+    made = RunFolder(backend.runs / "new-12345678")
+    with changing(made):
+        assert made.path.is_dir() and len(backend.list()) == 1
+        with pytest.raises(UnknownRun):
+            backend.observe(made.name)
+
+
+def test_what_is_no_run_at_all_is_passed_over(backend: LocalBackend, folder: Path) -> None:
+    ended(backend, backend.launch(a_plan(folder, QUICK), ME).run)
+    (backend.runs / ".DS_Store").touch()
+    (backend.runs / "notes").touch()
+    (backend.runs / "lost+found").mkdir()
+    assert len(backend.list()) == 1 and backend.housekeep() == ()
+    assert (backend.runs / "lost+found").exists()
+
+
+def test_a_plan_that_is_damaged_hides_no_log_and_no_state(backend: LocalBackend, folder: Path) -> None:
+    run = backend.find(backend.launch(a_plan(folder, "print('here')", workers=1), ME).run)
+    ended(backend, run.name)
+    run.attempt(1, 1).plan.write_text('{"layout": 3}')
+    assert state_of(backend.observe(run.name)) is State.SUCCEEDED and len(backend.list()) == 1
+    assert list(backend.logs(run.name, Selection()))
+    with pytest.raises(SiteError, match=r"plan\.json holds no plan of a run"):
+        backend.saving(run.name)
+    backend.delete(run.name)
+    assert run.attempts() == []
