@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
 from allaboard.jobfile import SUFFIXES, parse, read_text
+from allaboard.redaction import secret_values
 from allaboard.untrusted import LIMITS, Unreadable, flaws, parse_json, show
 from allaboard_provider.templates import has_template
 
@@ -31,6 +33,14 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
     # As a mapping first: a TrainingJob names unknown fields only, and says nothing of what else is wrong.
     fields = job.as_mapping() if isinstance(job, TrainingJob) else job
     return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
+
+
+def secrets_in(job: Any) -> tuple[str, ...]:
+    """The values in a job that nobody is told, whichever way the job is given."""
+    if isinstance(job, str):
+        with suppress(BadInput):
+            job = as_mapping(job.strip(), "job")
+    return secret_values(job)
 
 
 def dag_folder(operator: Any) -> str:

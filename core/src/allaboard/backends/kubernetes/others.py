@@ -56,6 +56,10 @@ class OthersJob:
     def saving(self, run: str) -> None:
         """Where it keeps checkpoints is not known."""
 
+    def secrets_of(self, run: str) -> tuple[str, ...]:
+        """None that can be told apart from the rest of its object."""
+        return ()
+
     def refuse(self, verb: str) -> NoReturn:
         """Raises BadInput: what this verb would do is not done to the jobs of others."""
         kind = self.engine.KIND
