@@ -193,11 +193,15 @@ class Start:
 
 
 class Run:
-    """One DAG run, its task ``train``, and the training behind it."""
+    """One DAG run, one task of it, and the training behind that."""
 
-    def __init__(self, live: Live, dag: str, name: str) -> None:
-        self.live, self.dag, self.name = live, dag, name
+    def __init__(self, live: Live, dag: str, name: str, task_id: str = "train") -> None:
+        self.live, self.dag, self.name, self.task_id = live, dag, name, task_id
         self.gate = live.gates / name
+
+    def at(self, task_id: str) -> Run:
+        """Another task of it."""
+        return Run(self.live, self.dag, self.name, task_id)
 
     # The training.
 
@@ -252,7 +256,7 @@ class Run:
     # The task.
 
     def path(self, map_index: int = -1) -> str:
-        task = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/train"
+        task = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/{self.task_id}"
         return task if map_index < 0 else f"{task}/{map_index}"
 
     def task(self, map_index: int = -1) -> dict[str, Any]:
@@ -285,7 +289,7 @@ class Run:
         body = {
             "dry_run": False,
             "dag_run_id": self.name,
-            "task_ids": ["train"],
+            "task_ids": [self.task_id],
             "only_failed": False,
             "only_running": False,
         }
@@ -295,7 +299,7 @@ class Run:
         self.live.airflow.api("PATCH", f"/dags/{self.dag}/dagRuns/{self.name}", {"state": state})
 
     def xcom(self, key: str = "return_value", map_index: int = -1) -> Any:
-        path = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/train/xcomEntries/{key}"
+        path = f"{self.path()}/xcomEntries/{key}"
         found = self.live.airflow.api("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
         return json.loads(found) if isinstance(found, str) else found
 
@@ -307,7 +311,7 @@ class Run:
         return "\n".join(self._log(one, map_index) for one in tries)
 
     def _log(self, attempt: int, map_index: int) -> str:
-        path = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/train/logs/{attempt}?full_content=true"
+        path = f"{self.path()}/logs/{attempt}?full_content=true"
         try:
             found = self.live.airflow.api("GET", f"{path}&map_index={map_index}")
         except ApiError as error:

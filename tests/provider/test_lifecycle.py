@@ -18,11 +18,17 @@ from pathlib import Path
 
 import pytest
 
+from allaboard import State, TrainingJob
+from allaboard.backends.base import Plan
+from allaboard.observation import Owner
+from allaboard.status import state_of
 from dags_examples.own_airflow import ApiError, is_alive, parents, send
 from tests.provider import canaries
 from tests.provider.live import Live, Run, until
 
 pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PASSED_OVER = "it is not the one that is waited for"
 
 
 @pytest.fixture(scope="session")
@@ -435,6 +441,33 @@ def test_a_frozen_triggerer_that_wakes_kills_nothing_that_another_one_watches(li
     run.finish()
     run.wait_task("success")
     assert len(run.starts()) == 2 and run.record().stop is None
+
+
+# --- sensors
+# ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sensor_passes_over_what_ended_before_its_dag_run_and_takes_what_ends_during_it(live: Live) -> None:
+    """Deferred or not. The same words with ``since=None`` mean the newest end, whenever it was."""
+
+    def train(key: str) -> str:
+        job = TrainingJob(name="nightly", command=["python", "-c", "pass"])
+        name: str = live.backend.launch(Plan(job, key), Owner("tests", "worker", "orchestrated")).run
+        until("it has ended", lambda: state_of(live.backend.observe(name)) is State.SUCCEEDED)
+        return name
+
+    old = train("last night")
+    run = live.start("nightly")
+    run.at("takes_any").wait_task("success")
+    assert run.at("takes_any").xcom()["run"] == old
+    for task in ("defers", "stays"):
+        until(f"{task} has passed it over", lambda task=task: PASSED_OVER in run.at(task).log())  # type: ignore[misc]
+    run.at("defers").wait_task("deferred")
+    run.at("stays").wait_task("running")
+    new = train("tonight")
+    for task in ("defers", "stays"):
+        run.at(task).wait_task("success")
+        assert run.at(task).xcom()["run"] == new != old
 
 
 # --- secrets

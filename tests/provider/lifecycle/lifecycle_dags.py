@@ -147,6 +147,11 @@ with DAG("watching", schedule=None, params={"run": "", "saved": ""}):
         task_id="saved", uri="store://lifecycle/{{ params.run }}", after="{{ params.saved }}", poke_interval=1
     )
 
+with DAG("nightly", schedule=None):
+    TrainingJobSensor(task_id="defers", run="nightly", poke_interval=1)
+    TrainingJobSensor(task_id="stays", run="nightly", poke_interval=1, deferrable=False)
+    TrainingJobSensor(task_id="takes_any", run="nightly", poke_interval=1, since=None)
+
 with DAG("mapped", schedule=None):
     TrainingJobOperator.partial(task_id="train").expand(
         job=[gated("mapped", f"{{{{ run_id }}}}/{n}").as_mapping() for n in range(2)]
