@@ -168,21 +168,34 @@ def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> No
     run.wait_task("success")
 
 
-def test_failing_the_dag_run_stops_the_training(live: Live) -> None:
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_the_dag_run_stops_the_training(live: Live, state: str) -> None:
     run = live.start("held")
     run.wait_watched()
-    run.patch("failed")
+    run.patch(state)
     run.wait_gone()
     run.wait_training("stopped")
+    stop = run.observe().stop
+    assert stop is not None and f"marked {state}" in stop.reason
+    assert run.task()["state"] == state
 
 
-def test_failing_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live) -> None:
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live, state: str) -> None:
     with live.frozen_triggerer():
         run = live.start("held")
         run.wait_task("deferred")
         run.wait_started()
-        run.patch("failed")
+        run.patch(state)
         run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_marking_the_dag_run_of_a_synchronous_task_stops_the_training(live: Live) -> None:
+    run = live.start("held_sync")
+    run.wait_started()
+    run.patch("success")
+    run.wait_gone()
     run.wait_training("stopped")
 
 
@@ -346,14 +359,16 @@ def test_the_last_try_killed_with_its_worker_leaves_nothing_running(live: Live) 
     assert stop is not None and "nobody followed" in stop.reason
 
 
-def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live) -> None:
-    """The task is marked failed while its killed first try has left the run to the second."""
+@pytest.mark.parametrize("what", ["the task failed", "the DAG run failed", "the DAG run success"])
+def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live, what: str) -> None:
+    """By marking it while its killed first try has left the run to the second."""
     run = live.start("left_alone")
     run.wait_started()
     kill_worker_and_task(run)
     run.wait_task("up_for_retry")
     assert run.training_state() == "running"
-    run.mark("failed")
+    thing, state = what.rsplit(" ", 1)
+    (run.mark if thing == "the task" else run.patch)(state)
     run.wait_gone()
     run.wait_training("stopped")
 
