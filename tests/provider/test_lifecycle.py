@@ -28,12 +28,13 @@ from tests.provider.live import Live, Run, until
 
 pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
 
+EXECUTORS = {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor,pods:pods.PodExecutor"}
 PASSED_OVER = "it is not the one that is waited for"
 
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    live = Live(Path(tmp_path_factory.mktemp("live")), **canaries.IN_ENVIRONMENT)
+    live = Live(Path(tmp_path_factory.mktemp("live")), **canaries.IN_ENVIRONMENT, **EXECUTORS)
     try:
         live.airflow.start()
         live.airflow.wait_until_ready()
@@ -88,6 +89,19 @@ def test_a_synchronous_training_is_no_different(live: Live) -> None:
     status = run.xcom()
     assert status["state"] == "succeeded" and status["checkpoints"]["latest"] and "members" not in status
     assert run.record().handed_over
+
+
+def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) -> None:
+    """By another executor than the default one, in the pod that KubernetesExecutor would make for it."""
+    run = live.start("in_a_pod")
+    run.wait_started()
+    until("the worker says why", lambda: "KubernetesExecutor runs this task in a pod of its own" in run.log())
+    step = run.observe().progress.step or 0
+    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 20)
+    assert run.task()["state"] == "running"
+    run.finish()
+    run.wait_task("success")
+    assert run.record().attempt == 1 and len(run.starts()) == 2
 
 
 def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
