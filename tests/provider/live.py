@@ -22,6 +22,7 @@ from allaboard.backends.local.records import read as read_record
 from allaboard.ledger import RunRecord
 from allaboard.observation import Observation
 from allaboard.status import state_of
+from allaboard_provider.identity import is_of_task
 from dags_examples.own_airflow import (
     ApiError,
     OwnAirflow,
@@ -232,7 +233,7 @@ class Run:
         return until("the run has a record", lambda: next(iter(self.records()), None))
 
     def records(self) -> list[RunRecord]:
-        return [record for record in self.live.records() if json.loads(record.key)[3] == self.name]
+        return [record for record in self.live.records() if is_of_task(record.key, self.dag, self.name)]
 
     def observe(self) -> Observation:
         seen: Observation = self.live.backend.observe(self.record().run)
