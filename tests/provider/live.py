@@ -22,6 +22,7 @@ from allaboard.backends.local.records import read as read_record
 from allaboard.ledger import RunRecord
 from allaboard.observation import Observation
 from allaboard.status import state_of
+from allaboard_provider.identity import is_of_task
 from dags_examples.own_airflow import (
     ApiError,
     OwnAirflow,
@@ -193,11 +194,15 @@ class Start:
 
 
 class Run:
-    """One DAG run, its task ``train``, and the training behind it."""
+    """One DAG run, one task of it, and the training behind that."""
 
-    def __init__(self, live: Live, dag: str, name: str) -> None:
-        self.live, self.dag, self.name = live, dag, name
+    def __init__(self, live: Live, dag: str, name: str, task_id: str = "train") -> None:
+        self.live, self.dag, self.name, self.task_id = live, dag, name, task_id
         self.gate = live.gates / name
+
+    def at(self, task_id: str) -> Run:
+        """Another task of it."""
+        return Run(self.live, self.dag, self.name, task_id)
 
     # The training.
 
@@ -228,7 +233,7 @@ class Run:
         return until("the run has a record", lambda: next(iter(self.records()), None))
 
     def records(self) -> list[RunRecord]:
-        return [record for record in self.live.records() if json.loads(record.key)[3] == self.name]
+        return [record for record in self.live.records() if is_of_task(record.key, self.dag, self.name)]
 
     def observe(self) -> Observation:
         seen: Observation = self.live.backend.observe(self.record().run)
@@ -252,7 +257,7 @@ class Run:
     # The task.
 
     def path(self, map_index: int = -1) -> str:
-        task = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/train"
+        task = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/{self.task_id}"
         return task if map_index < 0 else f"{task}/{map_index}"
 
     def task(self, map_index: int = -1) -> dict[str, Any]:
@@ -285,7 +290,7 @@ class Run:
         body = {
             "dry_run": False,
             "dag_run_id": self.name,
-            "task_ids": ["train"],
+            "task_ids": [self.task_id],
             "only_failed": False,
             "only_running": False,
         }
@@ -295,7 +300,7 @@ class Run:
         self.live.airflow.api("PATCH", f"/dags/{self.dag}/dagRuns/{self.name}", {"state": state})
 
     def xcom(self, key: str = "return_value", map_index: int = -1) -> Any:
-        path = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/train/xcomEntries/{key}"
+        path = f"{self.path()}/xcomEntries/{key}"
         found = self.live.airflow.api("GET", f"{path}?deserialize=true&map_index={map_index}")["value"]
         return json.loads(found) if isinstance(found, str) else found
 
@@ -307,7 +312,7 @@ class Run:
         return "\n".join(self._log(one, map_index) for one in tries)
 
     def _log(self, attempt: int, map_index: int) -> str:
-        path = f"/dags/{self.dag}/dagRuns/{self.name}/taskInstances/train/logs/{attempt}?full_content=true"
+        path = f"{self.path()}/logs/{attempt}?full_content=true"
         try:
             found = self.live.airflow.api("GET", f"{path}&map_index={map_index}")
         except ApiError as error:

@@ -12,23 +12,35 @@ from tests.provider.building import TaskInstance, a_context
 
 KUBERNETES = "airflow.providers.cncf.kubernetes.executors.kubernetes_executor.KubernetesExecutor"
 
+ECS = "airflow.providers.amazon.aws.executors.ecs.ecs_executor.AwsEcsExecutor"
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+MARKED = {"AIRFLOW_IS_K8S_EXECUTOR_POD": "True"}
+
 
 @pytest.mark.parametrize(
     ("executor", "configured", "environ", "first", "ends"),
     [
         (None, "LocalExecutor", {}, "/usr/lib/systemd/systemd", False),
         (None, "CeleryExecutor", {}, "dumb-init -- /entrypoint airflow celery worker", False),
-        (None, "KubernetesExecutor", {}, "", True),
-        (None, KUBERNETES, {}, "", True),
-        (None, f"k8s:{KUBERNETES},LocalExecutor", {}, "", True),
-        (None, "LocalExecutor,KubernetesExecutor", {}, "", False),
-        ("KubernetesExecutor", "LocalExecutor,KubernetesExecutor", {}, "", True),
-        (KUBERNETES, f"LocalExecutor,k8s:{KUBERNETES}", {}, "", True),
-        ("k8s", f"LocalExecutor,k8s:{KUBERNETES}", {}, "", True),
-        ("LocalExecutor", f"k8s:{KUBERNETES},LocalExecutor", {}, "", False),
-        (None, "LocalExecutor;red=KubernetesExecutor", {}, "", False),
+        # Its pods say so themselves; where they do not, its name counts in a pod alone.
+        (None, "KubernetesExecutor", {}, "", False),
+        (None, "KubernetesExecutor", POD, "", True),
+        (None, KUBERNETES, POD, "", True),
+        (None, f"k8s:{KUBERNETES},LocalExecutor", POD, "", True),
+        (None, "LocalExecutor,KubernetesExecutor", POD, "", False),
+        ("KubernetesExecutor", "LocalExecutor,KubernetesExecutor", POD, "", True),
+        (KUBERNETES, f"LocalExecutor,k8s:{KUBERNETES}", POD, "", True),
+        ("k8s", f"LocalExecutor,k8s:{KUBERNETES}", POD, "", True),
+        ("LocalExecutor", f"k8s:{KUBERNETES},LocalExecutor", POD, "", False),
+        ("k8s", f"LocalExecutor;red=CeleryExecutor,k8s:{KUBERNETES}", POD, "", True),
+        ("own", f"LocalExecutor;red=own:CeleryExecutor;blue=own:{KUBERNETES}", POD, "", True),
+        (None, "LocalExecutor;red=KubernetesExecutor", POD, "", False),
+        (None, f"ecs:{ECS},LocalExecutor", {}, "", True),
+        ("LocalExecutor", f"ecs:{ECS},LocalExecutor", {}, "", False),
+        # A team's pod: the configuration says nothing of teams.
+        (None, "LocalExecutor;red=KubernetesExecutor", {**POD, **MARKED}, "", True),
         # As the Helm chart's pods have it: the configuration names another executor.
-        (None, "LocalExecutor", {"AIRFLOW_IS_K8S_EXECUTOR_POD": "True"}, "", True),
+        (None, "LocalExecutor", MARKED, "", True),
         (None, "LocalExecutor", {}, "dumb-init -- python -m airflow.x.execute_workload y", True),
         (None, "", {}, "", False),
     ],

@@ -8,21 +8,33 @@ resumes.
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from allaboard import State, TrainingJob
+from allaboard.backends.base import Plan
+from allaboard.observation import Owner
+from allaboard.status import state_of
 from dags_examples.own_airflow import ApiError, is_alive, parents, send
+from tests.provider import canaries
 from tests.provider.live import Live, Run, until
 
 pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
 
+EXECUTORS = {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor,pods:pods.PodExecutor"}
+PASSED_OVER = "it is not the one that is waited for"
+
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    live = Live(Path(tmp_path_factory.mktemp("live")))
+    live = Live(Path(tmp_path_factory.mktemp("live")), **canaries.IN_ENVIRONMENT, **EXECUTORS)
     try:
         live.airflow.start()
         live.airflow.wait_until_ready()
@@ -77,6 +89,19 @@ def test_a_synchronous_training_is_no_different(live: Live) -> None:
     status = run.xcom()
     assert status["state"] == "succeeded" and status["checkpoints"]["latest"] and "members" not in status
     assert run.record().handed_over
+
+
+def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) -> None:
+    """By another executor than the default one, in the pod that KubernetesExecutor would make for it."""
+    run = live.start("in_a_pod")
+    run.wait_started()
+    until("the worker says why", lambda: "KubernetesExecutor runs this task in a pod of its own" in run.log())
+    step = run.observe().progress.step or 0
+    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 20)
+    assert run.task()["state"] == "running"
+    run.finish()
+    run.wait_task("success")
+    assert run.record().attempt == 1 and len(run.starts()) == 2
 
 
 def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
@@ -157,21 +182,34 @@ def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> No
     run.wait_task("success")
 
 
-def test_failing_the_dag_run_stops_the_training(live: Live) -> None:
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_the_dag_run_stops_the_training(live: Live, state: str) -> None:
     run = live.start("held")
     run.wait_watched()
-    run.patch("failed")
+    run.patch(state)
     run.wait_gone()
     run.wait_training("stopped")
+    stop = run.observe().stop
+    assert stop is not None and f"marked {state}" in stop.reason
+    assert run.task()["state"] == state
 
 
-def test_failing_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live) -> None:
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live, state: str) -> None:
     with live.frozen_triggerer():
         run = live.start("held")
         run.wait_task("deferred")
         run.wait_started()
-        run.patch("failed")
+        run.patch(state)
         run.wait_gone()
+    run.wait_training("stopped")
+
+
+def test_marking_the_dag_run_of_a_synchronous_task_stops_the_training(live: Live) -> None:
+    run = live.start("held_sync")
+    run.wait_started()
+    run.patch("success")
+    run.wait_gone()
     run.wait_training("stopped")
 
 
@@ -335,14 +373,16 @@ def test_the_last_try_killed_with_its_worker_leaves_nothing_running(live: Live) 
     assert stop is not None and "nobody followed" in stop.reason
 
 
-def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live) -> None:
-    """The task is marked failed while its killed first try has left the run to the second."""
+@pytest.mark.parametrize("what", ["the task failed", "the DAG run failed", "the DAG run success"])
+def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live, what: str) -> None:
+    """By marking it while its killed first try has left the run to the second."""
     run = live.start("left_alone")
     run.wait_started()
     kill_worker_and_task(run)
     run.wait_task("up_for_retry")
     assert run.training_state() == "running"
-    run.mark("failed")
+    thing, state = what.rsplit(" ", 1)
+    (run.mark if thing == "the task" else run.patch)(state)
     run.wait_gone()
     run.wait_training("stopped")
 
@@ -430,3 +470,74 @@ def test_a_frozen_triggerer_that_wakes_kills_nothing_that_another_one_watches(li
     run.finish()
     run.wait_task("success")
     assert len(run.starts()) == 2 and run.record().stop is None
+
+
+# --- sensors
+# ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sensor_passes_over_what_ended_before_its_dag_run_and_takes_what_ends_during_it(live: Live) -> None:
+    """Deferred or not. The same words with ``since=None`` mean the newest end, whenever it was."""
+
+    def train(key: str) -> str:
+        job = TrainingJob(name="nightly", command=["python", "-c", "pass"])
+        name: str = live.backend.launch(Plan(job, key), Owner("tests", "worker", "orchestrated")).run
+        until("it has ended", lambda: state_of(live.backend.observe(name)) is State.SUCCEEDED)
+        return name
+
+    old = train("last night")
+    run = live.start("nightly")
+    run.at("takes_any").wait_task("success")
+    assert run.at("takes_any").xcom()["run"] == old
+    for task in ("defers", "stays"):
+        until(f"{task} has passed it over", lambda task=task: PASSED_OVER in run.at(task).log())  # type: ignore[misc]
+    run.at("defers").wait_task("deferred")
+    run.at("stays").wait_task("running")
+    new = train("tonight")
+    for task in ("defers", "stays"):
+        run.at(task).wait_task("success")
+        assert run.at(task).xcom()["run"] == new != old
+
+
+# --- secrets
+# ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_secret_of_a_job_or_a_connection_is_told_or_kept_by_airflow(live: Live) -> None:
+    """Deferred, failed with a traceback that is full of them, retried, succeeded: all that Airflow shows of
+    the run, every file of Airflow's (its database and every log with it), what the triggerer is told, and
+    what other users of the machine could read of the run.
+    """
+    canaries.put(live)
+    run = live.start("leaky")
+    until("the second attempt has spoken", lambda: run.task()["try_number"] == 2 and "opened" in run.log(2))
+    run.wait_watched()
+    airflow = live.airflow.home
+    assert canaries.told_in(canaries.files_below(airflow)) == []  # with the trigger's row
+    run.finish()
+    run.wait_task("success")
+
+    shown = {
+        "the task": run.task(),
+        "its fields": run.task()["rendered_fields"],
+        "its result": run.xcom(),
+        "the run's address": run.xcom("allaboard_run"),
+        "the log": run.log(),
+        "the DAG": live.airflow.api("GET", f"/dags/{run.dag}/details"),
+        "the audit log": live.airflow.api("GET", f"/eventLogs?dag_id={run.dag}"),
+    }
+    assert "opened the door with *** today" in run.log(1) and "was refused" in run.log(1)
+    assert shown["its fields"]["job"]["environment"]["INDEX_URL"] == "https://me:***@index.example/simple"
+    assert canaries.told_in((what, json.dumps(value).encode()) for what, value in shown.items()) == []
+    assert canaries.told_in(canaries.files_below(airflow)) == []
+    home = Path(live.environ["ALLABOARD_HOME"])
+    assert canaries.told_in(canaries.open_to_others(home)) == []
+    allaboard = [sys.executable, "-m", "allaboard"]
+    environ = {**os.environ, **live.environ}
+    for verb in ("status", "events", "checkpoints list"):
+        said = subprocess.run(
+            [*allaboard, *verb.split(), run.record().run], capture_output=True, env=environ, check=False
+        )
+        assert canaries.told_in([(verb, said.stdout + said.stderr)]) == []
+    # They did reach the members, and the record that they are started from.
+    assert canaries.told_in(canaries.files_below(home)) != []

@@ -28,6 +28,8 @@ from allaboard_provider.telling import (
     wrote,
 )
 
+TRACEBACK = "Traceback (most recent call last):"
+
 
 class Backend:
     """A home, and the lines of rank 0."""
@@ -239,3 +241,21 @@ def test_of_a_flood_only_its_end_is_held(backend: Any) -> None:
     told = teller.news(seen(State.RUNNING), 1.0, found)
     assert "(99,800 lines of rank 0 left out here: allaboard logs r --rank 0)" in told
     assert told[-1] == "line 99999"
+
+
+def test_a_secret_of_the_run_is_in_no_line_even_where_one_is_cut(backend: Any) -> None:
+    secret = "nobody-knows-it-by-its-looks"
+    teller = Telling(backend, "r", "try-1", known=(secret,))
+    backend.lines = [f"opened with {secret}", "x" * (LONGEST - 10) + secret]
+    waiting = seen(State.QUEUED, waiting=f"waits for {secret}")
+    failed = seen(State.FAILED, members=(a_member("master-0", exit_code=1),))
+    tail = f"{TRACEBACK}\nRuntimeError: {secret}"
+    outcome = Outcome(replace(failed, tails={"master-0": tail}), ())
+    lines = [
+        *teller.look(waiting, 0.0),
+        *teller.last_words(outcome),
+        *teller.restart_words(failed.members[0], tail.split("\n")),
+    ]
+    told = "\n".join(lines) + str(teller.told_so_far)
+    assert "opened with ***" in told and told.count("RuntimeError: ***") == 2
+    assert "nobody" not in told

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -110,7 +110,12 @@ def redact_url(uri: object) -> str:
 
 
 def _userinfo(match: re.Match[str]) -> str:
-    body = match[1]
+    at = _end_of_userinfo(match[1])
+    return f"//{match[1]}" if at < 0 else f"//{HIDDEN}{match[1][at:]}"
+
+
+def _end_of_userinfo(body: str) -> int:
+    """Where the ``@`` is that ends user and password, in what follows the two slashes; -1 where none does."""
     authority = re.match(r"[^/?#]*+", body)
     end = authority.end() if authority else 0
     at = body.rfind("@", 0, end)
@@ -119,13 +124,26 @@ def _userinfo(match: re.Match[str]) -> str:
         colon = body.rfind(":", 0, end)
         if colon >= 0 and body[colon + 1 : end] and not body[colon + 1 : end].isdigit():
             at = body.rfind("@")
-    return f"//{body}" if at < 0 else f"//{HIDDEN}{body[at:]}"
+    return at
 
 
 def _parameter(match: re.Match[str]) -> str:
     name = _unquoted(match[2])
     hide = match[3] and (_SIGNED.fullmatch(name.lower()) or hidden_value(name, match[3]))
     return f"{match[1]}{match[2]}={HIDDEN}" if hide else match[0]
+
+
+def _of_urls(text: str) -> Iterator[str]:
+    """The passwords and signatures of the URLs in a text, as they stand there and as they are meant. Users,
+    dates and names of algorithms, which `redact_url` hides as well, are words that stand elsewhere too.
+    """
+    for match in _BODY_IN_TEXT.finditer(text):
+        user, colon, password = match[1][: max(0, _end_of_userinfo(match[1]))].partition(":")
+        found = password if colon else user if _looks_random(user) else ""
+        yield from (found, _unquoted(found))
+    for match in _QUERY_IN_TEXT.finditer(text):
+        if match[3] and hidden_value(_unquoted(match[2]), match[3]):
+            yield from (match[3], _unquoted(match[3]))
 
 
 def _unquoted(text: str) -> str:
@@ -342,20 +360,20 @@ def redact_message(path: str, message: str) -> str:
 _QUOTED = re.compile(r"'[^']*+'|\"[^\"]*+\"|\b[0-9][\w.+-]*+|[\[{].*+", re.DOTALL)
 
 
-def redact_texts(value: Any) -> Any:
+def redact_texts(value: Any, known: Iterable[str] = ()) -> Any:
     """A plain value with `redact_text` done to every text in it, whatever it stands under: for results that
     programs read, where a name such as ``token`` may be a metric's.
     """
     if isinstance(value, str):
-        return redact_text(value)
+        return redact_text(value, known)
     if isinstance(value, Mapping):
-        return {name: redact_texts(inner) for name, inner in value.items()}
-    return [redact_texts(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {name: redact_texts(inner, known) for name, inner in value.items()}
+    return [redact_texts(inner, known) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def secret_values(fields: object) -> tuple[str, ...]:
-    """The whole values that `redact_job` hides, for `redact_text(..., known=...)`: a job's own secrets where
-    they come back in somebody else's words."""
+    """The whole values that `redact_job` hides, and the passwords and signatures of URLs, for
+    `redact_text(..., known=...)`: a job's own secrets where they come back in somebody else's words."""
     walk = _Walk()
     walk.value(fields)
     return tuple(sorted({v for v in walk.hidden if len(v) >= KNOWN_FROM}))
@@ -374,7 +392,7 @@ class _Walk:
         if value is None or isinstance(value, (bool, int, float)):
             return value
         if isinstance(value, str):
-            return redact_text(value)
+            return self._words(value)
         if isinstance(value, Mapping):
             return self._once(value, "mapping", self._mapping)
         if isinstance(value, (list, tuple)):
@@ -401,6 +419,11 @@ class _Walk:
         finally:
             self._depth -= 1
         return self._seen[at]
+
+    def _words(self, text: str) -> str:
+        if "//" in text:
+            self.hidden += _of_urls(text)
+        return redact_text(text)
 
     def _hide(self, value: Any) -> str:
         self.hidden.append(value if isinstance(value, str) else _text(value))
@@ -445,7 +468,7 @@ class _Walk:
         name, equals, value = word.partition("=")
         if equals and value and not re.search(r"\s", name) and hidden_value(name.lstrip("-"), value):
             return f"{name}={self._hide(value)}"
-        return redact_text(word)
+        return self._words(word)
 
 
 def _option(value: Any) -> str | None:

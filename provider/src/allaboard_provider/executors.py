@@ -11,9 +11,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-OF_ONE_TASK = ("KubernetesExecutor", "AwsEcsExecutor", "AwsBatchExecutor", "AwsLambdaExecutor")
+from allaboard.site import in_pod
+
+KUBERNETES = "KubernetesExecutor"
+OF_ONE_TASK = (KUBERNETES, "AwsEcsExecutor", "AwsBatchExecutor", "AwsLambdaExecutor")
 """Executors whose workers are containers of one task, by the name of their class."""
-_WORKLOADS = re.compile(r"execute_workload|airflow\s+tasks\s+run\b")
+MARK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
+"""In the environment of every pod that KubernetesExecutor makes, whatever its template says."""
+_WORKLOADS = re.compile(r"execute_workload")
 
 
 def why_it_would_not_outlive(
@@ -21,30 +26,36 @@ def why_it_would_not_outlive(
 ) -> str | None:
     """In a sentence why a local run would end with the worker of a deferred task; None where it would not.
 
-    ``executor``: what the task says. ``configured``: ``[core] executor``, which in a worker's container is
-    often another one than the scheduler's, so what is seen of the container counts as well: ``environ`` and
-    the command line of its ``first_process``.
+    ``executor``: what the task says. ``configured``: ``[core] executor``. In a worker's container that is
+    often another one than the scheduler's (the Helm chart writes LocalExecutor into its pods), and it does
+    not say which team a DAG belongs to; so what is seen of the container comes first: its ``environ`` and the
+    command line of its ``first_process``.
     """
-    name = _class_of(executor, configured)
-    if name in OF_ONE_TASK:
-        return f"{name} runs this task in a container of its own, which ends when the task defers"
-    if environ.get("AIRFLOW_IS_K8S_EXECUTOR_POD"):
-        return "KubernetesExecutor runs this task in a pod of its own, which ends when the task defers"
+    if environ.get(MARK):
+        return f"{KUBERNETES} runs this task in a pod of its own, which ends when the task defers"
     if _WORKLOADS.search(first_process):
         return "this container runs this task alone, and ends when the task defers"
+    name = _class_of(executor, configured)
+    # Elsewhere than in a pod its name means other tasks than this one: another team's, or, where a DAG is
+    # tested at a terminal, those to come. In a pod the mark may have been taken away.
+    if name in OF_ONE_TASK and (name != KUBERNETES or in_pod(environ)):
+        return f"{name} runs this task in a container of its own, which ends when the task defers"
     return None
 
 
 def _class_of(executor: str | None, configured: str) -> str:
     """``LocalExecutor,k8s:a.b.KubernetesExecutor`` and the alias ``k8s`` -> ``KubernetesExecutor``."""
-    # Executors of teams stand after semicolons: ``LocalExecutor;team=CeleryExecutor``.
+    # Executors of teams stand after semicolons: ``LocalExecutor;team=CeleryExecutor,k8s:KubernetesExecutor``.
     known = [one.strip().rpartition("=")[2] for one in re.split("[,;]", configured) if one.strip()]
     wanted = executor or (known[0] if known else "")
-    for one in known:
-        alias, _, path = one.rpartition(":")
-        if wanted in (one, alias, path):
-            wanted = path
-    return wanted.rpartition(":")[2].rpartition(".")[2]
+    # Two teams may have given the same alias to different ones: the cautious answer is one of the first kind.
+    found = [_name(one) for one in known if wanted in (one, *one.rpartition(":")[::2])] or [_name(wanted)]
+    return next((name for name in found if name in OF_ONE_TASK), found[0])
+
+
+def _name(executor: str) -> str:
+    """Of its class: ``k8s:a.b.KubernetesExecutor`` -> ``KubernetesExecutor``."""
+    return executor.rpartition(":")[2].rpartition(".")[2]
 
 
 def first_process() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.job import TrainingJob
 from allaboard.jobfile import SUFFIXES, parse, read_text
-from allaboard.untrusted import LIMITS, Unreadable, flaws, parse_json, show
-from allaboard_provider.templates import has_template
+from allaboard.redaction import secret_values
+from allaboard_provider.mappings import as_mapping
 
 
 def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
@@ -33,6 +34,14 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
     return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
 
 
+def secrets_in(job: Any) -> tuple[str, ...]:
+    """The values in a job that nobody is told, whichever way the job is given."""
+    if isinstance(job, str):
+        with suppress(BadInput):
+            job = as_mapping(job.strip(), "job")
+    return secret_values(job)
+
+
 def dag_folder(operator: Any) -> str:
     """Where relative paths of a DAG's jobs start: the folder of the DAG file."""
     file = operator.dag.fileloc if operator.has_dag() else None
@@ -49,52 +58,3 @@ def fields_of_file(path: str, start: str) -> tuple[dict[str, Any], str]:
     """The mapping in a job file, and the folder that its relative paths start at. Raises BadInput."""
     file = Path(start) / Path(path.strip()).expanduser()
     return parse(read_text(file), str(file)), str(file.resolve().parent)
-
-
-def as_mapping(text: str, what: str) -> Mapping[str, Any]:
-    """The mapping in a text: JSON, Python's own way to write one (Jinja writes that), or YAML. Raises
-    BadInput.
-    """
-    from allaboard.untrusted_yaml import parse_yaml
-
-    trouble = ""
-    for reader in (parse_json, _parse_literal, parse_yaml):
-        try:
-            value = reader(text)
-        except Unreadable as error:
-            trouble = trouble or str(error)
-            continue
-        if isinstance(value, list) and reader is parse_yaml and len(value) == 1:
-            (value,) = value  # of its documents
-        if isinstance(value, Mapping):
-            return value
-    where = f"{what}: " if what else ""
-    endings = ", or the path of a .yaml, .yml or .json file" if what == "job" else ""
-    quote = '; templates stand within quotes: "{{ params.workers }}"' if has_template(text) else ""
-    raise BadInput(
-        f"{where}{show(text)} is no mapping ({trouble or 'it is one value'}); give a mapping, JSON of "
-        f"one{endings}{quote}"
-    )
-
-
-def _parse_literal(text: str) -> Any:
-    """The value of a Python literal. Raises `Unreadable`."""
-    import ast
-
-    if len(text) > LIMITS.size:
-        raise Unreadable(f"has {len(text):,} characters; {LIMITS.size:,} are allowed")
-    try:
-        tree = ast.parse(text, mode="eval")
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Dict):
-                names = [ast.dump(key) for key in node.keys if key is not None]
-                if len(set(names)) != len(node.keys):
-                    raise Unreadable("a field stands twice")
-        value = ast.literal_eval(tree)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        if isinstance(error, Unreadable):
-            raise
-        raise Unreadable("is no Python value") from None
-    for path, trouble in flaws(value):
-        raise Unreadable(f"{path}: {trouble}" if path else trouble)
-    return value

@@ -62,6 +62,14 @@ class Listener:
             stop_runs_of(_tries_of(dag_run), (dag_run.dag_id, dag_run.run_id), reason)
         stop_on_clusters(_triggers_of(dag_run), reason)
 
+    @hookimpl
+    def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
+        # Of the tasks that a person cuts short with it, Airflow tells those that ran or were deferred one by
+        # one (above), and nothing of those that were about to go on, or to be tried again.
+        if _any_runs() and (cut_short := _tries_of(dag_run, cut_short=True)):
+            reason = "the DAG run was marked success before the task had ended"
+            stop_runs_of(cut_short, (dag_run.dag_id, dag_run.run_id), reason)
+
 
 class AllaboardPlugin(AirflowPlugin):
     name = "allaboard"
@@ -72,12 +80,17 @@ class AllaboardPlugin(AirflowPlugin):
         Listener.active = True
 
 
-def _tries_of(dag_run: Any) -> list[Any]:
-    """The ids of the present tries of a DAG run's tasks."""
+def _tries_of(dag_run: Any, *, cut_short: bool = False) -> list[Any]:
+    """The ids of the present tries of a DAG run's tasks. ``cut_short``: of those alone that had begun and did
+    not end by themselves, which few DAG runs have.
+    """
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    return [row[0] for row in _found(dag_run, select(TaskInstance.id))]
+    wanted = select(TaskInstance.id)
+    if cut_short:
+        wanted = wanted.where(TaskInstance.try_number > 0, TaskInstance.state.not_in(("success", "failed")))
+    return [row[0] for row in _found(dag_run, wanted)]
 
 
 def _triggers_of(dag_run: Any) -> list[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import cached_property
@@ -94,11 +94,18 @@ class Leg:
 
     @cached_property
     def plan(self) -> Plan:
-        job = self.operator.training_job()
-        # From here on Airflow itself hides them in what this task logs, the script's own lines included.
-        for value in secret_values(job.as_mapping()):
+        return Plan(self.operator.training_job(), key_of(self.context))
+
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """The secrets of the run. From here on Airflow, too, hides them in what this task logs."""
+        assert self.handle is not None
+        # Of a run on a cluster the job says all that can be known here.
+        named = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
+        found = (*secret_values(self.plan.job.as_mapping()), *named)
+        for value in found:
             mask_secret(value)
-        return Plan(job, key_of(self.context))
+        return found
 
     # The three ways in.
 
@@ -315,6 +322,7 @@ class Leg:
             home=kept_at(),
             output=self.operator.get_logs,
             options=self.place.options,
+            known=self.known,
         )
 
     def _tell(self, seen: Observation) -> None:
@@ -455,11 +463,11 @@ class Leg:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
         if outcome.ok:
-            self.log.info("%s", redact_text(outcome.message))
-            result = self.operator.result(outcome)
+            self.log.info("%s", redact_text(outcome.message, self.known))
+            result = dict(redact_texts(self.operator.result(outcome), self.known))
             self._hand_over(result)
             return result
-        text = failure_text(outcome, self.place.options)
+        text = failure_text(outcome, self.place.options, self.known)
         raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
 
     def _hand_over(self, result: dict[str, Any]) -> None:
@@ -497,12 +505,14 @@ class _UntilItsEnd:
             self.leg.place.leave()
 
 
-def failure_text(outcome: Outcome, options: str = "") -> str:
-    """What failed, why, and what to do. ``options``: of the command line, by which the run is found."""
+def failure_text(outcome: Outcome, options: str = "", known: Iterable[str] = ()) -> str:
+    """What failed, why, and what to do. ``options``: of the command line, by which the run is found;
+    ``known``: the run's secrets.
+    """
     stopped = outcome.state is State.STOPPED  # there is nothing to mend
     fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
     words = f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
-    return visible(redact_text(words), newlines=True, tabs=True)
+    return visible(redact_text(words, known), newlines=True, tabs=True)
 
 
 #: Nothing but a person's hand can make these end differently. Everything else is tried again as often as the
@@ -520,10 +530,12 @@ def is_hopeless(outcome: Outcome) -> bool:
     return bool(outcome.diagnoses) and outcome.diagnoses[0].code in HOPELESS
 
 
-def result_of(outcome: Outcome) -> dict[str, Any]:
-    """What goes into XCom: ``status --json`` without members (contract, section 4)."""
+def result_of(outcome: Outcome, known: Iterable[str] = ()) -> dict[str, Any]:
+    """What goes into XCom: ``status --json`` without members (contract, section 4), and without secrets;
+    ``known``: those of the run.
+    """
     found = {name: value for name, value in outcome.summary.items() if name != "members"}
-    return dict(redact_texts(found))
+    return dict(redact_texts(found, known))
 
 
 def observation_words(seen: Observation) -> str:

@@ -85,9 +85,13 @@ class Teller:
         home: str | None = None,
         output: bool = True,
         options: str = "",
+        known: Iterable[str] | None = (),
     ) -> None:
-        """``output``: rank 0's own lines too."""
+        """``output``: rank 0's own lines too. ``known``: the run's secrets, which no line shows; None for one
+        who has yet to find out, and sets `known` before he tells.
+        """
         self.run, self.output, self.options = run, output, options
+        self.known = known
         self.path = Path(home) / "airflow" / f"{ti_id}.json" if home is not None else None
         self.told = max(Told.of(told), self._remembered(), key=lambda known: known.at)
 
@@ -112,7 +116,7 @@ class Teller:
         state = list(self._state(seen))
         newest = Newest(lines)
         rest = [
-            *bounded(newest, self.run, self.options, newest.dropped),
+            *self._bounded(newest),
             *self._progress(seen, now),
             *self._flags(seen),
         ]
@@ -121,7 +125,7 @@ class Teller:
             self._remember()
         # What a run wrote belongs between its start and its end.
         told = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
-        return [_clean(line) for line in told]
+        return [self._clean(line) for line in told]
 
     def failed_tries(self, seen: Observation) -> list[MemberSeen]:
         """The members that failed and were started again since the last time."""
@@ -135,7 +139,7 @@ class Teller:
 
     def restart_words(self, member: MemberSeen, lines: Iterable[str]) -> list[str]:
         """A warning for the log. ``lines``: the last ones of the try that failed."""
-        end = _end_of([line for line in lines if not line.startswith(PREFIX)])
+        end = self._end_of([line for line in lines if not line.startswith(PREFIX)])
         ended = _exit_words(member) if member.exit_code is not None else f"{visible(member.name)} ended"
         words = f"{self.run}: {ended} and is started again, restart {member.restarts}"
         return [f"{words}; its last lines:", *end] if end else [words]
@@ -153,7 +157,7 @@ class Teller:
             return []
         self.told.over = True
         lines = [line for line in text.split("\n") if line.strip() and not line.startswith(PREFIX)]
-        cut = [_clean(f"  {_short(last_state(line))}") for line in lines[-LAST_LINES:]]
+        cut = [f"  {self._line(line)}" for line in lines[-LAST_LINES:]]
         first = ", which failed first" if outcome.state is State.FAILED else ""
         return [f"the last lines of {member}{first}:", *cut]
 
@@ -184,10 +188,41 @@ class Teller:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.path, asdict(self.told))
 
+    # Lines.
+
+    def _bounded(self, newest: Newest) -> list[str]:
+        # Hidden before they are cut: half a secret is known to nobody.
+        shown = [self._hidden(last_state(line)) for line in newest[-MOST_LINES:]]
+        return bounded(shown, self.run, self.options, newest.dropped + len(newest) - len(shown))
+
+    def _end_of(self, lines: list[str]) -> list[str]:
+        """The last traceback and what follows it, else the last lines; indented."""
+        kept = lines[-LAST_LINES:]
+        starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
+        end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
+        return [f"  {self._line(line)}" for line in end]
+
+    def _line(self, line: str) -> str:
+        """Of what a member wrote."""
+        return visible(_short(self._hidden(last_state(line))), tabs=True)
+
+    def _clean(self, line: str) -> str:
+        """A line of a task log stays one line, whatever a member, a server or another user wrote into it, and
+        carries no secret into it.
+        """
+        return visible(self._hidden(line), tabs=True)
+
+    def _hidden(self, text: str) -> str:
+        return redact_text(text, self.known or ())
+
+    # What is told of.
+
     def _state(self, seen: Observation) -> Iterator[str]:
         state = state_of(seen)
-        # The words about an obstacle come and go with each try; its code stands.
-        kept = seen.obstacle.code if seen.obstacle is not None else seen.waiting
+        # The words about an obstacle come and go with each try; its code stands. It is kept by triggers.
+        kept = (
+            seen.obstacle.code if seen.obstacle is not None else seen.waiting and self._hidden(seen.waiting)
+        )
         if state.value == self.told.state and kept == self.told.waiting:
             return
         self.told.state, self.told.waiting = state.value, kept
@@ -322,14 +357,6 @@ def _of_the_try_before(member: MemberSeen) -> Selection:
     return Selection(members=(member.name,), restart=member.restarts - 1, tail=LAST_LINES)
 
 
-def _end_of(lines: list[str]) -> list[str]:
-    """The last traceback and what follows it, else the last lines; indented."""
-    kept = lines[-LAST_LINES:]
-    starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
-    end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
-    return [f"  {_clean(_short(last_state(line)))}" for line in end]
-
-
 def _selection(backend: Any, teller: Teller) -> Selection:
     # Whoever comes late to a run on a cluster does not fetch all that it ever wrote.
     late = backend.name != "local" and teller.told.cursor is None
@@ -361,13 +388,6 @@ def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> 
         where = f"allaboard logs {run} --rank 0{options}"
         kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
-
-
-def _clean(line: str) -> str:
-    """A line of a task log stays one line, whatever a member, a server or another user wrote into it, and
-    carries no secret into it.
-    """
-    return visible(redact_text(line), tabs=True)
 
 
 def _short(line: str) -> str:

@@ -14,16 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from allaboard.errors import BadInput
+from allaboard_provider.mappings import as_mapping, has_template
+
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
-
-MARKS = ("{{", "{%", "{#")
-
-
-def has_template(text: str) -> bool:
-    """Whether Jinja would change the text."""
-    return any(mark in text for mark in MARKS)
 
 
 class LeafByLeaf:
@@ -87,9 +83,6 @@ class Jinja:
         """The mapping that a text says, rendered. A text that says none stays as it is, unrendered: whoever
         reads it finds that as well, and refuses it.
         """
-        from allaboard.errors import BadInput
-        from allaboard_provider.jobs import as_mapping
-
         try:
             return self.leaves(as_mapping(text.strip(), ""))
         except BadInput:

@@ -180,6 +180,18 @@ def test_a_job_is_hidden_where_it_holds_secrets_and_nowhere_else() -> None:
     assert secret_values(job) == (CANARY,)
 
 
+def test_passwords_and_signatures_of_urls_are_secrets_of_a_job_and_what_is_beside_them_is_not() -> None:
+    job = {
+        "command": ["pip", "--index-url=https://me:p%40ss-w0rd@index:8443/simple", "git@host:a/b"],
+        "environment": {
+            "DATA": f"https://bucket/x?X-Amz-Date=20260131T000000Z&X-Amz-Expires=3600&X-Amz-Signature={CANARY}",
+            "PLAIN": "https://host:8080/a?page=2",
+        },
+    }
+    assert secret_values(job) == tuple(sorted({"p%40ss-w0rd", "p@ss-w0rd", CANARY}))
+    assert redact_text("login as me with p@ss-w0rd", secret_values(job)) == "login as me with ***"
+
+
 def test_a_secret_object_of_a_cluster_is_hidden_whole() -> None:
     shown = redact_job(
         {"kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "b64"}, "stringData": {"c": "d"}}

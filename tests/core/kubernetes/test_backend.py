@@ -181,10 +181,11 @@ def test_what_ended_badly_is_tried_again_with_the_changed_spec(cluster: FakeClus
 
 
 def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(cluster: FakeCluster) -> None:
-    plan = a_plan(checkpoints={"uri": "s3://bucket/out"})
+    plan = a_plan(checkpoints={"uri": "s3://bucket/out"}, environment={"HF_TOKEN": "hub-token"})
     backend = cluster.backend()
     first = backend.launch(plan, ME)
     running(cluster, backend, first.run)
+    assert backend.secrets_of(first.run) == ("hub-token",)
     assert backend.saving(first.run) == f"s3://bucket/out/{first.run}"
     cluster.end_members(first.run)
     cluster.tick(2)

@@ -138,12 +138,14 @@ def test_a_member_that_is_started_again_has_the_values_of_the_start(
     a_key(kept, "TOKEN", b"abc")
     handle = backend.launch(a_plan(folder, FAILS_ONCE, workers=1, secrets=[{"name": "aws", "env": True}]), ME)
     wait_for(lambda: (folder / "first").exists())
+    assert backend.secrets_of(handle.run) == ("abc",)
     shutil.rmtree(kept)
     (folder / "gone").touch()
     wait_for(lambda: state_of(backend.observe(handle.run)).is_final)
     seen = backend.observe(handle.run)
     assert state_of(seen) is State.SUCCEEDED and seen.restarts == 1
     assert text(backend, handle.run).count("token abc") == 2
+    assert backend.secrets_of(handle.run) == ()
 
 
 def test_secrets_that_go_between_the_check_and_the_start_fail_it_once(

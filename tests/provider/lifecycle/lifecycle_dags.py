@@ -114,6 +114,7 @@ dag("limited", dagrun_timeout=timedelta(seconds=30))
 dag("raising", Raising)
 dag("elsewhere", Elsewhere)
 dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=10))
+dag("in_a_pod", executor="pods")
 dag("from_file", job="written.yaml")
 dag("from_text", job=json.dumps({**WRITTEN, "name": "from-text"}))
 dag("left_alone", Impatient, deferrable=False, retries=1, retry_delay=timedelta(seconds=20))
@@ -121,11 +122,36 @@ dag("left_at_last", Impatient, deferrable=False)
 dag("dies_after_launch", DiesAfterLaunch, retries=1, retry_delay=SOON)
 dag("dies_with_the_result", DiesWithTheResult, retries=1, retry_delay=SOON)
 
+dag(
+    "leaky",
+    job={
+        "name": "leaky",
+        "command": ["python", "leaky.py", "{{ run_id }}"],
+        "policy": {"restart": "never"},
+        "secrets": [{"name": "team", "env": True}],
+        "environment": {
+            "API_KEY": "{{ conn.vault.password }}",
+            "S3_SECRET_ACCESS_KEY": "{{ conn.vault.extra_dejson.secret }}",
+            "HF_TOKEN": "{{ var.value.hub }}",
+            "INDEX_URL": "{{ var.value.index }}",
+            "DATA_URL": "{{ var.value.data }}",
+        },
+    },
+    allaboard_conn_id="leaky",
+    retries=1,
+    retry_delay=SOON,
+)
+
 with DAG("watching", schedule=None, params={"run": "", "saved": ""}):
     TrainingJobSensor(task_id="run", run="{{ params.run }}", poke_interval=1)
     CheckpointSensor(
         task_id="saved", uri="store://lifecycle/{{ params.run }}", after="{{ params.saved }}", poke_interval=1
     )
+
+with DAG("nightly", schedule=None):
+    TrainingJobSensor(task_id="defers", run="nightly", poke_interval=1)
+    TrainingJobSensor(task_id="stays", run="nightly", poke_interval=1, deferrable=False)
+    TrainingJobSensor(task_id="takes_any", run="nightly", poke_interval=1, since=None)
 
 with DAG("mapped", schedule=None):
     TrainingJobOperator.partial(task_id="train").expand(

@@ -153,6 +153,11 @@ class Backend(Protocol):
     def saving(self, run: str) -> str | None:
         """The folder in which a run keeps its checkpoints; None when its job says nothing of them."""
 
+    def secrets_of(self, run: str) -> tuple[str, ...]:
+        """The values that the run's members are given and nobody is told, for `allaboard.redaction`: as far
+        as they can be read from here.
+        """
+
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:

@@ -29,6 +29,7 @@ from allaboard.job import TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
+from allaboard.redaction import secret_values
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeCluster as FakeCluster
 
@@ -188,6 +189,9 @@ class FakeBackend:
 
     def saving(self, run: str) -> str | None:
         return None
+
+    def secrets_of(self, run: str) -> tuple[str, ...]:
+        return secret_values(self._record(run).spec)
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

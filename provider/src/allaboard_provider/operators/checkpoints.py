@@ -67,7 +67,7 @@ class CollectCheckpointOperator(StoreOperator):
         """The run's folder, or exactly the checkpoint that the training called its best."""
         from allaboard.checkpoints import locate
         from allaboard.errors import BadInput
-        from allaboard_provider.jobs import as_mapping
+        from allaboard_provider.mappings import as_mapping
 
         source: Any = self.source
         if isinstance(source, str) and source.lstrip().startswith("{"):

@@ -39,7 +39,7 @@ class EvaluateOperator(TrainingJobOperator):
     def training_job(self) -> TrainingJob:
         from allaboard.errors import BadInput
         from allaboard.running import evaluation_job
-        from allaboard_provider.jobs import as_mapping
+        from allaboard_provider.mappings import as_mapping
 
         checkpoint: Any = self.checkpoint
         if isinstance(checkpoint, str) and checkpoint.lstrip().startswith("{"):

@@ -67,7 +67,7 @@ class PromoteOperator(StoreOperator):
         from allaboard.evaluation import Gate
         from allaboard.promotion import promote
         from allaboard.storage import open_store
-        from allaboard_provider.jobs import as_mapping
+        from allaboard_provider.mappings import as_mapping
         from allaboard_provider.words import in_airflows_words
 
         with in_airflows_words():
@@ -96,7 +96,7 @@ class PromoteOperator(StoreOperator):
 
     def _metrics(self) -> Mapping[str, Any] | None:
         from allaboard.errors import BadInput
-        from allaboard_provider.jobs import as_mapping
+        from allaboard_provider.mappings import as_mapping
 
         metrics: Any = self.metrics
         if metrics == "manifest":

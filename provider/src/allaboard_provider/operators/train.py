@@ -6,7 +6,7 @@ The module is cheap to import (DAG files do it at every parse): what runs is imp
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +18,7 @@ from allaboard_provider import defaults
 from allaboard_provider.templates import LeafByLeaf
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context
 
     from allaboard.follow import Outcome
@@ -90,6 +91,26 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         from allaboard_provider.jobs import read
 
         return read(self.job, self.job_folder, self)
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        """Airflow keeps and shows what was rendered as soon as this is done. What it knows as a secret by
+        then is hidden there, and in the task's log.
+        """
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+        if parent is self:
+            from airflow.sdk.log import mask_secret
+
+            from allaboard_provider.jobs import secrets_in
+
+            for value in secrets_in(self.job):
+                mask_secret(value)
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
         # The job is a copy of what Airflow gave.

@@ -135,10 +135,10 @@ class TrainingJobSensor(Watching):
         if not state_of(seen).is_final:
             return None
         last = backend.observe(seen.run, evidence=True)
-        outcome = Outcome(last, diagnose(last))
+        outcome, known = Outcome(last, diagnose(last)), backend.secrets_of(seen.run)
         if not outcome.ok:
-            raise AirflowException(failure_text(outcome, self._place.options))
-        return result_of(outcome)
+            raise AirflowException(failure_text(outcome, self._place.options, known))
+        return result_of(outcome, known)
 
     @property
     def _of_ids(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from allaboard.redaction import redact_text
+
 VERSION = 1
 SETTLE = 10.0
 """Seconds between the start of a trigger and its word, at least. A task that is back before the scheduler has
@@ -62,7 +64,11 @@ class LookTrigger(BaseTrigger):
             event = await self._watch()
         except Exception as error:
             self.log.exception("the look failed")
-            event = {"version": VERSION, "status": "error", "error": f"{type(error).__name__}: {error}"}
+            event = {
+                "version": VERSION,
+                "status": "error",
+                "error": redact_text(f"{type(error).__name__}: {error}"),
+            }
         await settled(begun)
         yield TriggerEvent(event)
 

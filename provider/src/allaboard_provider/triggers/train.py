@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from allaboard.redaction import redact_text
 from allaboard_provider.triggers.looking import LookTrigger, settled
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class TrainingJobTrigger(BaseTrigger):
             event = await self._watch()
         except Exception as error:  # whatever it is: a worker can still look after the run
             self.log.exception("the trigger of run %s cannot go on", self.run_name)
-            event = self._event("error", error=f"{type(error).__name__}: {error}")
+            event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}"))
         await settled(begun)
         # Airflow calls on_kill even after the event when this generator is slow to end.
         self._fired = True
@@ -234,7 +235,12 @@ class _Watch:
 
         self.trigger, self.backend = trigger, backend
         self.teller = Teller(
-            trigger.run_name, trigger.owner, told=trigger.told, home=kept_at(), output=trigger.get_logs
+            trigger.run_name,
+            trigger.owner,
+            told=trigger.told,
+            home=kept_at(),
+            output=trigger.get_logs,
+            known=None,
         )
         self.changes: Any = None
         self.seen: Observation | None = None
@@ -280,6 +286,8 @@ class _Watch:
         trigger = self.trigger
         try:
             seen = await self.backend.observe(trigger.run_name, evidence)
+            if self.teller.known is None:
+                self.teller.known = await self.backend.secrets_of(trigger.run_name)
         except BackendUnreachable as error:
             self._refuse_late()
             return error

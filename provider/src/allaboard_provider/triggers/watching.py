@@ -24,6 +24,8 @@ class Watched(Protocol):
 
     async def observe(self, run: str, evidence: bool = False) -> Observation: ...
 
+    async def secrets_of(self, run: str) -> tuple[str, ...]: ...
+
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None
     ) -> AsyncIterator[LogLine | Cursor]: ...
@@ -43,6 +45,9 @@ class OfThisMachine:
 
     async def observe(self, run: str, evidence: bool = False) -> Observation:
         return await asyncio.to_thread(self.backend.observe, run, evidence)
+
+    async def secrets_of(self, run: str) -> tuple[str, ...]:
+        return await asyncio.to_thread(self.backend.secrets_of, run)
 
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None

@@ -228,6 +228,9 @@ class KubernetesBackend:
     def saving(self, run: str) -> str | None:
         return self._do(self.verbs.saving(run))
 
+    def secrets_of(self, run: str) -> tuple[str, ...]:
+        return self._do(self.verbs.secrets_of(run))
+
     @contextmanager
     def changes(self, run: str) -> Iterator[Changes]:
         stored = self._do(self.verbs.find(run))
@@ -392,6 +395,9 @@ class AsyncKubernetesBackend:
 
     async def saving(self, run: str) -> str | None:
         return await self._do(self.verbs.saving(run))
+
+    async def secrets_of(self, run: str) -> tuple[str, ...]:
+        return await self._do(self.verbs.secrets_of(run))
 
     @asynccontextmanager
     async def changes(self, run: str) -> AsyncIterator[AsyncChanges]:

@@ -75,6 +75,10 @@ class OthersJob:
     def saving(self, run: str) -> None:
         """Where it keeps checkpoints is not known."""
 
+    def secrets_of(self, run: str) -> tuple[str, ...]:
+        """None that can be told apart from the rest of its object."""
+        return ()
+
     def refuse(self, verb: str) -> NoReturn:
         """Raises BadInput: this verb (stop, suspend, resume, delete) is only done to it when just that is
         asked for.

@@ -73,6 +73,7 @@ from allaboard.layout import Layout
 from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order
+from allaboard.redaction import secret_values
 from allaboard.site import Site
 from allaboard.status import state_of
 from allaboard.units import from_rfc3339
@@ -404,6 +405,10 @@ class Verbs:
         stored = yield from self.find(run)
         saving = Layout.from_dict(stored.layout).saving
         return None if saving is None else saving.uri
+
+    def secrets_of(self, run: str) -> Talk[tuple[str, ...]]:
+        """Those of its job. What a Secret of the cluster holds is read by the members alone."""
+        return secret_values((yield from self.find(run)).record.spec)
 
     def readable(self, run: str, selection: Selection, last: Look | None = None) -> Talk[Readable]:
         """Every log of the run's attempt that can be read. Raises BadInput for what the run does not have.

@@ -44,7 +44,7 @@ from allaboard.backends.local.folders import (
 from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
 from allaboard.backends.local.procs import Identity, alive, identity, send, spawn_supervisor, sweep
-from allaboard.backends.local.secrets import folder_of, located
+from allaboard.backends.local.secrets import folder_of, located, variables
 from allaboard.backends.local.watching import tail
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
@@ -66,6 +66,7 @@ from allaboard.observation import (
     Stop,
     in_order,
 )
+from allaboard.redaction import secret_values
 from allaboard.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.untrusted import show
@@ -567,6 +568,16 @@ class LocalBackend:
                 "name their folder instead"
             )
         return None if layout.saving is None else layout.saving.uri
+
+    @_on_disk
+    def secrets_of(self, run: str) -> tuple[str, ...]:
+        """Those of its job, and what the secrets that it names hold now for its members' environment."""
+        spec = self._record(self.find(run)).spec
+        try:
+            named = variables(located(self.home, spec.get("secrets", ())))
+        except BadInput:  # taken away meanwhile: what it held is known to the members alone
+            named = {}
+        return (*secret_values(spec), *named.values())
 
     @contextmanager
     def changes(self, run: str) -> Iterator[_Changes]:
