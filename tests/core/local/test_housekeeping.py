@@ -204,7 +204,7 @@ def test_the_program_itself_runs_once_at_a_time(backend: LocalBackend, folder: P
         import fcntl
 
         fcntl.flock(held, fcntl.LOCK_EX)
-        program = [sys.executable, "-m", housekeeping.__name__, str(base(backend))]
+        program = [sys.executable, "-m", "allaboard.backends.local", str(base(backend))]
         done = subprocess.run(program, env=backend.environ, capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr, last_done(backend)) == ("", "", due)
     subprocess.run(program, env=backend.environ, check=True)
@@ -323,7 +323,7 @@ def test_on_a_read_only_disk_it_raises_nothing_and_changes_nothing(
     an_hour_later(backend)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     try:
-        program = [sys.executable, "-m", housekeeping.__name__, str(base(backend))]
+        program = [sys.executable, "-m", "allaboard.backends.local", str(base(backend))]
         done = subprocess.run(program, env=environ, capture_output=True, text=True)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
         (words,) = backend.housekeep()

@@ -1,5 +1,6 @@
 """What nobody else does for the runs of a home, once an hour at most: overdue ttls, records past their age,
-members that outlived their keepers, and what a killed removal left (`LocalBackend.housekeep`).
+members that outlived their keepers, and what a killed removal left (`LocalBackend.housekeep`). Here: when,
+and what was told of it.
 
 A supervisor that begins starts it as a process of its own, of the lowest priority: no command waits for it,
 and verbs that only look never cause it. What cannot be removed is told once, by the next launch.
@@ -7,7 +8,6 @@ and verbs that only look never cause it. What cannot be removed is told once, by
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from allaboard.backends.local.folders import HOUSEKEEPING, locked, opened, read_json, write_json
-from allaboard.backends.local.procs import detach, spawn_supervisor
-from allaboard.errors import AllaboardError, SiteError
+from allaboard.backends.local.procs import spawn_supervisor
+from allaboard.errors import SiteError
 
 EVERY = 3600.0
 """Seconds between two of them in one home."""
@@ -42,7 +42,9 @@ def start(base: Path, environ: Mapping[str, str]) -> None:
     with suppress(OSError, SiteError):
         opened(base / _LOG, "w").close()
         here = {**environ, "ALLABOARD_HOME": str(base.parent.parent)}
-        spawn_supervisor([sys.executable, "-m", __name__, str(base)], here, str(base / _LOG))
+        spawn_supervisor(
+            [sys.executable, "-m", "allaboard.backends.local", str(base)], here, str(base / _LOG)
+        )
 
 
 def untold(base: Path) -> tuple[str, ...]:
@@ -69,8 +71,9 @@ def _kept(path: Path) -> dict[str, bool]:
     return {str(words): told is True for words, told in found.items()} if isinstance(found, dict) else {}
 
 
-def _keep(path: Path, troubles: Iterable[str]) -> None:
+def keep(base: Path, troubles: Iterable[str]) -> None:
     """What is in order again is forgotten, and told anew should it come back."""
+    path = base / _TROUBLES
     try:
         before = _kept(path)
     except SiteError:
@@ -78,22 +81,3 @@ def _keep(path: Path, troubles: Iterable[str]) -> None:
     now = {words: before.get(words, False) for words in troubles}
     if now != before:
         write_json(path, {"version": 1, "troubles": now})
-
-
-def main() -> int:
-    """``python -m allaboard.backends.local.housekeeping FOLDER``: the home's folder of this machine."""
-    detach()
-    os.nice(19)
-    base = Path(sys.argv[1])
-    from allaboard.backends.local.backend import LocalBackend
-
-    with suppress(OSError, AllaboardError), locked(base / HOUSEKEEPING, wait=False):
-        if is_due(base, time.time()):
-            # Before it, so that one that is killed is not tried again at every start.
-            os.utime(base / HOUSEKEEPING)
-            _keep(base / _TROUBLES, LocalBackend(os.environ).housekeep())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,34 @@
+"""``python -m allaboard.backends.local FOLDER`` tidies up a home, if that is due; FOLDER is the home's folder
+of this machine. A starting supervisor starts it (`housekeeping.start`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from allaboard.backends.local import housekeeping
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.folders import HOUSEKEEPING, locked
+from allaboard.backends.local.procs import detach
+from allaboard.errors import AllaboardError
+
+
+def main() -> int:
+    """The exit code is always 0: nobody waits for it, and the next launch tells what went wrong."""
+    detach()
+    os.nice(19)
+    base = Path(sys.argv[1])
+    with suppress(OSError, AllaboardError), locked(base / HOUSEKEEPING, wait=False):
+        if housekeeping.is_due(base, time.time()):
+            # Before it, so that one that is killed is not tried again at every start.
+            os.utime(base / HOUSEKEEPING)
+            housekeeping.keep(base, LocalBackend(os.environ).housekeep())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
