@@ -190,8 +190,8 @@ def plan_of(number: int) -> Any:
     """A job with a name of its own, read and checked as from a file."""
     from allaboard.backends.base import Plan
     from allaboard.checking import checked
-    from allaboard.job import TrainingJob
-    from allaboard.jobfile import parse
+    from allaboard.spec.job import TrainingJob
+    from allaboard.spec.loader import parse
 
     fields = {**parse(JOB, "job.yaml"), "name": f"train-{number}"}
     return Plan(checked(TrainingJob(**fields)), f"bench/{secrets.token_hex(4)}")
@@ -200,7 +200,7 @@ def plan_of(number: int) -> Any:
 def render(number: int) -> tuple[dict[str, Any], ...]:
     from allaboard.backends.kubernetes.placing import ready
     from allaboard.facts import of_place
-    from allaboard.site import site_of
+    from allaboard.spec.site import site_of
 
     return ready(
         plan_of(number), 1, 1, site_of({}, store="s3://bench/store"), of_place({}, NAMESPACE), {}
@@ -257,7 +257,7 @@ async def posting(kubeconfig: Path) -> None:
 async def launching(kubeconfig: Path) -> None:
     """Launches: exactly once, whoever dies."""
     from allaboard.facts import of_place
-    from allaboard.site import site_of
+    from allaboard.spec.site import site_of
 
     plans = [plan_of(n) for n in range(JOBS)]
     async with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).async_api() as api:

@@ -34,9 +34,9 @@ from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
 from allaboard.facts import ClusterFacts
 from allaboard.follow import FollowPolicy, Observe, Outcome, Wait, adrive, follow
-from allaboard.job import TrainingJob
 from allaboard.observation import Observation, Owner, State
 from allaboard.running import Follower, run
+from allaboard.spec.job import TrainingJob
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import rfc3339

@@ -27,7 +27,7 @@ from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
 from allaboard.facts import ClusterFacts
 from allaboard.observation import Owner
-from allaboard.site import Site
+from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster

@@ -26,13 +26,13 @@ from allaboard.checking import checked
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.facts import ASSUMED, ClusterFacts
-from allaboard.identity import spec_hash, spec_of
-from allaboard.job import TrainingJob
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.pods import sample_pod
 from allaboard.rendering import CODE_LIMIT, Rendered, render
 from allaboard.running import me, read_job
+from allaboard.spec.identity import spec_hash, spec_of
+from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from tests.cluster.api import ApiError, Object
 from tests.cluster.plane import Cluster

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.facts import ClusterFacts
-from allaboard.site import Site
+from allaboard.spec.site import Site
 from tests.cluster.proxy import Do, FaultProxy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -54,7 +54,7 @@ def sources(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "statement", "contract"),
     [
-        ("core/allaboard/fields.py", "import allaboard.layout", "storeys"),
+        ("core/allaboard/spec/fields.py", "import allaboard.layout", "storeys"),
         ("core/allaboard/storage/base.py", "import allaboard.checkpoints", "storeys"),
         ("core/allaboard/nowhere.py", "", "storeys"),
         ("core/allaboard/names.py", "def f() -> None:\n    import airflow", "adapters-above-core"),

@@ -21,8 +21,8 @@ from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.machine import cpus
 from allaboard.checkpoints import Manifest, save
-from allaboard.identity import airflow_key
 from allaboard.observation import Owner
+from allaboard.spec.identity import airflow_key
 from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin

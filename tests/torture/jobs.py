@@ -24,12 +24,12 @@ from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.errors import AllaboardError
 from allaboard.facts import ASSUMED
-from allaboard.identity import canonical, spec_hash
-from allaboard.job import TrainingJob
-from allaboard.jobfile import parse
 from allaboard.layout import Layout, lay_out
 from allaboard.rendering import render
-from allaboard.site import place_on_cluster, site_of
+from allaboard.spec.identity import canonical, spec_hash
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import parse
+from allaboard.spec.site import place_on_cluster, site_of
 from tests.torture.hostile import a_text, a_value
 
 SECONDS = 2.0

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
     from allaboard.follow import Outcome
     from allaboard.inspection import check
-    from allaboard.job import TrainingJob
     from allaboard.observation import Observation, State
     from allaboard.running import attach, run, submit
+    from allaboard.spec.job import TrainingJob
 
 __version__ = "0.1.0"
 
@@ -31,7 +31,7 @@ _WHERE = {
     "Problem": "errors",
     "State": "observation",
     "TrainingFailed": "errors",
-    "TrainingJob": "job",
+    "TrainingJob": "spec.job",
     "attach": "running",
     "check": "inspection",
     "run": "running",

@@ -13,10 +13,10 @@ from typing import Any
 from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES
 from allaboard.errors import BadInput, Problem
-from allaboard.fields import MEMBERS_MAX, Reader
-from allaboard.identity import canonical
-from allaboard.job import Fields, TrainingJob, copied, member_count
 from allaboard.names import nearest, one_of
+from allaboard.spec.fields import MEMBERS_MAX, Reader
+from allaboard.spec.identity import canonical
+from allaboard.spec.job import Fields, TrainingJob, copied, member_count
 from allaboard.untrusted import flaws, overgrown, show
 
 

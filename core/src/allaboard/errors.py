@@ -135,7 +135,7 @@ class SpecChanged(BadInput):
 
     @classmethod
     def of(cls, run: str, changes: Sequence[str]) -> SpecChanged:
-        """``changes``: of `allaboard.identity.differences`."""
+        """``changes``: of `allaboard.spec.identity.differences`."""
         headline = (
             f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:"
         )

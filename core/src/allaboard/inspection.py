@@ -13,7 +13,7 @@ from typing import Any
 
 from allaboard.checking import check as _check
 from allaboard.errors import Problem
-from allaboard.job import CODE_LIMIT, TrainingJob
+from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 from allaboard.untrusted import show
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from allaboard import units
-from allaboard.job import TrainingJob, member_count
 from allaboard.names import attempt_name, checkpoint_folder
+from allaboard.spec.job import TrainingJob, member_count
 
 VERSION = 1
 BACKOFF_LIMIT = 3
@@ -168,7 +168,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
     """The layout of a checked job. Pure: equal arguments give an equal layout.
 
     URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this
-    (`allaboard.site`).
+    (`allaboard.spec.site`).
     """
     return Layout(
         job=job.name,

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard.errors import BadInput
-from allaboard.identity import differences, same_spec
 from allaboard.observation import Owner, State, Stop
+from allaboard.spec.identity import differences, same_spec
 from allaboard.units import seconds
 
 VERSION = 1

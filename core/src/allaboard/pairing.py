@@ -30,8 +30,8 @@ from allaboard.names import (
 )
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
-    from allaboard.job import TrainingJob
     from allaboard.layout import Layout
+    from allaboard.spec.job import TrainingJob
 
 AUTO = "auto"
 

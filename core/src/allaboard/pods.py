@@ -45,8 +45,8 @@ from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.facts import ClusterFacts
-    from allaboard.job import TrainingJob
     from allaboard.layout import Group, Layout, Needs
+    from allaboard.spec.job import TrainingJob
 
 CODE_FOLDER = "/allaboard/code"
 SHM = "/dev/shm"

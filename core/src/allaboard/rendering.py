@@ -20,9 +20,9 @@ from allaboard.errors import BadInput, Problem
 from allaboard.facts import ClusterFacts
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
-from allaboard.job import CODE_LIMIT, TrainingJob
 from allaboard.layout import Layout
 from allaboard.pairing import check_place, plan_gang
+from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")

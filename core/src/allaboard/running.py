@@ -13,11 +13,11 @@ from allaboard.backends.people import person
 from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
-from allaboard.identity import fresh_key
-from allaboard.job import TrainingJob
-from allaboard.jobfile import called, folder_of, parse, read_text
 from allaboard.observation import Observation, Owner
-from allaboard.site import Site, check_backend
+from allaboard.spec.identity import fresh_key
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import called, folder_of, parse, read_text
+from allaboard.spec.site import Site, check_backend
 
 ATTEMPTS = 3
 """Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried

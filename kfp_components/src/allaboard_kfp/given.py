@@ -15,8 +15,8 @@ from typing import Any
 
 from allaboard.checking import checked
 from allaboard.errors import BadInput
-from allaboard.job import TrainingJob
-from allaboard.jobfile import SUFFIXES, called, home_of, parse, read_text
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import SUFFIXES, called, home_of, parse, read_text
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:

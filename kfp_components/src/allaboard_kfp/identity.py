@@ -24,9 +24,9 @@ from typing import Any
 
 from allaboard.backends.base import Backend
 from allaboard.errors import BadInput, SiteError
-from allaboard.identity import kfp_key
 from allaboard.observation import Owner
 from allaboard.running import me
+from allaboard.spec.identity import kfp_key
 from allaboard_kfp.given import on_cluster
 
 DOWNWARD = {

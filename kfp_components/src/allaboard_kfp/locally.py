@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput
-from allaboard.jobfile import home_of
+from allaboard.spec.loader import home_of
 
 
 def start_local(pipeline_root: str | Path = "./local_outputs", **options: Any) -> None:

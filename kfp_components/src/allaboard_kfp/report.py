@@ -15,11 +15,11 @@ from typing import Any
 import allaboard
 from allaboard.cli import words
 from allaboard.follow import Outcome
-from allaboard.job import TrainingJob
 from allaboard.observation import PHASES, Observation, State
 from allaboard.printable import visible
 from allaboard.promotion import Decision, Promotion
 from allaboard.redaction import hide_known, redact_job, redact_text, secret_values
+from allaboard.spec.job import TrainingJob
 from allaboard.units import rfc3339, show_seconds
 from allaboard_kfp.chart import Mark, Series, chart
 from allaboard_kfp.history import History

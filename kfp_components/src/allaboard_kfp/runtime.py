@@ -19,12 +19,12 @@ from allaboard.cli.words import metrics as in_words
 from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.evaluation import Gate
 from allaboard.follow import Outcome
-from allaboard.job import TrainingJob
-from allaboard.jobfile import home_of
 from allaboard.promotion import history as champions
 from allaboard.promotion import promote
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import home_of
 from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page

@@ -28,14 +28,14 @@ from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
-from allaboard.job import TrainingJob
-from allaboard.jobfile import home_of
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.reportline import decode
 from allaboard.running import backend_of, paced
-from allaboard.site import STORE, Site, resolve_uri, site_of
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import home_of
+from allaboard.spec.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.storage.scratch import own_folder
 from allaboard.units import counted

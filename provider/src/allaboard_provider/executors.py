@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from allaboard.site import in_pod
+from allaboard.spec.site import in_pod
 
 KUBERNETES = "KubernetesExecutor"
 OF_ONE_TASK = (KUBERNETES, "AwsEcsExecutor", "AwsBatchExecutor", "AwsLambdaExecutor")

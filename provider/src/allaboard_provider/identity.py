@@ -14,8 +14,8 @@ from typing import Any
 
 from airflow.sdk import Variable, conf
 
-from allaboard.identity import airflow_key
 from allaboard.observation import Owner
+from allaboard.spec.identity import airflow_key
 from allaboard.untrusted import parse_json
 
 VARIABLE = "allaboard_instance"

@@ -10,9 +10,9 @@ from typing import Any
 
 from allaboard.checking import checked
 from allaboard.errors import BadInput
-from allaboard.job import TrainingJob
-from allaboard.jobfile import SUFFIXES, parse, read_text
 from allaboard.redaction import secret_values
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import SUFFIXES, parse, read_text
 from allaboard_provider.mappings import as_mapping
 
 

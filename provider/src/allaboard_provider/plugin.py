@@ -190,7 +190,7 @@ def _stop_on_its_cluster(arguments: Mapping[str, Any], reason: str) -> None:
 def _any_runs() -> bool:
     """Whether this user ever ran anything here; most API servers never see a run, and shall pay nothing."""
     from allaboard.errors import SiteError
-    from allaboard.site import home
+    from allaboard.spec.site import home
 
     try:
         return (Path(home(os.environ)) / "local").is_dir()

@@ -274,7 +274,7 @@ def rest_after(backend: Any, seen: Observation | None, seconds: float, now: floa
 
 def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
     """Where this machine keeps what was told; None for a user without a home."""
-    from allaboard.site import home
+    from allaboard.spec.site import home
 
     try:
         return home(environ)

@@ -26,8 +26,8 @@ from allaboard.backends.local.procs import sweep
 from allaboard.backends.local.records import read
 from allaboard.checking import checked
 from allaboard.errors import BadInput
-from allaboard.job import TrainingJob
 from allaboard.observation import MemberSeen, Observation, Owner
+from allaboard.spec.job import TrainingJob
 from allaboard.status import state_of
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import ProcessKubelet

@@ -15,9 +15,9 @@ from rich.console import Console
 from allaboard.cli import failing, saying, words
 from allaboard.cli.live import Frame
 from allaboard.errors import BadInput, Problem, SpecChanged
-from allaboard.identity import differences
 from allaboard.observation import Event, MemberSeen, State
 from allaboard.printable import visible_json
+from allaboard.spec.identity import differences
 from allaboard.storage import open_store
 from allaboard.testing import seen
 from tests.core.cli.terminal import WAITS, Terminal

@@ -15,11 +15,11 @@ import pytest
 
 from allaboard.checkpoints import list_checkpoints
 from allaboard.follow import Outcome
-from allaboard.job import TrainingJob
-from allaboard.jobfile import load
 from allaboard.observation import Observation, State
 from allaboard.running import evaluation_job, run
 from allaboard.shards import load_index, prepare, verify
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import load
 from allaboard.storage import open_store
 
 pytest.importorskip("torch")

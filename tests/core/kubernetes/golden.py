@@ -13,11 +13,11 @@ from allaboard.checking import checked
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.facts import ASSUMED, ClusterFacts
-from allaboard.identity import spec_hash, spec_of
-from allaboard.job import TrainingJob
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.rendering import Rendered, render
+from allaboard.spec.identity import spec_hash, spec_of
+from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 
 FILE = Path(__file__).parent / "golden" / "resnet50-ddp.yaml"

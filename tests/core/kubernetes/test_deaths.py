@@ -16,9 +16,9 @@ from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODGROUPS_COSCHEDULING, PODS, PYTORCHJOBS
 from allaboard.checking import checked
 from allaboard.facts import ClusterFacts
-from allaboard.job import TrainingJob
 from allaboard.ledger import RunRecord
 from allaboard.observation import Owner
+from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
 

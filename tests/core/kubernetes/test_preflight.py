@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.wants import Pods, amount
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.facts import ClusterFacts
-from allaboard.site import Site
+from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.core.kubernetes.answers import Answers, Json, ago
 

@@ -13,9 +13,9 @@ from allaboard import marks
 from allaboard.cli.render import to_yaml
 from allaboard.errors import BadInput
 from allaboard.facts import ASSUMED
-from allaboard.job import TrainingJob
 from allaboard.names import attempt_name, run_name
 from allaboard.rendering import Rendered
+from allaboard.spec.job import TrainingJob
 from tests.core.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
 
 

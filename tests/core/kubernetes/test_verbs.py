@@ -20,7 +20,7 @@ from allaboard.backends.people import person
 from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
 from allaboard.observation import Owner, State
 from allaboard.reportline import encode
-from allaboard.site import Site
+from allaboard.spec.site import Site
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster

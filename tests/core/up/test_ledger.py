@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from allaboard import ledger
-from allaboard.identity import spec_hash
 from allaboard.ledger import RunRecord, decide
 from allaboard.observation import Owner, State
+from allaboard.spec.identity import spec_hash
 
 SPEC = {"name": "digits", "workers": 2}
 OTHER = {"name": "digits", "workers": 3}

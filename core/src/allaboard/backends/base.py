@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from allaboard.identity import spec_hash, spec_of
-from allaboard.job import TrainingJob
 from allaboard.names import run_name
 from allaboard.observation import Event, Observation, Owner
+from allaboard.spec.identity import spec_hash, spec_of
+from allaboard.spec.job import TrainingJob
 
 if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
     from allaboard.follow import FollowPolicy

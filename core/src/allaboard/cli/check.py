@@ -24,7 +24,7 @@ def check(job: str, as_json: bool) -> int:
     """Say everything that is wrong with a job file (YAML or JSON; -: stdin), each with its path and the
     nearest right word."""
     from allaboard.inspection import check as problems_of
-    from allaboard.jobfile import called, folder_of, parse, read_text
+    from allaboard.spec.loader import called, folder_of, parse, read_text
 
     fields = parse(read_text(job), called(job))
     problems = problems_of(fields, folder=folder_of(job))

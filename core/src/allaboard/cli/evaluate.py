@@ -42,8 +42,8 @@ def evaluate(
     from allaboard.cli.ending import command_again
     from allaboard.cli.failing import before_start
     from allaboard.cli.run import attended, opened, said
-    from allaboard.identity import fresh_key
     from allaboard.running import evaluation_job
+    from allaboard.spec.identity import fresh_key
 
     with before_start():
         backend = opened(at, store, mounts, fit)

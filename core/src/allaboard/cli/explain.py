@@ -12,7 +12,7 @@ from allaboard.cli.place import json_option
 from allaboard.cli.saying import say, show
 
 if TYPE_CHECKING:
-    from allaboard.explaining import Explained
+    from allaboard.spec.explaining import Explained
 
 EPILOG = """\b
 Examples:
@@ -28,7 +28,7 @@ Examples:
 def explain(path: str, as_json: bool) -> None:
     """Say what a field of a job means: its type, what is allowed, its default, an example. Without PATH: the
     fields of a job."""
-    from allaboard.explaining import explain as explained
+    from allaboard.spec.explaining import explain as explained
 
     found = explained(path)
     if as_json:

@@ -191,7 +191,7 @@ def _kept(details: str) -> Path | None:
     import tempfile
     import time
 
-    from allaboard.site import home
+    from allaboard.spec.site import home
 
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}.txt"
     words = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.others import OthersJob
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.observation import Observation
-    from allaboard.site import Site
+    from allaboard.spec.site import Site
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -92,7 +92,7 @@ def is_cluster(backend: str | None, *said: str | None) -> bool:
 
 def _of_environment() -> str:
     """What ALLABOARD_BACKEND says. A misspelt one would be a word about another place."""
-    from allaboard.site import check_backend
+    from allaboard.spec.site import check_backend
 
     name = os.environ.get("ALLABOARD_BACKEND", "")
     if name:
@@ -243,7 +243,7 @@ def command(words: str) -> str:
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
     """What the options say, over what the environment says."""
-    from allaboard.site import parse_mounts, site_of
+    from allaboard.spec.site import parse_mounts, site_of
 
     given = parse_mounts(mounts) if mounts else {}
     base = site_of(os.environ, store=store, fit=fit)
@@ -261,7 +261,7 @@ def local(at: Site | None = None) -> LocalBackend:
 
 def resolved(uri: str, store: str | None = None) -> str:
     """A place as a person names it: ``store://x`` hangs off the store, a relative path starts here."""
-    from allaboard.site import resolve_uri
+    from allaboard.spec.site import resolve_uri
 
     return resolve_uri(uri, site(store), str(Path.cwd()))
 

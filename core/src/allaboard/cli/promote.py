@@ -122,7 +122,7 @@ def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | 
 def read_metrics(name: str) -> dict[str, Any]:
     """The metrics in a JSON file: an object of them, or what ``allaboard evaluate --json`` printed. Raises
     BadInput."""
-    from allaboard.jobfile import called, read_text
+    from allaboard.spec.loader import called, read_text
     from allaboard.untrusted import Unreadable, parse_json
 
     text = read_text(name)

@@ -16,7 +16,7 @@ from allaboard.cli.saying import say, show
 if TYPE_CHECKING:
     from allaboard.facts import ClusterFacts
     from allaboard.gangs.base import GangPlan
-    from allaboard.job import TrainingJob
+    from allaboard.spec.job import TrainingJob
 
 EPILOG = """\b
 Examples:
@@ -102,8 +102,8 @@ def _basis(server: str, namespace: str, gang: GangPlan) -> str:
 def _read(path: str) -> TrainingJob:
     """The checked job of a file, without what it takes to follow one (`allaboard.running.read_job`)."""
     from allaboard.checking import checked
-    from allaboard.job import TrainingJob
-    from allaboard.jobfile import called, folder_of, parse, read_text
+    from allaboard.spec.job import TrainingJob
+    from allaboard.spec.loader import called, folder_of, parse, read_text
 
     fields = checked(parse(read_text(path), called(path))).as_mapping()
     return TrainingJob(folder=folder_of(path), **fields)

@@ -17,8 +17,8 @@ from allaboard.cli.place import Place, command, json_option, place_options, site
 from allaboard.cli.saying import say, show
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow import Outcome
-from allaboard.identity import fresh_key
 from allaboard.running import me, read_job
+from allaboard.spec.identity import fresh_key
 
 EPILOG = """\b
 Examples:

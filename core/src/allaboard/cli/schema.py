@@ -18,6 +18,6 @@ Example:
 @json_option
 def schema(as_json: bool) -> None:
     """Print the JSON Schema of a job."""
-    from allaboard.schema import job_schema
+    from allaboard.spec.schema import job_schema
 
     show(job_schema())

@@ -19,8 +19,8 @@ from allaboard.names import nearest, one_of
 if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
     from allaboard.errors import Problem
     from allaboard.gangs.base import GangPlan
-    from allaboard.job import TrainingJob
     from allaboard.layout import Layout, Member
+    from allaboard.spec.job import TrainingJob
 
 
 class Engine(Protocol):

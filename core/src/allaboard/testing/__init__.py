@@ -25,11 +25,11 @@ from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, Conflict, SpecChanged, UnknownRun
 from allaboard.follow import FollowPolicy
-from allaboard.job import TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
 from allaboard.redaction import secret_values
+from allaboard.spec.job import TrainingJob
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeCluster as FakeCluster
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.site import Site
+    from allaboard.spec.site import Site
     from allaboard_provider.clusters import Named
 
 DEFAULT_CONN_ID = "allaboard_default"
@@ -220,7 +220,7 @@ def _choices(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def site_of_settings(settings: Mapping[str, Any]) -> Site:
     """The site that a connection's fields say."""
-    from allaboard.site import site_of
+    from allaboard.spec.site import site_of
 
     return site_of(
         os.environ,
@@ -236,7 +236,7 @@ def site_of_settings(settings: Mapping[str, Any]) -> Site:
 def _mounts(value: Any) -> dict[str, str]:
     """``{"/data": "./data"}``, also as JSON text, or ``/data=./data,/models=...``."""
     from allaboard.errors import BadInput
-    from allaboard.site import parse_mounts
+    from allaboard.spec.site import parse_mounts
     from allaboard.untrusted import Unreadable, parse_json, show
 
     if isinstance(value, str) and value.lstrip().startswith("{"):

@@ -41,7 +41,7 @@ class StoreOperator(LeafByLeaf, BaseOperator):
     def uri(self, value: Any, what: str) -> str:
         """The place that a parameter names. A result of another task stands for its ``uri``."""
         from allaboard.errors import BadInput
-        from allaboard.site import resolve_uri
+        from allaboard.spec.site import resolve_uri
         from allaboard_provider.jobs import dag_folder
 
         if isinstance(value, Mapping):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from allaboard.job import TrainingJob
+from allaboard.spec.job import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
 
 if TYPE_CHECKING:

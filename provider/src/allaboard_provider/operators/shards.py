@@ -52,8 +52,8 @@ class PrepareShardsOperator(StoreOperator):
         self.bytes_per_shard = bytes_per_shard
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from allaboard.fields import as_int
         from allaboard.shards import prepare
+        from allaboard.spec.fields import as_int
         from allaboard.storage import open_store
         from allaboard.units import show_bytes
         from allaboard_provider.words import in_airflows_words

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from allaboard.job import FIELDS, TrainingJob
+from allaboard.spec.job import FIELDS, TrainingJob
 from allaboard_provider import defaults
 from allaboard_provider.templates import LeafByLeaf
 

@@ -25,7 +25,7 @@ from allaboard.backends.kubernetes import kubeconfig
 from allaboard.backends.kubernetes.credentials import borrowed, token_file
 from allaboard.backends.kubernetes.settings import Settings
 from allaboard.errors import BadInput, SiteError
-from allaboard.jobfile import home_of
+from allaboard.spec.loader import home_of
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.transport import Api, AsyncApi

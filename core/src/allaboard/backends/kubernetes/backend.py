@@ -1,5 +1,5 @@
 """The Kubernetes backend: runs as job objects of the operators that the cluster has. `KubernetesBackend`
-blocks, `AsyncKubernetesBackend` does not; what they do is `verbs`.
+blocks, `AsyncKubernetesBackend` does not; what they do is `operations.runs`.
 
 All state is on the cluster: the run record, the job with its labels, the pods. Either backend may be made
 anew at any time, in any process that may speak to the cluster, and goes on.
@@ -49,7 +49,7 @@ from allaboard.errors import AllaboardError
 from allaboard.facts import ClusterFacts, of_place
 from allaboard.follow import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
-from allaboard.site import Site, site_of
+from allaboard.spec.site import Site, site_of
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.transport import Api, AsyncApi

@@ -26,8 +26,8 @@ from typing import Any
 
 from allaboard.backends.kubernetes.settings import Secret
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
-from allaboard.jobfile import read_text
 from allaboard.redaction import HIDDEN, hide_known, redact_text
+from allaboard.spec.loader import read_text
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import parse_json
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file, without_credentials
 from allaboard.backends.kubernetes.settings import Credentials, Fixed, Secret
 from allaboard.errors import BadInput
-from allaboard.jobfile import home_of, read_text
 from allaboard.names import nearest, one_of
+from allaboard.spec.loader import home_of, read_text
 from allaboard.untrusted import show
 
 

@@ -46,10 +46,10 @@ from allaboard.backends.kubernetes.reports import carried
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import BadInput, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
-from allaboard.identity import differences
-from allaboard.identity import same_spec as hash_fits
 from allaboard.ledger import RunRecord
 from allaboard.observation import Owner, State, Stop
+from allaboard.spec.identity import differences
+from allaboard.spec.identity import same_spec as hash_fits
 from allaboard.status import state_of
 
 TRIES = 20

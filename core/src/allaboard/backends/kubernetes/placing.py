@@ -16,11 +16,11 @@ from allaboard.backends.base import Plan
 from allaboard.errors import BadInput, Problem
 from allaboard.facts import ClusterFacts
 from allaboard.inspection import sizes_of_code
-from allaboard.job import CODE_LIMIT, TrainingJob
 from allaboard.layout import Layout, lay_out
 from allaboard.pairing import engine_for
 from allaboard.rendering import Rendered, render
-from allaboard.site import Site, place_on_cluster
+from allaboard.spec.job import CODE_LIMIT, TrainingJob
+from allaboard.spec.site import Site, place_on_cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,12 +36,12 @@ from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
 from allaboard.gangs.places import bereft, condition, half_started, places, too_few, unfamiliar, unnoticed
-from allaboard.job import TrainingJob
 from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
 from allaboard.progress import add_flags, after, flags_of
 from allaboard.reportline import decode
+from allaboard.spec.job import TrainingJob
 from allaboard.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]

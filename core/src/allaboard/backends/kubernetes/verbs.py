@@ -74,7 +74,7 @@ from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order
 from allaboard.redaction import secret_values
-from allaboard.site import Site
+from allaboard.spec.site import Site
 from allaboard.status import state_of
 from allaboard.units import from_rfc3339
 

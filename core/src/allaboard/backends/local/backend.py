@@ -51,7 +51,6 @@ from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import FollowPolicy
 from allaboard.inspection import sizes_of_code
-from allaboard.job import TrainingJob
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest, why_not_an_object_name
@@ -67,7 +66,8 @@ from allaboard.observation import (
     in_order,
 )
 from allaboard.redaction import secret_values
-from allaboard.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
+from allaboard.spec.job import TrainingJob
+from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.untrusted import show
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from allaboard import BadInput
-from allaboard.jobfile import load, parse, read_text
-from allaboard.schema import job_schema
+from allaboard.spec.loader import load, parse, read_text
+from allaboard.spec.schema import job_schema
 
 RIGHT = "name: digits\ncommand: [python, train.py]\nworkers: 2\n"
 
@@ -66,7 +66,7 @@ def test_the_schema_names_every_field_and_refuses_others() -> None:
 def test_a_checker_of_schemas_agrees_with_ours() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(job_schema())
-    from tests.core.intent.test_checking import FULL
+    from tests.core.test_checking import FULL
 
     assert list(validator.iter_errors(FULL)) == []
     assert list(validator.iter_errors({**FULL, "wrokers": 2}))

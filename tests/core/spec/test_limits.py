@@ -14,9 +14,9 @@ import pytest
 
 from allaboard import BadInput, TrainingJob, check
 from allaboard.checking import checked
-from allaboard.identity import spec_hash
-from allaboard.jobfile import load, parse
 from allaboard.running import read_job
+from allaboard.spec.identity import spec_hash
+from allaboard.spec.loader import load, parse
 
 GOLDEN = "v1:d14291399f18ec28a833c2159f1847c57691fde454ade514985708c8ea0accfd"
 """Of the job below, before there were limits."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from allaboard.identity import airflow_key, canonical, differences, fresh_key, same_spec, spec_hash
 from allaboard.names import attempt_name, checkpoint_folder, run_name, why_not_a_job_name
+from allaboard.spec.identity import (
+    airflow_key,
+    canonical,
+    differences,
+    fresh_key,
+    same_spec,
+    spec_hash,
+)
 from allaboard.testing import a_job
 
 

@@ -1,4 +1,4 @@
-"""Reading one value by its type: a small interpreter of the vocabulary in `allaboard.job`.
+"""Reading one value by its type: a small interpreter of the vocabulary in `allaboard.spec.job`.
 
 A field is ``Annotated[type, kind, doc]``. `read` returns the value in its plain form and appends every
 problem, with its path; it never stops at the first. ``lenient`` also takes ``"4"`` and ``4.0`` for 4

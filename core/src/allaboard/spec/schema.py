@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from allaboard.fields import hints, json_type
-from allaboard.job import Fields
+from allaboard.spec.fields import hints, json_type
+from allaboard.spec.job import Fields
 
 
 def job_schema() -> dict[str, Any]:

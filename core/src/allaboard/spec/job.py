@@ -7,9 +7,9 @@ still have to fill them in. The typed dictionaries below are the vocabulary: `ch
 derived from them, so a field is described once. Importing this module is cheap (DAG files do it): no
 third-party module, no class is built twice.
 
-A field is ``Annotated[type, kind, doc, example, default]``. ``kind`` says how `allaboard.fields` reads it;
-``example`` is a right value, None for fields that are explained one by one; ``default`` is what an absent one
-means, in words, left out where that is: nothing.
+A field is ``Annotated[type, kind, doc, example, default]``. ``kind`` says how `allaboard.spec.fields` reads
+it; ``example`` is a right value, None for fields that are explained one by one; ``default`` is what an absent
+one means, in words, left out where that is: nothing.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard.errors import BadInput, Problem, SiteError
-from allaboard.job import TrainingJob
 from allaboard.names import nearest, one_of
+from allaboard.spec.job import TrainingJob
 from allaboard.untrusted import show
 
 STORE = "store://"

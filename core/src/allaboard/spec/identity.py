@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from allaboard.job import TrainingJob
 from allaboard.redaction import redact_job
+from allaboard.spec.job import TrainingJob
 
 HASH_VERSION = "v1"
 

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, is_typeddict
 
 from allaboard.errors import BadInput
-from allaboard.fields import COUNT_MAX, GPUS_MAX, MEMBERS_MAX, default_of, example_of, hints, parts
-from allaboard.job import Fields
 from allaboard.names import nearest, one_of
+from allaboard.spec.fields import (
+    COUNT_MAX,
+    GPUS_MAX,
+    MEMBERS_MAX,
+    default_of,
+    example_of,
+    hints,
+    parts,
+)
+from allaboard.spec.job import Fields
 from allaboard.untrusted import show
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from allaboard import BadInput, check
 from allaboard.engines import engine_of
-from allaboard.explaining import explain
 from allaboard.layout import lay_out
+from allaboard.spec.explaining import explain
 from allaboard.testing import a_job
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from allaboard import BadInput
 from allaboard.errors import SiteError
-from allaboard.site import Site, home, in_pod, place_job, resolve_uri, site_of
+from allaboard.spec.site import Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.testing import a_job
 
 SITE = Site(store="s3://bucket/ml", mounts={"/data": "/mnt/d", "/data/big": "/mnt/big"})
@@ -80,7 +80,7 @@ def test_a_pod_is_told_by_its_environment(name: str) -> None:
 
 
 def test_a_pod_is_told_by_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.site.SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setattr("allaboard.spec.site.SERVICE_ACCOUNT", str(tmp_path))
     assert not in_pod({})
     (tmp_path / "namespace").write_text("team")
     assert in_pod({})

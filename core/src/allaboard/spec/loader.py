@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput
-from allaboard.job import TrainingJob
 from allaboard.names import nearest
+from allaboard.spec.job import TrainingJob
 from allaboard.untrusted import LIMITS, Limits, Unreadable, decode, parse_json, show
 
 SUFFIXES = (".yaml", ".yml", ".json")
