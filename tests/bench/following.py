@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from allaboard import marks
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
@@ -27,6 +26,7 @@ from allaboard.backends.kubernetes.resources import NODES, PODS, SERVICEACCOUNTS
 from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
 from allaboard.observation import Owner
+from allaboard.render import labels
 from allaboard.reportline import encode
 from allaboard.testing import a_job
 from allaboard.testing.objects import a_pod
@@ -81,7 +81,7 @@ async def say_running(api: Any, run: str) -> None:
 
 
 def labels_of(run: str) -> dict[str, str]:
-    return {marks.MANAGED_BY: "allaboard", marks.RUN: run, marks.ATTEMPT: "1", marks.GENERATION: "1"}
+    return {labels.MANAGED_BY: "allaboard", labels.RUN: run, labels.ATTEMPT: "1", labels.GENERATION: "1"}
 
 
 @contextmanager

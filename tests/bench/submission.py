@@ -199,7 +199,7 @@ def plan_of(number: int) -> Any:
 
 def render(number: int) -> tuple[dict[str, Any], ...]:
     from allaboard.backends.kubernetes.placing import ready
-    from allaboard.facts import of_place
+    from allaboard.render.cluster_facts import of_place
     from allaboard.spec.site import site_of
 
     return ready(
@@ -256,7 +256,7 @@ async def posting(kubeconfig: Path) -> None:
 
 async def launching(kubeconfig: Path) -> None:
     """Launches: exactly once, whoever dies."""
-    from allaboard.facts import of_place
+    from allaboard.render.cluster_facts import of_place
     from allaboard.spec.site import site_of
 
     plans = [plan_of(n) for n in range(JOBS)]

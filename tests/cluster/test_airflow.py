@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.kubernetes import rbac, records
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.ledger import RunRecord
 from allaboard.promotion import history
+from allaboard.render import labels
 from allaboard.storage import Store, open_store
 from tests.cluster.components import s3
 from tests.cluster.plane import ControlPlane
@@ -98,11 +98,11 @@ class HeldRun(Run):
     def pods(self) -> list[str]:
         """Of its members that may still write something."""
         api = self.live.backend.api
-        found, _ = api.list(PODS, labels=marks.selector(self.record().run))
+        found, _ = api.list(PODS, labels=labels.selector(self.record().run))
         return [pod["metadata"]["name"] for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
 
     def jobs(self) -> list[str]:
-        found, _ = self.live.backend.api.list(PYTORCHJOBS, labels=marks.selector(self.record().run))
+        found, _ = self.live.backend.api.list(PYTORCHJOBS, labels=labels.selector(self.record().run))
         return [job["metadata"]["name"] for job in found]
 
     def wait_watched(self) -> None:
@@ -182,7 +182,7 @@ def test_the_retraining_dag_of_the_examples_unchanged_but_for_its_connection(liv
         "digits-evaluate": "succeeded",
     }
     assert all(record.handed_over and record.attempt == 1 for record in by_job.values())
-    jobs, _ = live.backend.api.list(PYTORCHJOBS, labels=marks.selector(by_job["digits"].run))
+    jobs, _ = live.backend.api.list(PYTORCHJOBS, labels=labels.selector(by_job["digits"].run))
     statuses = jobs[0]["status"]["replicaStatuses"]
     assert statuses["Master"]["succeeded"] == 1 and statuses["Worker"]["succeeded"] == 1
     # Trained on the cluster, and every place hangs off the connection's store.
@@ -280,8 +280,8 @@ def test_a_triggerer_that_is_killed_leaves_the_training_alone_and_the_next_one_f
 
 
 def lease_of(live: OnCluster, run: str) -> str:
-    body = live.backend.api.get(CONFIGMAPS, marks.record_name(run))
-    return str(marks.annotation_of(body, records.LEASE) or "")
+    body = live.backend.api.get(CONFIGMAPS, labels.record_name(run))
+    return str(labels.annotation_of(body, records.LEASE) or "")
 
 
 @pytest.mark.thorough
@@ -291,7 +291,7 @@ def test_all_triggers_of_a_triggerer_follow_by_one_lease(live: OnCluster) -> Non
         run.wait_watched()
     leases = {lease_of(live, run.record().run) for run in runs}
     assert len(leases) == 1
-    held, _ = live.backend.api.list(LEASES, labels=marks.selector())
+    held, _ = live.backend.api.list(LEASES, labels=labels.selector())
     assert leases <= {lease["metadata"]["name"] for lease in held}
     for run in runs:
         run.finish()

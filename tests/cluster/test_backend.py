@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard import marks
 from allaboard.backends.kubernetes.rbac import objects
+from allaboard.render import labels
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.plane import ControlPlane
@@ -129,7 +129,7 @@ def test_stop_suspend_resume_delete_and_what_they_leave(
     assert ab.seen(run)["attempt"] == 2
     assert "stopped and deleted" in ab("delete", run).out and living(plane, namespace) == []
     names = [c["metadata"]["name"] for c in plane.api.list("v1", "ConfigMap", namespace)]
-    assert [n for n in names if n.startswith(("allaboard-", "digits"))] == [marks.record_name(run)]
+    assert [n for n in names if n.startswith(("allaboard-", "digits"))] == [labels.record_name(run)]
 
 
 def test_the_first_ctrl_c_stops_the_run_and_waits(ab: Shell) -> None:
@@ -181,9 +181,9 @@ def test_what_a_dead_client_left_is_found_and_stopped(ab: Shell, plane: ControlP
         # Time cannot be made to pass on a real cluster.
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() - ago))
         plane.api.patch(lease, {"spec": {"renewTime": at}})
-        body = plane.api.get("v1", "ConfigMap", marks.record_name(run), namespace)
+        body = plane.api.get("v1", "ConfigMap", labels.record_name(run), namespace)
         assert body is not None
-        change = {"metadata": {"annotations": {marks.PREFIX + "followed": f"{time.time() - ago:.0f}"}}}
+        change = {"metadata": {"annotations": {labels.PREFIX + "followed": f"{time.time() - ago:.0f}"}}}
         plane.api.patch(body, change)
         (orphan,) = ab("list", "--orphans", "--json").json["orphans"]
         assert (orphan["kind"], orphan["run"]) == ("run", run) and "follows it no more" in orphan["why"]

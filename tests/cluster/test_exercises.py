@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
+from allaboard.render import labels
 from allaboard.reportline import decode
 from tests.cluster.api import Object, until
 from tests.cluster.components import s3
@@ -113,12 +113,12 @@ def test_a_command_that_exits_1_is_retried_and_every_try_can_be_read_afterwards(
             assert said == [True] or (restart == last and said == []), json.dumps(found)
         assert ab("logs", run, member, "--restart", str(last + 1)).out == ""
     # It goes with the record, or with the run.
-    record = plane.api.get("v1", "ConfigMap", marks.record_name(run), namespace)
-    kept = plane.api.get("v1", "ConfigMap", marks.logs_name(run), namespace)
+    record = plane.api.get("v1", "ConfigMap", labels.record_name(run), namespace)
+    kept = plane.api.get("v1", "ConfigMap", labels.logs_name(run), namespace)
     assert record is not None and kept is not None
     assert [o["uid"] for o in kept["metadata"]["ownerReferences"]] == [record["metadata"]["uid"]]
     ab("delete", run)
-    assert plane.api.get("v1", "ConfigMap", marks.logs_name(run), namespace) is None
+    assert plane.api.get("v1", "ConfigMap", labels.logs_name(run), namespace) is None
 
 
 @pytest.mark.needs("s3")

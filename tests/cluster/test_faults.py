@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes import rbac, records
 from allaboard.backends.kubernetes.access import Access
@@ -32,9 +31,10 @@ from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
 from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
-from allaboard.facts import ClusterFacts
 from allaboard.follow import FollowPolicy, Observe, Outcome, Wait, adrive, follow
 from allaboard.observation import Observation, Owner, State
+from allaboard.render import labels as marks
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.running import Follower, run
 from allaboard.spec.job import TrainingJob
 from allaboard.status import state_of

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard import marks
 from allaboard.gangs.places import STUCK
+from allaboard.render import labels
 from tests.cluster.api import Object, until
 from tests.cluster.own_nodes import OwnNodes, own_nodes
 from tests.cluster.plane import ControlPlane
@@ -70,7 +70,7 @@ class Place:
         return [runs[name] for name in names]
 
     def pods(self, run: str) -> list[Object]:
-        return self.api.list("v1", "Pod", self.namespace, labelSelector=marks.selector(run))
+        return self.api.list("v1", "Pod", self.namespace, labelSelector=labels.selector(run))
 
     def placed(self, run: str) -> int:
         return sum(

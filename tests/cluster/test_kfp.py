@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard import marks
 from allaboard.backends.kubernetes import rbac, records
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.ledger import RunRecord
+from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.storage import Store, open_store
 from tests.cluster.components import s3
@@ -143,7 +143,7 @@ class Pipeline:
         return mine
 
     def members(self) -> list[str]:
-        found, _ = self.backend.api.list(PODS, labels=marks.selector(self.record().run))
+        found, _ = self.backend.api.list(PODS, labels=labels.selector(self.record().run))
         return [p["metadata"]["name"] for p in found if p["status"]["phase"] in ("Pending", "Running")]
 
 
@@ -272,7 +272,7 @@ def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pip
     assert told["parameterValues"]["checkpoint"].startswith(f"{STORE}/held/{run}/step-")
     (model,) = told["artifacts"]["model"]["artifacts"]
     assert model["uri"] == told["parameterValues"]["checkpoint"]
-    (job,) = [j for j in pipeline.backend.api.list(PYTORCHJOBS, labels=marks.selector(run))[0]]
+    (job,) = [j for j in pipeline.backend.api.list(PYTORCHJOBS, labels=labels.selector(run))[0]]
     assert job["status"]["replicaStatuses"]["Worker"]["succeeded"] == 1
     assert pipeline.record().handed_over
     assert "AWS_SECRET" not in log and pipeline.environ["AWS_SECRET_ACCESS_KEY"] not in log

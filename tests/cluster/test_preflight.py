@@ -25,8 +25,8 @@ from allaboard.backends.kubernetes.preflight import preflight
 from allaboard.backends.kubernetes.talk import drive
 from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
-from allaboard.facts import ClusterFacts
 from allaboard.observation import Owner
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.cluster.api import Object, until

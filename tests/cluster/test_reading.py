@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.kubernetes.reading import Memory, observation, remembered
 from allaboard.checking import checked
 from allaboard.engines import engine_of
-from allaboard.facts import ASSUMED
 from allaboard.layout import lay_out
 from allaboard.ledger import RunRecord
 from allaboard.names import run_name
 from allaboard.observation import Observation, Owner, State
-from allaboard.rendering import render
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.manifests import render
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import from_rfc3339
@@ -72,7 +72,7 @@ class Follower:
     def look(self) -> Observation:
         api, name = self.plane.api, self.job["metadata"]["name"]
         job = api.get(self.job["apiVersion"], self.job["kind"], name, self.namespace)
-        pods = api.list("v1", "Pod", self.namespace, labelSelector=marks.selector(self.record.run))
+        pods = api.list("v1", "Pod", self.namespace, labelSelector=labels.selector(self.record.run))
         self.memory = remembered(self.memory, job, pods)
         given = {"pods": pods, "memory": self.memory, "now": time.time(), "submitted": True}
         seen = observation(self.record, job, **given)
@@ -107,7 +107,7 @@ def start(plane: ControlPlane, kubelet: ProcessKubelet, namespace: str, mark: st
         given = {"image": "alpine", "spot": {"grace": 1}, "pod": {"spec": where}, **fields}
         job = checked(a_job(**{"command": ["sh", "-c", script], **given}))
         layout = lay_out(job, engine_of(job), run_name(job.name, namespace))
-        uid = marks.launch_uid(namespace, 1, 1)
+        uid = labels.launch_uid(namespace, 1, 1)
         found = render(job, layout, replace(ASSUMED, namespace=namespace), launch=uid, spec_hash="v1:x")
         for manifest in found.manifests:
             made = plane.api.create(manifest)

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard import marks
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
@@ -25,11 +24,12 @@ from allaboard.backends.kubernetes.resources import Resource
 from allaboard.checking import checked
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
-from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.layout import lay_out
 from allaboard.names import run_name
-from allaboard.pods import sample_pod
-from allaboard.rendering import CODE_LIMIT, Rendered, render
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.manifests import CODE_LIMIT, Rendered, render
+from allaboard.render.pod_template import sample_pod
 from allaboard.running import me, read_job
 from allaboard.spec.identity import spec_hash, spec_of
 from allaboard.spec.job import TrainingJob
@@ -157,7 +157,7 @@ FACTS = {
 def made(fields: dict[str, Any], facts: ClusterFacts, attempt: int = 1, generation: int = 1) -> Rendered:
     job = checked(TrainingJob.of(a_job(**{"image": "lab/train:1", "code": list(CODE), **fields})))
     layout = lay_out(job, engine_of(job), run_name(job.name, "k"), attempt, generation)
-    launch = marks.launch_uid("k", generation, attempt)
+    launch = labels.launch_uid("k", generation, attempt)
     return render(job, layout, facts, launch=launch, spec_hash=spec_hash(spec_of(job)), code=CODE)
 
 

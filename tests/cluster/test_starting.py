@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.pods import merged
+from allaboard.render.pod_template import merged
 from tests.cluster import pki
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on

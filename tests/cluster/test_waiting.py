@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.kubernetes.reading import of_object
 from allaboard.checking import checked
 from allaboard.engines import engine_of
-from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.observation import Observation, State
-from allaboard.rendering import render
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.manifests import render
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.units import from_rfc3339
@@ -73,7 +73,7 @@ def submit(
     job = checked(a_job(image="lab/train:1", **fields))
     layout = lay_out(job, engine_of(job), run_name(job.name, key))
     at = replace(facts, namespace=namespace)
-    found = render(job, layout, at, launch=marks.launch_uid(key, 1, 1), spec_hash="v1:x")
+    found = render(job, layout, at, launch=labels.launch_uid(key, 1, 1), spec_hash="v1:x")
     for manifest in found.manifests:
         made = plane.api.create(manifest)
     return made
@@ -89,7 +89,7 @@ def look(plane: ControlPlane, job: Object) -> Observation:
     groups = [
         g for v in kinds if plane.api.serves(v, "PodGroup") for g in plane.api.list(v, "PodGroup", namespace)
     ]
-    own = [g for g in groups if g["metadata"]["name"] == marks.gang_name(name)]
+    own = [g for g in groups if g["metadata"]["name"] == labels.gang_name(name)]
     events = plane.api.list("v1", "Event", namespace)
     now = max([from_rfc3339(p["metadata"]["creationTimestamp"]) or 0.0 for p in pods], default=0.0)
     return of_object(found, now=now + 5, pods=pods, events=events, groups=own)

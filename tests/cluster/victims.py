@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from tests.cluster.proxy import Do, FaultProxy
 

@@ -18,8 +18,8 @@ from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.errors import BadInput
-from allaboard.facts import of_place
 from allaboard.observation import Owner
+from allaboard.render.cluster_facts import of_place
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
 from allaboard_kfp import evaluate, step, train

@@ -68,7 +68,7 @@ def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A cluster in memory behind the connection ``cluster``."""
-    from allaboard.facts import of_place
+    from allaboard.render.cluster_facts import of_place
     from allaboard.testing.cluster import FakeCluster
     from allaboard_provider import clusters
     from allaboard_provider.hooks.allaboard import AllaboardHook

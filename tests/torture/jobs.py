@@ -23,9 +23,9 @@ from allaboard.checking import check, checked
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.errors import AllaboardError
-from allaboard.facts import ASSUMED
 from allaboard.layout import Layout, lay_out
-from allaboard.rendering import render
+from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.manifests import render
 from allaboard.spec.identity import canonical, spec_hash
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import parse

@@ -214,7 +214,7 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
     """One folder is one mount, however it is written."""
-    from allaboard.pods import CODE_FOLDER
+    from allaboard.render.pod_template import CODE_FOLDER
 
     mounts = [(f"storage[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("storage", ()))]
     mounts += [(f"secrets[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("secrets", ()))]
@@ -249,7 +249,7 @@ def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:
 def _gang(job: Mapping[str, Any]) -> Iterator[Problem]:
     scheduler = (job.get("gang") or {}).get("scheduler")
     if scheduler is not None:
-        from allaboard.pairing import name_problems
+        from allaboard.render.compatibility import name_problems
 
         yield from name_problems(scheduler)
 
@@ -261,7 +261,7 @@ def _engines_own(job: Mapping[str, Any]) -> Iterator[Problem]:
         return
     yield from engine.objections(job)
     if "pod" in job:
-        from allaboard.pods import pod_problems
+        from allaboard.render.pod_template import pod_problems
 
         yield from pod_problems(job["pod"], engine.CONTAINER)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.kubernetes import adopting, managing
 from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.parts import KUEUE_WORKLOADS
@@ -16,6 +15,7 @@ from allaboard.backends.people import person
 from allaboard.cli import main
 from allaboard.cli.place import handle_of
 from allaboard.observation import Owner, State
+from allaboard.render import labels as marks
 from allaboard.status import state_of
 from tests.core.cli.test_on_a_cluster import Desk, desk
 from tests.core.kubernetes.test_theirs import theirs

@@ -6,8 +6,8 @@ import json
 
 import yaml
 
-from allaboard import marks
 from allaboard.names import run_name
+from allaboard.render import labels
 from tests.core.cli.terminal import Terminal
 from tests.core.cli.test_startup import HEAVY, imported
 
@@ -35,7 +35,7 @@ def test_stdout_is_the_yaml_and_nothing_else(ab: Terminal) -> None:
     run = run_name("digits", "render")
     assert (config["kind"], config["metadata"]["name"]) == ("ConfigMap", f"{run}-code")
     assert (job["kind"], job["metadata"]["name"]) == ("PyTorchJob", run)
-    assert job["metadata"]["annotations"][marks.LAUNCH] == marks.launch_uid("render", 1, 1)
+    assert job["metadata"]["annotations"][labels.LAUNCH] == labels.launch_uid("render", 1, 1)
     container = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
     assert container["command"][2] == "--out=s3://bucket/team/digits/out"
     assert config["data"] == {"train.py": "print('hello')\n"}
@@ -87,13 +87,13 @@ def test_the_place_says_gang_and_secrets_for_jobs_that_do_not(ab: Terminal) -> N
         "ALLABOARD_SECRETS": "store-keys, own,",
     }
     _, group, job = yaml.safe_load_all(ab("render", file, *STORE).out)
-    assert (group["kind"], job["metadata"]["annotations"][marks.GANG]) == ("PodGroup", "coscheduling")
+    assert (group["kind"], job["metadata"]["annotations"][labels.GANG]) == ("PodGroup", "coscheduling")
     for role in ("Master", "Worker"):
         template = job["spec"]["pytorchReplicaSpecs"][role]["template"]
         secrets = [s["secretRef"]["name"] for s in template["spec"]["containers"][0]["envFrom"]]
         assert secrets == ["store-keys", "own"], "the job's own last: its values stand"
     # What a place says is no part of what its author wrote: the run is the same there.
-    assert len({thing["metadata"]["annotations"][marks.SPEC_HASH] for thing in (job, plain)}) == 1
+    assert len({thing["metadata"]["annotations"][labels.SPEC_HASH] for thing in (job, plain)}) == 1
     ab.environ |= {"ALLABOARD_GANG": "volcno", "ALLABOARD_SECRETS": "a_b"}
     said = ab("render", file, *STORE)
     assert (said.code, said.out) == (2, "")

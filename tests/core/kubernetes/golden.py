@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allaboard import marks
 from allaboard.checking import checked
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
-from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.layout import lay_out
 from allaboard.names import run_name
-from allaboard.rendering import Rendered, render
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.manifests import Rendered, render
 from allaboard.spec.identity import spec_hash, spec_of
 from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
@@ -64,7 +64,7 @@ def made(
     """The objects of a job with these fields, under the key ``render``."""
     job = checked(job or a_job(**{"image": "lab/train:1", **fields}))
     layout = lay_out(job, engine_of(job), run_name(job.name, KEY), attempt, generation)
-    launch = marks.launch_uid(KEY, generation, attempt)
+    launch = labels.launch_uid(KEY, generation, attempt)
     return render(job, layout, facts, launch=launch, spec_hash=spec_hash(spec_of(job)), code=code)
 
 

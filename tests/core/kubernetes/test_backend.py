@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import KubernetesBackend
@@ -21,6 +20,7 @@ from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOB
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable, Conflict, SpecChanged
 from allaboard.observation import Observation, Owner, State
+from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
@@ -61,7 +61,7 @@ def jobs(cluster: FakeCluster) -> list[str]:
 
 
 def record(cluster: FakeCluster, run: str) -> Any:
-    body = cluster.one(CONFIGMAPS, marks.record_name(run))
+    body = cluster.one(CONFIGMAPS, labels.record_name(run))
     assert body is not None
     return records.parse(body).record
 
@@ -148,7 +148,7 @@ def test_live_deferred_and_a_new_try_stops_waits_and_resumes(cluster: FakeCluste
         if r == ("create", "pytorchjobs.kubeflow.org", f"{first.run}-2")
     )
     assert ("delete", "pytorchjobs.kubeflow.org", first.run) in cluster.requests[:created]
-    assert [p["metadata"]["labels"][marks.ATTEMPT] for p in cluster.all(PODS)] in ([], ["2"] * 3)
+    assert [p["metadata"]["labels"][labels.ATTEMPT] for p in cluster.all(PODS)] in ([], ["2"] * 3)
 
 
 @pytest.mark.parametrize("how", ["failed", "stopped", "lost", "timed_out"])

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODGROUPS_COSCHEDULING, PODS, PYTORCHJOBS
 from allaboard.checking import checked
-from allaboard.facts import ClusterFacts
 from allaboard.ledger import RunRecord
 from allaboard.observation import Owner
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
@@ -35,7 +35,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def record_of(cluster: FakeCluster, run: str) -> RunRecord | None:
-    body = cluster.one(CONFIGMAPS, marks.record_name(run))
+    body = cluster.one(CONFIGMAPS, labels.record_name(run))
     return None if body is None else records.parse(body).record
 
 
@@ -70,6 +70,6 @@ def test_whatever_they_were_at(plan: Plan, seed: int) -> None:
     left = [*cluster.all(CONFIGMAPS), *cluster.all(PODGROUPS_COSCHEDULING), *cluster.all(PODS)]
     for thing in left:
         metadata = thing["metadata"]
-        if metadata["name"] != marks.record_name(plan.run):
+        if metadata["name"] != labels.record_name(plan.run):
             owners = {ref["uid"] for ref in metadata.get("ownerReferences", ())}
             assert owners == jobs, (metadata["name"], story)

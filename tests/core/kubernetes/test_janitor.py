@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.janitor import ORCHESTRATED_SECONDS
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.observation import Owner, State
+from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.testing.cluster import Died, FakeCluster
 from tests.core.kubernetes.test_backend import ME, YOU, a_plan, a_plan_with_code, record, running, state
@@ -157,7 +157,7 @@ def test_a_job_without_a_record_and_an_end_that_nobody_wrote_down(cluster: FakeC
     backend = cluster.backend()
     first, second = backend.launch(a_plan("a"), ME), backend.launch(a_plan("b"), DETACHED)
     running(cluster, backend, first.run)
-    cluster.delete(CONFIGMAPS, marks.record_name(first.run), "default")
+    cluster.delete(CONFIGMAPS, labels.record_name(first.run), "default")
     cluster.end_members(second.run)
     cluster.tick(3)
     assert told(backend) == [("end", f"allaboard-{second.run}"), ("job", first.run)]
@@ -173,7 +173,7 @@ def test_a_launch_finds_the_living_job_whose_record_was_deleted(cluster: FakeClu
     first = backend.launch(a_plan(), ME)
     running(cluster, backend, first.run)
     before = cluster.one(PYTORCHJOBS, first.run)
-    cluster.delete(CONFIGMAPS, marks.record_name(first.run), "default")
+    cluster.delete(CONFIGMAPS, labels.record_name(first.run), "default")
     cluster.tick(5)
     again = backend.launch(a_plan(), YOU)
     assert again.uid == first.uid
@@ -191,10 +191,10 @@ def test_records_go_after_thirty_days_with_whatever_is_left_of_their_jobs(cluste
     backend.observe(old.run)
     cluster.now += 29 * 86400
     cluster.backend().launch(a_plan("another"), ME)
-    assert cluster.one(CONFIGMAPS, marks.record_name(old.run)) is not None
+    assert cluster.one(CONFIGMAPS, labels.record_name(old.run)) is not None
     cluster.now += 3 * 86400
     cluster.backend().launch(a_plan("yet another"), ME)
-    assert cluster.one(CONFIGMAPS, marks.record_name(old.run)) is None
+    assert cluster.one(CONFIGMAPS, labels.record_name(old.run)) is None
     assert cluster.one(PYTORCHJOBS, old.run) is None
     assert cluster.one(PYTORCHJOBS, young.run) is not None, "what lives is not pruned, however old"
     # Leases of processes that were killed go too, with a list.
@@ -208,7 +208,7 @@ def test_records_go_after_thirty_days_with_whatever_is_left_of_their_jobs(cluste
 def test_a_record_that_cannot_be_read_hides_no_other(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     good, bad = backend.launch(a_plan("good"), ME), backend.launch(a_plan("bad"), ME)
-    body: Any = cluster.one(CONFIGMAPS, marks.record_name(bad.run))
+    body: Any = cluster.one(CONFIGMAPS, labels.record_name(bad.run))
     body["data"]["record"] = '{"version": 1, "run": 3'
     cluster.replace(CONFIGMAPS, body, "default")
     assert [seen.run for seen in backend.list()] == [good.run]
@@ -216,11 +216,11 @@ def test_a_record_that_cannot_be_read_hides_no_other(cluster: FakeCluster) -> No
 
     with pytest.raises(Corrupt, match=r"holds no run record that can be read .*kubectl delete configmap"):
         backend.observe(bad.run)
-    body = cluster.one(CONFIGMAPS, marks.record_name(good.run))
+    body = cluster.one(CONFIGMAPS, labels.record_name(good.run))
     body["data"]["record"] = body["data"]["record"].replace('"version":1', '"version":2,"mood":"new"')
     cluster.replace(CONFIGMAPS, body, "default")
     backend.adopt(good, ME, YOU)
-    written = cluster.one(CONFIGMAPS, marks.record_name(good.run))
+    written = cluster.one(CONFIGMAPS, labels.record_name(good.run))
     assert written is not None
     assert '"version":2' in written["data"]["record"] and '"mood":"new"' in written["data"]["record"]
     assert records.parse(written).record.owner == YOU

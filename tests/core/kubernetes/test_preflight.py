@@ -23,7 +23,7 @@ from allaboard.backends.kubernetes.talk import drive
 from allaboard.backends.kubernetes.wants import Pods, amount
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.core.kubernetes.answers import Answers, Json, ago

@@ -17,7 +17,7 @@ from allaboard.backends.kubernetes.rbac import Access
 from allaboard.backends.kubernetes.resources import PYTORCHJOBS
 from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
 from tests.core.kubernetes.test_backend import ME, a_plan_with_code, running
 from tests.core.kubernetes.test_theirs import theirs

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from allaboard import marks
 from allaboard.backends.kubernetes.reading import Memory, Told, observation, of_object, remembered, told
 from allaboard.diagnose import diagnose
 from allaboard.ledger import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop
+from allaboard.render import labels
 from allaboard.reportline import encode
 from allaboard.status import has_given_back, state_of
 from allaboard.testing import a_job, a_layout
@@ -462,7 +462,7 @@ def test_a_gang_that_stays_half_started_is_flagged() -> None:
 
 def test_what_holds_a_gang_is_a_diagnosis() -> None:
     job = a_pytorchjob("Created")
-    job["metadata"]["annotations"] = {marks.GANG: "coscheduling"}
+    job["metadata"]["annotations"] = {labels.GANG: "coscheduling"}
     waiting = (
         a_pod("master-0", "Pending", unschedulable=GPU),
         a_pod("worker-0", "Pending", unschedulable=GPU),
@@ -501,7 +501,7 @@ def test_events_are_told_of_members_by_their_names_oldest_first() -> None:
 
 
 def test_who_deletes_a_job_is_told_where_it_says_so() -> None:
-    said = {marks.STOPPED_BY: "anna@lab", marks.STOP_REASON: "wrong data"}
+    said = {labels.STOPPED_BY: "anna@lab", labels.STOP_REASON: "wrong data"}
     stop = seen(a_pytorchjob("Running", deleted=30, annotations=said)).stop
     assert stop == Stop("anna@lab", "wrong data", BEGUN + 30)
     assert seen(a_pytorchjob("Running", deleted=30)).stop == Stop(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard import marks
 from allaboard.cli.render import to_yaml
 from allaboard.errors import BadInput
-from allaboard.facts import ASSUMED
 from allaboard.names import attempt_name, run_name
-from allaboard.rendering import Rendered
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.manifests import Rendered
 from allaboard.spec.job import TrainingJob
 from tests.core.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
 
@@ -89,18 +89,18 @@ def test_every_object_and_every_pod_says_whose_it_is() -> None:
         "allaboard.io/attempt": "2",
         "allaboard.io/generation": "3",
     }
-    launch = marks.launch_uid(KEY, 3, 2)
+    launch = labels.launch_uid(KEY, 3, 2)
     for manifest in found.manifests:
         assert manifest["metadata"]["labels"] == expected
         assert manifest["metadata"]["namespace"] == "default"
-        assert manifest["metadata"]["annotations"][marks.LAUNCH] == launch
-        assert manifest["metadata"]["annotations"][marks.GANG] == "coscheduling"
-        assert manifest["metadata"]["annotations"][marks.SPEC_HASH].startswith("v1:")
+        assert manifest["metadata"]["annotations"][labels.LAUNCH] == launch
+        assert manifest["metadata"]["annotations"][labels.GANG] == "coscheduling"
+        assert manifest["metadata"]["annotations"][labels.SPEC_HASH].startswith("v1:")
     names = [m["metadata"]["name"] for m in found.manifests]
     assert names == [f"{run}-g3-2-code", f"{run}-g3-2-gang", f"{run}-g3-2"]
     template = found.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     assert expected.items() <= template["metadata"]["labels"].items()
-    assert template["metadata"]["annotations"] == {marks.LAUNCH: launch}
+    assert template["metadata"]["annotations"] == {labels.LAUNCH: launch}
 
 
 def test_names_stay_short_enough_for_what_operators_append() -> None:
@@ -113,22 +113,22 @@ def test_names_stay_short_enough_for_what_operators_append() -> None:
 
 
 def test_a_launch_is_told_by_its_key_and_attempt_and_not_by_its_name_alone() -> None:
-    uid = marks.launch_uid("k", 1, 1)
-    assert uid == marks.launch_uid("k", 1, 1) and uid not in (
-        marks.launch_uid("k", 1, 2),
-        marks.launch_uid("k", 2, 1),
+    uid = labels.launch_uid("k", 1, 1)
+    assert uid == labels.launch_uid("k", 1, 1) and uid not in (
+        labels.launch_uid("k", 1, 2),
+        labels.launch_uid("k", 2, 1),
     )
-    thing = {"metadata": {"annotations": {marks.LAUNCH: uid}, "creationTimestamp": "2026-11-21T12:00:05Z"}}
-    assert marks.is_ours(thing, uid, "2026-11-21T12:00:05Z")
-    assert not marks.is_ours(thing, uid, "2026-11-21T12:00:06Z")  # older than the record: left over
-    assert not marks.is_ours(thing, "another") and not marks.is_ours({"metadata": {}}, uid)
+    thing = {"metadata": {"annotations": {labels.LAUNCH: uid}, "creationTimestamp": "2026-11-21T12:00:05Z"}}
+    assert labels.is_ours(thing, uid, "2026-11-21T12:00:05Z")
+    assert not labels.is_ours(thing, uid, "2026-11-21T12:00:06Z")  # older than the record: left over
+    assert not labels.is_ours(thing, "another") and not labels.is_ours({"metadata": {}}, uid)
 
 
 def test_selectors() -> None:
-    assert marks.selector("r", 2, 1) == (
+    assert labels.selector("r", 2, 1) == (
         "app.kubernetes.io/managed-by=allaboard,allaboard.io/run=r,allaboard.io/attempt=2,allaboard.io/generation=1"
     )
-    assert marks.selector() == "app.kubernetes.io/managed-by=allaboard"
+    assert labels.selector() == "app.kubernetes.io/managed-by=allaboard"
 
 
 # PyTorchJob.

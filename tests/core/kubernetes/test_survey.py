@@ -11,7 +11,7 @@ from allaboard.backends.kubernetes.parts import PARTS
 from allaboard.backends.kubernetes.survey import Survey, gang_of_operator, known, survey
 from allaboard.backends.kubernetes.talk import drive
 from allaboard.errors import BackendUnreachable
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from tests.core.kubernetes.answers import NOW, Answers, Json, ago
 
 PYTORCHJOB = "kubeflow.org/v1/PyTorchJob"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import allaboard
-from allaboard import marks
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
 from allaboard.backends.kubernetes.ending import event
 from allaboard.backends.kubernetes.errors import Cause, Forbidden, Invalid, Missing
@@ -19,6 +18,7 @@ from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, LEASES, 
 from allaboard.backends.people import person
 from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
 from allaboard.observation import Owner, State
+from allaboard.render import labels
 from allaboard.reportline import encode
 from allaboard.spec.site import Site
 from allaboard.status import state_of
@@ -186,8 +186,8 @@ def test_a_stop_says_who_and_why_on_the_record_the_job_and_in_an_event(cluster: 
     assert backend.stop(handle, ME, "ann@lab", "the GPUs are needed") == Stopped()
     cluster.tick(3)
     job = cluster.one(PYTORCHJOBS, handle.run)
-    assert job is not None and marks.annotation_of(job, marks.STOPPED_BY) == "ann@lab"
-    assert marks.annotation_of(job, marks.STOP_REASON) == "the GPUs are needed"
+    assert job is not None and labels.annotation_of(job, labels.STOPPED_BY) == "ann@lab"
+    assert labels.annotation_of(job, labels.STOP_REASON) == "the GPUs are needed"
     assert [e["message"] for e in cluster.all(EVENTS)] == ["stopped by ann@lab: the GPUs are needed"]
     assert state(backend, handle.run) is State.STOPPING, "a member holds its GPU still"
     cluster.operator.stuck.clear()
@@ -239,12 +239,12 @@ def test_suspend_and_resume(cluster: FakeCluster) -> None:
     cluster.tick(3)
     assert state(backend, handle.run) is State.SUSPENDED and cluster.all(PODS) == []
     (job,) = cluster.all(PYTORCHJOBS)
-    assert marks.annotation_of(job, marks.SUSPENDED_BY) == person()
+    assert labels.annotation_of(job, labels.SUSPENDED_BY) == person()
     backend.resume(handle.run)
     cluster.tick(4)
     assert state(backend, handle.run) is State.RUNNING
     (job,) = cluster.all(PYTORCHJOBS)
-    assert marks.annotation_of(job, marks.SUSPENDED_BY) is None
+    assert labels.annotation_of(job, labels.SUSPENDED_BY) is None
     backend.suspend(handle.run)
     told = [e["message"] for e in sorted(cluster.all(EVENTS), key=lambda e: e["firstTimestamp"])]
     assert told == [f"{word} by {person()}" for word in ("suspended", "resumed", "suspended")]
@@ -304,7 +304,7 @@ def test_delete_takes_every_attempt_and_leaves_the_record(cluster: FakeCluster, 
     backend.delete(plan.run)
     cluster.tick(3)
     assert jobs(cluster) == [] and cluster.all(PODS) == []
-    assert [c["metadata"]["name"] for c in cluster.all(CONFIGMAPS)] == [marks.record_name(plan.run)]
+    assert [c["metadata"]["name"] for c in cluster.all(CONFIGMAPS)] == [labels.record_name(plan.run)]
     seen = backend.observe(plan.run)
     assert seen.deleted and state_of(seen) is State.STOPPED and seen.attempt == 2
 

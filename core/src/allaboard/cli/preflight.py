@@ -69,7 +69,7 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
     from allaboard.backends.kubernetes.survey import survey
     from allaboard.backends.kubernetes.talk import drive
     from allaboard.backends.kubernetes.wire import Patience
-    from allaboard.facts import of_place
+    from allaboard.render.cluster_facts import of_place
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:

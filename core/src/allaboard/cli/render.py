@@ -14,8 +14,8 @@ from allaboard.cli.place import cluster_options, is_cluster, json_option, store_
 from allaboard.cli.saying import say, show
 
 if TYPE_CHECKING:
-    from allaboard.facts import ClusterFacts
     from allaboard.gangs.base import GangPlan
+    from allaboard.render.cluster_facts import ClusterFacts
     from allaboard.spec.job import TrainingJob
 
 EPILOG = """\b
@@ -56,7 +56,7 @@ def render(
     from allaboard.backends.kubernetes.placing import ready
     from allaboard.checking import checked
     from allaboard.cli.place import site
-    from allaboard.facts import of_place
+    from allaboard.render.cluster_facts import of_place
 
     read = _read(job)
     if gang is not None:
@@ -83,7 +83,7 @@ def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -
     from allaboard.backends.kubernetes.survey import known
     from allaboard.backends.kubernetes.talk import drive
     from allaboard.backends.kubernetes.wire import Patience
-    from allaboard.facts import of_place
+    from allaboard.render.cluster_facts import of_place
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         return api.server, drive(known(of_place(os.environ, api.namespace)), api)

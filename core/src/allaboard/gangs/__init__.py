@@ -2,7 +2,7 @@
 client is ever imported here.
 
 A gang scheduler is a module of this package with the names of `Gang`; it is found by being there, so adding
-one touches no other file. Which engine goes with which is `allaboard.pairing`.
+one touches no other file. Which engine goes with which is `allaboard.render.compatibility`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from allaboard.backends.kubernetes.errors import (
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, NAMESPACES, PODS, PYTORCHJOBS, Resource
 from allaboard.backends.kubernetes.talk import drive
 from allaboard.errors import BackendUnreachable
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.operator import FakeOperator
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from allaboard import marks
 from allaboard.engines.kubeflow import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
+from allaboard.render import labels
 from allaboard.units import rfc3339
 
 Json = dict[str, Any]
@@ -64,7 +64,7 @@ def a_pytorchjob(
         "namespace": "default",
         "uid": f"uid-of-{name}",
         "creationTimestamp": at(0),
-        "annotations": {marks.LAUNCH: LAUNCH, marks.GANG: gang, **(annotations or {})},
+        "annotations": {labels.LAUNCH: LAUNCH, labels.GANG: gang, **(annotations or {})},
     }
     if deleted is not None:
         metadata["deletionTimestamp"] = at(deleted)
@@ -141,7 +141,7 @@ def a_pod(
         "uid": uid or f"uid-of-{member}",
         "creationTimestamp": at(created),
         "labels": {JOB_LABEL: job, ROLE_LABEL: role, INDEX_LABEL: index},
-        "annotations": {marks.LAUNCH: LAUNCH},
+        "annotations": {labels.LAUNCH: LAUNCH},
     }
     if deleted is not None:
         metadata["deletionTimestamp"] = at(deleted)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allaboard import marks
 from allaboard.backends.base import Stopped
 from allaboard.backends.kubernetes import ending, managing, reading, records, talk, theirs
 from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
@@ -19,6 +18,7 @@ from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
 from allaboard.observation import Stop
+from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.untrusted import show
 
@@ -54,7 +54,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
         yield from _refuse_kueue(engine, job, wanted)
         # The version, too: nobody has given it to Kueue since it was looked at.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
-        said = {"annotations": {marks.SUSPENDED_BY: by if wanted else None}}
+        said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
         change = {"metadata": {**metadata, **said}, "spec": {"runPolicy": {"suspend": wanted}}}
         try:
             yield from talk.patch(theirs.resource_for(engine), name, change)
@@ -93,7 +93,7 @@ def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
             f"{engine.KIND} {name} is another one than was looked at: that one is gone, and one of its name "
             "was made meanwhile; nothing was done, look again"
         )
-    run = marks.label_of(job, marks.RUN)
+    run = labels.label_of(job, labels.RUN)
     if run is not None and (yield from _is_of_run(job, run)):
         raise BadInput(f"{engine.KIND} {name} is an attempt of a run of ours; name the run: {run}")
     return job
@@ -102,10 +102,10 @@ def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
 def _is_of_run(job: Json, run: str) -> Talk[bool]:
     """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
     stored = yield from records.read(run)
-    attempt, generation = (marks.label_of(job, name) or "" for name in (marks.ATTEMPT, marks.GENERATION))
+    attempt, generation = (labels.label_of(job, name) or "" for name in (labels.ATTEMPT, labels.GENERATION))
     if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
         return False
-    return marks.is_ours(job, marks.launch_uid(stored.record.key, int(generation), int(attempt)))
+    return labels.is_ours(job, labels.launch_uid(stored.record.key, int(generation), int(attempt)))
 
 
 def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Talk[None]:

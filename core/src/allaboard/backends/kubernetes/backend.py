@@ -46,9 +46,9 @@ from allaboard.backends.kubernetes.verbs import Look, Verbs
 from allaboard.backends.people import person
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
-from allaboard.facts import ClusterFacts, of_place
 from allaboard.follow import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
+from allaboard.render.cluster_facts import ClusterFacts, of_place
 from allaboard.spec.site import Site, site_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes import records, survivors, talk
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
@@ -26,6 +25,7 @@ from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Owner, State, Stop
+from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.units import from_rfc3339, rfc3339
 
@@ -88,7 +88,7 @@ def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Talk[
     """
     ending = yield from _deleted(job, has_ended)
     if ending is not None:
-        said = {marks.STOPPED_BY: stop.by, marks.STOP_REASON: stop.reason}
+        said = {labels.STOPPED_BY: stop.by, labels.STOP_REASON: stop.reason}
         yield from tell(ending, "Stopped", f"stopped by {stop.by}: {stop.reason}", said=said)
         yield from _marked(ending, said)
 
@@ -96,10 +96,10 @@ def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Talk[
 def stop_told(events: Iterable[Json]) -> Stop | None:
     """Who stopped a job and why, by the event of `take_away`: for when nothing else is left of it."""
     for event in events:
-        by = marks.annotation_of(event, marks.STOPPED_BY)
+        by = labels.annotation_of(event, labels.STOPPED_BY)
         at = from_rfc3339(event.get("lastTimestamp"))
         if event.get("reason") == "Stopped" and by is not None and at is not None:
-            return Stop(by, marks.annotation_of(event, marks.STOP_REASON) or "", at)
+            return Stop(by, labels.annotation_of(event, labels.STOP_REASON) or "", at)
     return None
 
 
@@ -170,7 +170,7 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
         "metadata": {
             "name": f"{metadata['name']}.{hashlib.blake2s(words.encode(), digest_size=8).hexdigest()}",
             "namespace": metadata["namespace"],
-            "labels": {k: v for k, v in metadata.get("labels", {}).items() if k.startswith(marks.PREFIX)},
+            "labels": {k: v for k, v in metadata.get("labels", {}).items() if k.startswith(labels.PREFIX)},
         },
         "involvedObject": {
             "apiVersion": job["apiVersion"],
@@ -263,7 +263,7 @@ def remove_extras(stored: Stored) -> Talk[None]:
         except (Missing, Forbidden):
             continue
         metadata = there["metadata"]
-        if marks.annotation_of(there, marks.LAUNCH) != stored.record.uid or metadata.get("ownerReferences"):
+        if labels.annotation_of(there, labels.LAUNCH) != stored.record.uid or metadata.get("ownerReferences"):
             continue
         version = metadata["resourceVersion"]
         try:
@@ -385,7 +385,7 @@ def suspend(found: Found, wanted: bool, by: str) -> Talk[None]:
     if state.is_final or found.job is None or found.ending:
         raise BadInput(f"run {found.record.run} {state}; only a live run can be {word}")
     change = {
-        "metadata": {"annotations": {marks.SUSPENDED_BY: by if wanted else None}},
+        "metadata": {"annotations": {labels.SUSPENDED_BY: by if wanted else None}},
         "spec": {"runPolicy": {"suspend": wanted}},
     }
     if not (yield from change_object(found.job, change)):
@@ -422,7 +422,7 @@ def delete(found: Found) -> Talk[None]:
 def remove_all(thing: Mapping[str, str], run: str) -> Talk[None]:
     """Every object of this kind that carries the run's label: those of earlier attempts too."""
     resource = resource_of(thing)
-    for there in (yield from talk.list_all(resource, labels=f"{marks.selector(run)},{marks.ATTEMPT}")):
+    for there in (yield from talk.list_all(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")):
         metadata = there["metadata"]
         try:
             yield from talk.delete(resource, metadata["name"], uid=metadata["uid"], propagation="Background")

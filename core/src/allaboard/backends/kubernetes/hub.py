@@ -23,12 +23,12 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from allaboard import marks
 from allaboard.backends.kubernetes.feed import Feed, List, Rest, Watch, spaced
 from allaboard.backends.kubernetes.resources import PODS, Resource
 from allaboard.backends.kubernetes.transport import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.wire import Json, Patience
 from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.render import labels as marks
 
 READY_SECONDS = 10.0
 """How long a new follower waits for the first list; without it he looks for himself for a while."""

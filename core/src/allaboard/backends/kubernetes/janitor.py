@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allaboard import marks
 from allaboard.backends.base import Handle, NotYours
 from allaboard.backends.kubernetes import ending, leases, records, talk
 from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
@@ -37,6 +36,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
 from allaboard.observation import State
+from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.units import from_rfc3339, rfc3339, show_seconds
 
@@ -138,7 +138,7 @@ def taken() -> Talk[Picture]:
     pods = yield from _all({PODS})
     extras = yield from _all(_extra_kinds())
     try:
-        held = yield from talk.list_all(LEASES, labels=marks.selector())
+        held = yield from talk.list_all(LEASES, labels=labels.selector())
         by_name = {lease["metadata"]["name"]: lease for lease in held}
     except Forbidden:
         by_name = None
@@ -166,7 +166,7 @@ def _all(kinds: set[Resource]) -> Talk[list[Json]]:
     found: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
         try:
-            things = yield from talk.list_all(resource, labels=f"{marks.selector()},{marks.ATTEMPT}")
+            things = yield from talk.list_all(resource, labels=f"{labels.selector()},{labels.ATTEMPT}")
         except (Missing, Forbidden):
             continue
         found += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
@@ -185,7 +185,7 @@ def found_in(picture: Picture) -> Iterator[Orphan]:
     records_of = {s.record.run: s for s in picture.stored}
     for job in picture.jobs:
         if job["metadata"]["uid"] not in meant:
-            yield from _of_job(job, records_of.get(marks.label_of(job, marks.RUN) or ""), picture.now)
+            yield from _of_job(job, records_of.get(labels.label_of(job, labels.RUN) or ""), picture.now)
     for thing in picture.extras:
         yield from _of_extra(thing, picture.now)
 
@@ -193,7 +193,7 @@ def found_in(picture: Picture) -> Iterator[Orphan]:
 def _is_of(thing: Json, stored: Stored) -> bool:
     record = stored.record
     wanted = (record.run, str(record.attempt), str(record.generation))
-    return tuple(marks.label_of(thing, n) for n in (marks.RUN, marks.ATTEMPT, marks.GENERATION)) == wanted
+    return tuple(labels.label_of(thing, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
 def _of_record(found: Found, picture: Picture) -> Iterator[Orphan]:
@@ -247,7 +247,7 @@ def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
         else f"its run is on attempt {stored.record.attempt}: a client that came too late has made it"
     )
     left = SAFE["job"] if since is None else since + SAFE["job"] - now
-    run = marks.label_of(job, marks.RUN) or ""
+    run = labels.label_of(job, labels.RUN) or ""
     yield Orphan("job", job["metadata"]["name"], run, why, since, left, thing=job)
 
 
@@ -262,7 +262,7 @@ def _of_extra(thing: Json, now: float) -> Iterator[Orphan]:
         return
     since = from_rfc3339(metadata.get("creationTimestamp"))
     left = SAFE["extra"] if since is None else since + SAFE["extra"] - now
-    run = marks.label_of(thing, marks.RUN) or ""
+    run = labels.label_of(thing, labels.RUN) or ""
     why = f"{thing['kind']} of an attempt whose job does not own it: its client died while it was starting"
     yield Orphan("extra", metadata["name"], run, why, since, left, thing=thing)
 
@@ -342,7 +342,7 @@ def _is_being_started(stored: Stored) -> bool:
 def forgotten_leases() -> Talk[None]:
     """Leases of processes that were killed long ago; a few at a time."""
     try:
-        held = yield from talk.list_all(LEASES, labels=marks.selector())
+        held = yield from talk.list_all(LEASES, labels=labels.selector())
     except Forbidden:
         return
     now = yield from talk.server_time()

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard import ledger, marks
+from allaboard import ledger
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records, talk
 from allaboard.backends.kubernetes.ending import (
@@ -48,6 +48,7 @@ from allaboard.errors import BadInput, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
 from allaboard.ledger import RunRecord
 from allaboard.observation import Owner, State, Stop
+from allaboard.render import labels
 from allaboard.spec.identity import differences
 from allaboard.spec.identity import same_spec as hash_fits
 from allaboard.status import state_of
@@ -266,7 +267,7 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
         if "deletionTimestamp" not in there["metadata"]:
             if _usable(there, stored, body):
                 return there
-            if marks.label_of(there, marks.RUN) != stored.record.run:
+            if labels.label_of(there, labels.RUN) != stored.record.run:
                 raise _Taken(there, body)
             # Of this run, and not what this attempt needs: a client that came too late has made it, or one
             # that died before it was used, or its record was pruned. Unless it is us who come too late.
@@ -284,7 +285,7 @@ def _usable(there: Json, stored: Stored, body: Json) -> bool:
     if is_job(body, stored):
         return is_meant(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
-    ours = marks.annotation_of(there, marks.LAUNCH) == stored.record.uid
+    ours = labels.annotation_of(there, labels.LAUNCH) == stored.record.uid
     return ours and not there["metadata"].get("ownerReferences") and _holds(there, body)
 
 
@@ -318,7 +319,7 @@ def _survived(job: Json, stored: Stored) -> bool:
     lives. It is the run; a second one is not started.
     """
     record = stored.record
-    same = marks.annotation_of(job, marks.LAUNCH) == record.uid and is_of_spec(job, record)
+    same = labels.annotation_of(job, labels.LAUNCH) == record.uid and is_of_spec(job, record)
     return same and not state_of(seen(Found(stored, job))).is_final
 
 
@@ -329,12 +330,12 @@ def _own_extras(stored: Stored, job: Json) -> Talk[None]:
             there = yield from talk.get(resource_of(thing), thing["name"])
         except (Missing, Forbidden):
             continue
-        if marks.annotation_of(there, marks.LAUNCH) == stored.record.uid:
+        if labels.annotation_of(there, labels.LAUNCH) == stored.record.uid:
             yield from _own(there, job)
 
 
 def _own(thing: Json, job: Json) -> Talk[None]:
-    owner = marks.owner_reference(job)
+    owner = labels.owner_reference(job)
     metadata = thing["metadata"]
     if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
         return
@@ -408,7 +409,7 @@ def handle_of(record: RunRecord, adopted: bool = False) -> Handle:
 
 
 def _uid(plan: Plan, generation: int, attempt: int) -> str:
-    return marks.launch_uid(plan.key, generation, attempt)
+    return labels.launch_uid(plan.key, generation, attempt)
 
 
 def _object_uid(found: Found) -> str | None:
@@ -441,8 +442,8 @@ def _taken(run: str, there: Json, body: Json) -> str:
     kind, name = body["kind"], metadata["name"]
     makers = [f["manager"] for f in metadata.get("managedFields", ()) if f.get("manager")]
     by = f" by {makers[0]}" if makers else ""
-    launch = marks.annotation_of(there, marks.LAUNCH)
-    who = f"run {marks.label_of(there, marks.RUN)}" if launch else "nobody that allaboard knows"
+    launch = labels.annotation_of(there, labels.LAUNCH)
+    who = f"run {labels.label_of(there, labels.RUN)}" if launch else "nobody that allaboard knows"
     said = [
         line
         for n in body

@@ -18,13 +18,13 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from allaboard import marks
 from allaboard.backends.kubernetes import talk
 from allaboard.backends.kubernetes.errors import Exists, Forbidden, Missing
 from allaboard.backends.kubernetes.resources import LEASES
 from allaboard.backends.kubernetes.talk import Json, Talk, adrive, drive
 from allaboard.backends.kubernetes.wire import Patience
 from allaboard.errors import AllaboardError
+from allaboard.render import labels
 from allaboard.units import from_rfc3339, rfc3339
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def body(holder: str, now: float) -> Json:
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
-        "metadata": {"name": marks.lease_name(holder), "labels": {marks.MANAGED_BY: "allaboard"}},
+        "metadata": {"name": labels.lease_name(holder), "labels": {labels.MANAGED_BY: "allaboard"}},
         "spec": {
             "holderIdentity": holder,
             "leaseDurationSeconds": SECONDS,
@@ -73,7 +73,7 @@ def taken(holder: str) -> Talk[str]:
         yield from renewed(holder)
     except (Forbidden, Missing):  # without its namespace there is nothing to follow either
         return ""
-    return marks.lease_name(holder)
+    return labels.lease_name(holder)
 
 
 def renewed(holder: str) -> Talk[None]:
@@ -81,7 +81,7 @@ def renewed(holder: str) -> Talk[None]:
     now = yield from talk.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
     try:
-        yield from talk.patch(LEASES, marks.lease_name(holder), change)
+        yield from talk.patch(LEASES, labels.lease_name(holder), change)
     except Missing:  # somebody tidied up too eagerly
         with suppress(Exists):
             yield from talk.create(LEASES, body(holder, now))
@@ -89,7 +89,7 @@ def renewed(holder: str) -> Talk[None]:
 
 def let_go(holder: str) -> Talk[None]:
     """Whatever the holder followed is followed by nobody from now on."""
-    yield from talk.delete(LEASES, marks.lease_name(holder))
+    yield from talk.delete(LEASES, labels.lease_name(holder))
 
 
 def holder_of_this_process(person: str) -> str:

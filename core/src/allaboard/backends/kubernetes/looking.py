@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from allaboard import marks
 from allaboard.backends.kubernetes import reading, records, resources, talk
 from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.limits import limit_of
@@ -29,6 +28,7 @@ from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State
+from allaboard.render import labels as marks
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import show

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from allaboard import marks
+from allaboard.render import labels
 from allaboard.untrusted import show
 
 Json = Mapping[str, Any]
@@ -24,7 +24,7 @@ def managers(job: Json) -> tuple[str, ...]:
 
 def queue_of(job: Json) -> str | None:
     """The queue of Kueue in which a job says that it is; None: it names none."""
-    return marks.label_of(job, QUEUE) or marks.annotation_of(job, QUEUE)
+    return labels.label_of(job, QUEUE) or labels.annotation_of(job, QUEUE)
 
 
 def is_sent_away(job: Json) -> bool:
@@ -38,9 +38,9 @@ def _managers(job: Json) -> Iterator[str]:
         if owner.get("controller"):
             who = f"{owner.get('kind')} {show(str(owner.get('name')))}"
             yield f"it belongs to {who}, which may make it anew or change it back"
-    by = marks.label_of(job, marks.MANAGED_BY)
+    by = labels.label_of(job, labels.MANAGED_BY)
     if by is not None:
-        yield f"{show(by)} manages it ({marks.MANAGED_BY}), and may make it anew or change it back"
+        yield f"{show(by)} manages it ({labels.MANAGED_BY}), and may make it anew or change it back"
     queue = queue_of(job)
     if queue is not None:
         yield f"Kueue admits it, by its queue {show(queue)}: it decides when it runs"

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from allaboard import marks
 from allaboard.backends.base import Plan
 from allaboard.errors import BadInput, Problem
-from allaboard.facts import ClusterFacts
 from allaboard.inspection import sizes_of_code
 from allaboard.layout import Layout, lay_out
-from allaboard.pairing import engine_for
-from allaboard.rendering import Rendered, render
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ClusterFacts
+from allaboard.render.compatibility import engine_for
+from allaboard.render.manifests import Rendered, render
 from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.spec.site import Site, place_on_cluster
 
@@ -58,7 +58,7 @@ def ready(
         job,
         layout,
         facts,
-        launch=marks.launch_uid(plan.key, generation, attempt),
+        launch=labels.launch_uid(plan.key, generation, attempt),
         spec_hash=plan.spec_hash,
         code=code_of(plan.job),
     )

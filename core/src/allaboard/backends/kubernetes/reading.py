@@ -16,7 +16,7 @@ training      -> the end
 On one machine the connections to the rendezvous port are seen; those of pods are not. torchrun tells that
 its rendezvous is complete at a log level that is off by default, and the first line of progress tells that
 the members have met, but not when: it may be minutes later. So the clock of the first step begins with
-the start of the members here, and a limit of the rendezvous is warned of (`allaboard.rendering`).
+the start of the members here, and a limit of the rendezvous is warned of (`allaboard.render.manifests`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from allaboard import marks
 from allaboard.backends.kubernetes.obstacles import Scene, obstacle_of, refusal, when
 from allaboard.backends.kubernetes.survey import Node
 from allaboard.backends.kubernetes.tries import is_over
@@ -40,6 +39,7 @@ from allaboard.layout import Layout
 from allaboard.ledger import RunRecord
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
 from allaboard.progress import add_flags, after, flags_of
+from allaboard.render import labels
 from allaboard.reportline import decode
 from allaboard.spec.job import TrainingJob
 from allaboard.units import counted, from_rfc3339
@@ -295,8 +295,8 @@ def _stop(metadata: Mapping[str, Any]) -> Stop | None:
     said = metadata.get("annotations") or {}
     if deleted is None:
         return None
-    by = said.get(marks.STOPPED_BY) or "somebody"
-    return Stop(str(by), str(said.get(marks.STOP_REASON) or "the job object is being deleted"), deleted)
+    by = said.get(labels.STOPPED_BY) or "somebody"
+    return Stop(str(by), str(said.get(labels.STOP_REASON) or "the job object is being deleted"), deleted)
 
 
 def _without_job(
@@ -338,7 +338,7 @@ def _look(
 ) -> Look:
     others: dict[str, list[Json]] = {}
     for pod in rivals:
-        others.setdefault(marks.label_of(pod, marks.RUN) or "", []).append(pod)
+        others.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod)
     return Look(
         needed=engine.needed(job),
         total=read.total,
@@ -386,7 +386,7 @@ def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
     if len(look.pods) < look.needed and (refused := refusal(events)) is not None:
         of = counted(look.total, "member")
         return f"{look.total - len(look.pods)} of {of} cannot be made: {refused}"
-    name = marks.annotation_of(job, marks.GANG) or "none"
+    name = labels.annotation_of(job, labels.GANG) or "none"
     gang = GANGS.get(name)
     return unfamiliar(look, name) if gang is None else gang.read(look)
 
@@ -394,7 +394,7 @@ def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
 def _held_by(job: Json, look: Look, waiting: str | None, events: Sequence[Json]) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = places(look)
-    gang = GANGS.get(marks.annotation_of(job, marks.GANG) or "none")
+    gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
     is_gang = gang is not None and bool(gang.KINDS)
     if is_gang and bereft(look, at, "") is not None:
         return "gang_bereft"

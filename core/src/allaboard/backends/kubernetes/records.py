@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from allaboard import marks
 from allaboard.backends.kubernetes import talk
 from allaboard.backends.kubernetes.errors import Conflict, Missing
 from allaboard.backends.kubernetes.resources import CONFIGMAPS
@@ -29,6 +28,7 @@ from allaboard.errors import Conflict as Lost
 from allaboard.errors import Corrupt
 from allaboard.layout import Layout
 from allaboard.ledger import VERSION, RunRecord
+from allaboard.render import labels as marks
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import RECORDS, parse_json
 

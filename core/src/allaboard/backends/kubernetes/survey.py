@@ -33,7 +33,7 @@ from allaboard.backends.kubernetes.resources import (
 )
 from allaboard.backends.kubernetes.talk import Call, Json, Talk
 from allaboard.errors import BackendUnreachable
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
 
 RECENT = 3600.0

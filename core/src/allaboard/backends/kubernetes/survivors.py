@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 
-from allaboard import marks
 from allaboard.backends.kubernetes import talk
 from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Missing
 from allaboard.backends.kubernetes.kept import KeptTry
@@ -29,6 +28,7 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Try
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
+from allaboard.render import labels as marks
 from allaboard.untrusted import RECORDS, parse_json
 
 LABEL = marks.PREFIX + "logs"

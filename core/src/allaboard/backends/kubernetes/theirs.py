@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allaboard import marks
 from allaboard.backends.base import Selection
 from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.kubernetes import reading, talk
@@ -31,6 +30,7 @@ from allaboard.backends.kubernetes.tries import Try, is_over
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Event, Observation
+from allaboard.render import labels
 from allaboard.status import state_of
 
 
@@ -107,7 +107,8 @@ def every() -> Talk[list[Observation]]:
             its = [
                 pod
                 for pod in pods
-                if marks.label_of(pod, engine.JOB_LABEL) == name and not _is_of_another(pod, engine.KIND, uid)
+                if labels.label_of(pod, engine.JOB_LABEL) == name
+                and not _is_of_another(pod, engine.KIND, uid)
             ]
             found.append(reading.of_object(job, now=now, pods=its))
     return sorted(found, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
@@ -141,7 +142,7 @@ def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list
 
 
 def _is_ours(job: Json) -> bool:
-    return marks.label_of(job, marks.RUN) is not None
+    return labels.label_of(job, labels.RUN) is not None
 
 
 def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:

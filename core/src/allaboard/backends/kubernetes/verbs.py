@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from allaboard import marks
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.kubernetes import (
@@ -67,13 +66,14 @@ from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
-from allaboard.facts import ClusterFacts
 from allaboard.gangs.places import condition
 from allaboard.layout import Layout
 from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order
 from allaboard.redaction import secret_values
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from allaboard.status import state_of
 from allaboard.units import from_rfc3339
@@ -383,7 +383,7 @@ class Verbs:
         # After the records: what a record knows to have been created is in these lists, or is gone.
         jobs = yield from _by_uid({resource_of(s.job) for s in every})
         pods: dict[tuple[str, ...], list[Json]] = {}
-        for pod in (yield from talk.list_all(PODS, labels=marks.selector())):
+        for pod in (yield from talk.list_all(PODS, labels=labels.selector())):
             pods.setdefault(_attempt_of(pod), []).append(pod)
         now = yield from talk.server_time()
         looked = [
@@ -437,7 +437,7 @@ class Verbs:
 
     def _readable_earlier(self, stored: Stored, attempt: int) -> Talk[Readable]:
         record = stored.record
-        pods = yield from talk.list_all(PODS, labels=marks.selector(record.run, attempt, record.generation))
+        pods = yield from talk.list_all(PODS, labels=labels.selector(record.run, attempt, record.generation))
         past = self.pasts.earlier(record, attempt)
         yield from _shared(stored, past)
         return Readable(attempt, _tries(Layout.from_dict(stored.layout), pods), True, past.witness.kept)
@@ -540,7 +540,7 @@ def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:
     found: dict[str, Json] = {}
     for resource in resources:
         try:
-            for job in (yield from talk.list_all(resource, labels=marks.selector())):
+            for job in (yield from talk.list_all(resource, labels=labels.selector())):
                 whole = {"apiVersion": resource.api_version, "kind": resource.kind, **job}
                 found[job["metadata"]["uid"]] = whole
         except Missing:
@@ -559,7 +559,7 @@ def _found(
 
 
 def _attempt_of(pod: Json) -> tuple[str, ...]:
-    return tuple(marks.label_of(pod, name) or "" for name in (marks.RUN, marks.ATTEMPT, marks.GENERATION))
+    return tuple(labels.label_of(pod, name) or "" for name in (labels.RUN, labels.ATTEMPT, labels.GENERATION))
 
 
 def _kept(stored: Stored) -> Memory | None:

@@ -23,7 +23,7 @@ class ClusterFacts:
     The rest is what whoever set up the place says: namespace, the image of jobs that name none, the service
     account of members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave them
     open; and ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
-    `allaboard.pairing.check_place` says what cannot be meant.
+    `allaboard.render.compatibility.check_place` says what cannot be meant.
     """
 
     kinds: frozenset[str] | None = None

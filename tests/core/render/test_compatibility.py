@@ -12,10 +12,10 @@ import pytest
 from allaboard.checking import check, checked
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
-from allaboard.facts import ASSUMED, ClusterFacts, of_place
 from allaboard.gangs import GANGS
 from allaboard.layout import lay_out
-from allaboard.pairing import choose, engine_for, matrix, pair, plan_gang
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, of_place
+from allaboard.render.compatibility import choose, engine_for, matrix, pair, plan_gang
 from allaboard.testing import a_job
 
 PYTORCH = ENGINES["pytorchjob"]
@@ -198,11 +198,11 @@ for package, folder in (("allaboard.gangs", sys.argv[1]), ("allaboard.engines", 
     spec.loader.exec_module(module)
 from dataclasses import replace
 from allaboard.checking import check
-from allaboard.facts import ClusterFacts
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.layout import lay_out
 from allaboard.engines import ENGINES
-from allaboard.pairing import matrix
-from allaboard.rendering import render
+from allaboard.render.compatibility import matrix
+from allaboard.render.manifests import render
 from allaboard.testing import a_job
 from allaboard.testing.objects import BEGUN, a_pod, a_pytorchjob
 facts = ClusterFacts(kinds=frozenset({"toy.io/v1/Band", "scheduling.k8s.io/v1alpha2/PodGroup"}))
@@ -215,7 +215,7 @@ made = render(job, lay_out(job, ENGINES["toyjob"], "digits-1"), facts, launch="u
 assert [m["kind"] for m in made.manifests] == ["Band", "ToyJob"], made.manifests
 worker = made.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
 from dataclasses import replace
-from allaboard.pairing import engine_for
+from allaboard.render.compatibility import engine_for
 toy = replace(facts, engine="toyjob")
 assert engine_for(a_job(image="x"), toy).NAME == "pytorchjob", "a toy runs no pytorch"
 assert engine_for(a_job(image="x", framework="toy"), replace(toy, engine="pytorchjob")).NAME == "toyjob"

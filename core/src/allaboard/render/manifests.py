@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard import marks, pods
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
-from allaboard.facts import ClusterFacts
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.layout import Layout
-from allaboard.pairing import check_place, plan_gang
+from allaboard.render import labels, pod_template
+from allaboard.render.cluster_facts import ClusterFacts
+from allaboard.render.compatibility import check_place, plan_gang
 from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 
@@ -57,29 +57,33 @@ def render(
     code: Mapping[str, bytes] | None = None,
 ) -> Rendered:
     """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by its
-    engine at this place (`allaboard.pairing.engine_for`); ``launch``: the uid of the attempt
-    (`marks.launch_uid`); ``spec_hash``: of the job as its author wrote it; ``code``: path -> content of the
+    engine at this place (`allaboard.render.compatibility.engine_for`); ``launch``: the uid of the attempt
+    (`labels.launch_uid`); ``spec_hash``: of the job as its author wrote it; ``code``: path -> content of the
     files that it ships. Raises BadInput with all problems.
     """
     check_place(facts)
     engine = ENGINES[layout.engine]
     files = _normal(code or {})
     plan, notes = plan_gang(job, layout, engine, facts)
-    found = [*pods.problems(job, layout, facts, engine), *_code_problems(files), *_place_problems(job)]
+    found = [
+        *pod_template.problems(job, layout, facts, engine),
+        *_code_problems(files),
+        *_place_problems(job),
+    ]
     found += _clock_problems(layout)
     _refuse(job, found)
     keys = _keys(files)
     gang_marks = GANGS[plan.gang].marks(plan) if plan.how == "marks" else {}
-    own = {marks.LAUNCH: launch, marks.SPEC_HASH: spec_hash, marks.GANG: plan.gang}
+    own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
     templates = {
-        group.role: pods.pod_template(
+        group.role: pod_template.pod_template(
             job,
             layout,
             group,
             facts,
             engine,
-            metadata={"labels": marks.labels(layout), "annotations": {marks.LAUNCH: launch}},
-            code=marks.code_name(layout.name) if files else None,
+            metadata={"labels": labels.labels(layout), "annotations": {labels.LAUNCH: launch}},
+            code=labels.code_name(layout.name) if files else None,
             files=keys,
             gang=gang_marks,
         )
@@ -93,7 +97,7 @@ def render(
     rendered = engine.render(layout, metadata, templates, plan)
     own_words = job.get("engine_spec") or {}
     _refuse(job, [*_said_already(rendered["spec"], own_words, "engine_spec")])
-    manifests = (*extras, {**rendered, "spec": pods.merged(rendered["spec"], own_words)})
+    manifests = (*extras, {**rendered, "spec": pod_template.merged(rendered["spec"], own_words)})
     warnings = tuple(str(p) for p in found)
     # A value of its own: parts that several templates share are not shared in what is handed out.
     return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
@@ -122,7 +126,7 @@ def _metadata(layout: Layout, name: str, namespace: str, annotations: Mapping[st
 
 
 def _marked(layout: Layout, annotations: Mapping[str, str]) -> dict[str, Any]:
-    return {"labels": marks.labels(layout), "annotations": dict(annotations)}
+    return {"labels": labels.labels(layout), "annotations": dict(annotations)}
 
 
 # Code.
@@ -146,7 +150,7 @@ def _code(
     yield {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": marks.code_name(layout.name), "namespace": facts.namespace},
+        "metadata": {"name": labels.code_name(layout.name), "namespace": facts.namespace},
         **({"data": data} if data else {}),
         **({"binaryData": binary} if binary else {}),
     }

@@ -44,8 +44,8 @@ from allaboard.names import (
 from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
-    from allaboard.facts import ClusterFacts
     from allaboard.layout import Group, Layout, Needs
+    from allaboard.render.cluster_facts import ClusterFacts
     from allaboard.spec.job import TrainingJob
 
 CODE_FOLDER = "/allaboard/code"

@@ -9,9 +9,9 @@ import pytest
 
 from allaboard.checking import check, checked
 from allaboard.engines import engine_of
-from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.layout import lay_out
-from allaboard.pods import CODE_FOLDER, merged, pod_template, problems
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.pod_template import CODE_FOLDER, merged, pod_template, problems
 from allaboard.testing import a_job
 
 Json = dict[str, Any]

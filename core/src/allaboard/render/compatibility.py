@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from allaboard import marks, units
+from allaboard import units
 from allaboard.engines import ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
-from allaboard.facts import ASSUMED, ClusterFacts
 from allaboard.gangs import GANGS, Gang
 from allaboard.gangs.base import GangPlan
 from allaboard.names import (
@@ -28,6 +27,8 @@ from allaboard.names import (
     why_not_an_image,
     why_not_an_object_name,
 )
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
     from allaboard.layout import Layout
@@ -121,7 +122,7 @@ def plan_gang(
         gang=name,
         how=found.how,
         # An operator that makes the PodGroup calls it as the job.
-        name=layout.name if found.how == "natively" else marks.gang_name(layout.name),
+        name=layout.name if found.how == "natively" else labels.gang_name(layout.name),
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
