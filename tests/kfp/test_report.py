@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.evaluation import Check, Verdict
 from allaboard.follow import Outcome
 from allaboard.observation import Observation, Progress, State

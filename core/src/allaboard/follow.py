@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.diagnose import Diagnosis, diagnose
+from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.observation import Observation, State
 from allaboard.restart import Refusal, may_restart

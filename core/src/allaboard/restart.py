@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allaboard.diagnose import Diagnosis
+from allaboard.diagnosis import Diagnosis
 from allaboard.observation import State
 
 REPEATS = "another attempt would repeat it"

@@ -12,7 +12,7 @@ from allaboard.backends.kubernetes.obstacles import PATIENCE, Scene, obstacle_of
 from allaboard.backends.kubernetes.reading import of_object
 from allaboard.backends.kubernetes.survey import Node
 from allaboard.backends.kubernetes.wants import Pods, room
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.layout import Policy
 from allaboard.observation import Obstacle, Stop
 from allaboard.status import State, state_of

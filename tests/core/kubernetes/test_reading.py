@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.reading import Memory, Told, observation, of_object, remembered, told
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.ledger import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels

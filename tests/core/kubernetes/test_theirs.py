@@ -13,7 +13,7 @@ import pytest
 from allaboard import engines
 from allaboard.backends.kubernetes.errors import Forbidden
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind, pytorchjob
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Observation, State

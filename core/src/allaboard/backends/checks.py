@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from allaboard.diagnose import Evidence
+from allaboard.diagnosis import Evidence
 
 ERROR, WARNING = "error", "warning"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from allaboard.cli import words
 from allaboard.cli.place import command
 from allaboard.cli.saying import Ink, colours
-from allaboard.diagnose import Diagnosis
+from allaboard.diagnosis import Diagnosis
 from allaboard.follow import Outcome
 from allaboard.observation import State
 from allaboard.restart import REPEATS

@@ -15,7 +15,7 @@ from allaboard.cli.failing import INTERRUPTED, watching
 from allaboard.cli.place import Place, command, handle_of, json_option, place_options
 from allaboard.cli.run import view_of
 from allaboard.cli.saying import say, show_line
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.observation import Observation
 from allaboard.running import Follower, paced
 from allaboard.status import state_of, summary

@@ -15,7 +15,7 @@ from allaboard.cli import words
 from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, command, json_option, place_options
 from allaboard.cli.saying import say, show, style
-from allaboard.diagnose import Diagnosis, diagnose
+from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary

@@ -97,7 +97,7 @@ def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None)
 def _problems(error: BadInput) -> Iterator[Check]:
     """What is wrong with the job itself, one check each."""
     from allaboard.backends.checks import Check
-    from allaboard.diagnose import Evidence
+    from allaboard.diagnosis import Evidence
 
     if not error.problems:
         yield Check("job", False, str(error), fix="correct the job")

@@ -111,7 +111,7 @@ def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempt
 
 def _show_left(backend: Backend, run: str, left: Left) -> None:
     """The one object of a follower that leaves early: how the run stands, or why it cannot be said."""
-    from allaboard.diagnose import diagnose
+    from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
     if left.code != 5:
@@ -148,7 +148,7 @@ def nobody_keeps(plan: Plan) -> list[str]:
 
 
 def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
-    from allaboard.diagnose import diagnose
+    from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
     with starting(again):

@@ -10,7 +10,7 @@ import click
 from allaboard.cli import words
 from allaboard.cli.place import Place, command, json_option, place_options
 from allaboard.cli.saying import Ink, colours, say, show
-from allaboard.diagnose import Diagnosis, diagnose
+from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.observation import Observation
 from allaboard.status import state_of, summary
 from allaboard.units import counted

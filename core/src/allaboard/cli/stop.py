@@ -11,7 +11,7 @@ from allaboard.backends.people import person
 from allaboard.cli.orphans import stop_orphans
 from allaboard.cli.place import Place, adopt_option, command, handle_of, json_option, place_options
 from allaboard.cli.saying import say, show
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, Conflict, SiteError
 from allaboard.observation import Observation, Owner
 from allaboard.status import state_of, summary

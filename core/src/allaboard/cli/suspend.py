@@ -10,7 +10,7 @@ import click
 from allaboard.backends.base import Backend
 from allaboard.cli.place import Place, adopt_option, command, json_option, place_options
 from allaboard.cli.saying import say, show
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.status import has_given_back, state_of, summary

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from allaboard.diagnose import Evidence
+from allaboard.diagnosis import Evidence
 from allaboard.follow import Outcome
 from allaboard.observation import PHASES, Condition, Event, MemberSeen, Observation, State
 from allaboard.printable import visible

@@ -117,7 +117,7 @@ class TrainingJobSensor(Watching):
     def _run(self) -> dict[str, Any] | None:
         from airflow.sdk.exceptions import AirflowException
 
-        from allaboard.diagnose import diagnose
+        from allaboard.diagnosis import diagnose
         from allaboard.follow import Outcome
         from allaboard.status import state_of
         from allaboard_provider.task import failure_text, observation_words, result_of

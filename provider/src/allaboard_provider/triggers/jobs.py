@@ -96,7 +96,7 @@ def how_it_ended(seen: Observation, kind: str, namespace: str) -> Mapping[str, A
     """``result`` of a job that succeeded, else ``failure``: what happened, why, and where to look; the other
     one is None. Plain JSON.
     """
-    from allaboard.diagnose import diagnose
+    from allaboard.diagnosis import diagnose
     from allaboard.engines import engine_of_kind
     from allaboard.follow import Outcome
     from allaboard_provider.task import result_of

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.rbac import Access
 from allaboard.backends.kubernetes.resources import Resource
 from allaboard.backends.kubernetes.survey import Survey
 from allaboard.backends.kubernetes.wants import Pods, amount, asked, show
-from allaboard.diagnose import Evidence
+from allaboard.diagnosis import Evidence
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
 from allaboard.names import nearest, one_of

@@ -17,7 +17,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes import wants
 from allaboard.backends.kubernetes.survey import Node
-from allaboard.diagnose.starting import last_words, why_not_started
+from allaboard.diagnosis.starting import last_words, why_not_started
 from allaboard.gangs.places import condition
 from allaboard.names import nearest
 from allaboard.observation import Obstacle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.diagnose import diagnose
+from allaboard.diagnosis import diagnose
 from allaboard.observation import Event, Observation
 from allaboard.testing import a_condition, a_member, seen
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.diagnose import diagnose
-from allaboard.diagnose.printed import bare, bare_lines, raised, uncaught
+from allaboard.diagnosis import diagnose
+from allaboard.diagnosis.printed import bare, bare_lines, raised, uncaught
 from allaboard.observation import Observation
 from allaboard.testing import a_member, seen
 

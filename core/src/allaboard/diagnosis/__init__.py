@@ -4,6 +4,6 @@ A rule is a small function on an observation; codes are the stable ids that aler
 what was seen, never paraphrases it; without evidence the answer is ``unknown``.
 """
 
-from allaboard.diagnose.rules import Diagnosis, Evidence, diagnose
+from allaboard.diagnosis.rules import Diagnosis, Evidence, diagnose
 
 __all__ = ["Diagnosis", "Evidence", "diagnose"]
