@@ -1,6 +1,6 @@
-"""B1, the whole follower: what deferred runs cost, each led to its end by `allaboard.follow` over the async
-backend, as a trigger does it. Beside it the same with what rank 0 reports read once a minute, which a watch
-cannot tell.
+"""B1, the whole follower: what deferred runs cost, each led to its end by `allaboard.follow.loop` over the
+async backend, as a trigger does it. Beside it the same with what rank 0 reports read once a minute, which a
+watch cannot tell.
 
 The runs are launched by allaboard and have a record each. No operator runs: a pod for each rank 0, on a node
 whose kubelet is a small server here, gives them something to say.

@@ -236,7 +236,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
     """The whole follower, as a trigger has it: a backend for each run, over one client and one hub."""
     from allaboard.backends.kubernetes.access import Access
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
-    from allaboard.follow import FollowPolicy, Observe, Wait, adrive, follow
+    from allaboard.follow.loop import FollowPolicy, Observe, Wait, adrive, follow
 
     async def lead(api: Any, run: str) -> None:
         backend = AsyncKubernetesBackend(api, environ={})

@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes import rbac, records
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
-from allaboard.ledger import RunRecord
+from allaboard.follow.run_record import RunRecord
 from allaboard.promotion import history
 from allaboard.render import labels
 from allaboard.storage import Store, open_store

@@ -31,7 +31,7 @@ from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
 from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
-from allaboard.follow import FollowPolicy, Observe, Outcome, Wait, adrive, follow
+from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, adrive, follow
 from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels as marks
 from allaboard.render.cluster_facts import ClusterFacts

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes import rbac, records
 from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
-from allaboard.ledger import RunRecord
+from allaboard.follow.run_record import RunRecord
 from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.storage import Store, open_store

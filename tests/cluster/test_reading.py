@@ -16,8 +16,8 @@ import pytest
 from allaboard.backends.kubernetes.reading import Memory, observation, remembered
 from allaboard.checking import checked
 from allaboard.engines import engine_of
+from allaboard.follow.run_record import RunRecord
 from allaboard.layout import lay_out
-from allaboard.ledger import RunRecord
 from allaboard.names import run_name
 from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels

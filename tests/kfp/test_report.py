@@ -10,7 +10,7 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.evaluation import Check, Verdict
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Progress, State
 from allaboard.promotion import Decision, Promotion
 from allaboard.reportline import encode

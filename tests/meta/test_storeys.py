@@ -59,7 +59,7 @@ def sources(tmp_path: Path) -> Path:
         ("core/allaboard/nowhere.py", "", "storeys"),
         ("core/allaboard/names.py", "def f() -> None:\n    import airflow", "adapters-above-core"),
         ("provider/allaboard_provider/__init__.py", "import allaboard_kfp", "adapters-apart"),
-        ("core/allaboard/inside/__init__.py", "import allaboard.follow", "inside"),
+        ("core/allaboard/inside/__init__.py", "import allaboard.follow.loop", "inside"),
         ("core/allaboard/checkpoints/__init__.py", "import yaml", "inside"),
         ("core/allaboard/status.py", "import time", "pure"),
         ("core/allaboard/engines/pytorchjob.py", "from os import environ", "pure"),

@@ -19,7 +19,7 @@ from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.records import read as read_record
-from allaboard.ledger import RunRecord
+from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Observation
 from allaboard.status import state_of
 from allaboard_provider.identity import is_of_task

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Progress, State, Stop
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen

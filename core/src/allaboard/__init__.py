@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
-    from allaboard.follow import Outcome
+    from allaboard.follow.loop import Outcome
     from allaboard.inspection import check
     from allaboard.observation import Observation, State
     from allaboard.running import attach, run, submit
@@ -27,7 +27,7 @@ _WHERE = {
     "BackendUnreachable": "errors",
     "BadInput": "errors",
     "Observation": "observation",
-    "Outcome": "follow",
+    "Outcome": "follow.loop",
     "Problem": "errors",
     "State": "observation",
     "TrainingFailed": "errors",

@@ -1,4 +1,4 @@
-"""Run a job and follow it: the thin shell that holds `allaboard.follow`'s conversation with a backend."""
+"""Runs a job and follows it: `allaboard.follow.loop` decides, and this carries it out with a backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.backends.people import person
 from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Outcome, Wait, drive, follow
+from allaboard.follow.loop import (
+    Answer,
+    Ask,
+    Enforce,
+    FollowPolicy,
+    Launch,
+    Observe,
+    Outcome,
+    Wait,
+    drive,
+    follow,
+)
 from allaboard.observation import Observation, Owner
 from allaboard.spec.identity import fresh_key
 from allaboard.spec.job import TrainingJob

@@ -14,7 +14,7 @@ from typing import Any
 
 import allaboard
 from allaboard.cli import words
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import PHASES, Observation, State
 from allaboard.printable import visible
 from allaboard.promotion import Decision, Promotion

@@ -18,7 +18,7 @@ from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
 from allaboard.cli.words import metrics as in_words
 from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.evaluation import Gate
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.promotion import history as champions
 from allaboard.promotion import promote
 from allaboard.running import evaluation_job

@@ -27,7 +27,7 @@ from allaboard.cli.following import Attended, Left, Signals, news
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text

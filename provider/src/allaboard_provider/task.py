@@ -1,8 +1,8 @@
 """One leg of one try of a task instance on a worker: launch or adopt, follow or defer, finish.
 
-The conversation is the core's `allaboard.follow`; this is the side that answers it. A deferrable task answers
-the first `Wait` by deferring, a synchronous one by waiting; everything else is the same, and so is the end:
-`finish`.
+The conversation is the core's `allaboard.follow.loop`; this is the side that answers it. A deferrable task
+answers the first `Wait` by deferring, a synchronous one by waiting; everything else is the same, and so is
+the end: `finish`.
 
 Who may act is fenced by the run record (contract, section 1): the owner is this try, in the phase ``worker``
 while a worker follows and ``deferred`` while a triggerer does. Each hand-over between them is a
@@ -33,7 +33,17 @@ from airflow.sdk.log import mask_secret
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Conflict, UnknownRun
-from allaboard.follow import Answer, Ask, Enforce, Launch, Observe, Outcome, Wait, drive, follow
+from allaboard.follow.loop import (
+    Answer,
+    Ask,
+    Enforce,
+    Launch,
+    Observe,
+    Outcome,
+    Wait,
+    drive,
+    follow,
+)
 from allaboard.observation import Observation, Owner, State
 from allaboard.printable import visible
 from allaboard.redaction import redact_text, redact_texts, secret_values

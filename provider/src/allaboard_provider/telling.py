@@ -22,7 +22,7 @@ from typing import Any
 from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.backends.local.folders import write_json
 from allaboard.errors import AllaboardError, SiteError
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text

@@ -15,7 +15,7 @@ from allaboard.checking import checked
 from allaboard.cli.failing import BeforeStart
 from allaboard.cli.following import Left, to_the_end
 from allaboard.errors import BackendUnreachable, StorageDenied
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Owner, State
 from allaboard.testing import FakeBackend, a_job, seen
 

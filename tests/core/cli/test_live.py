@@ -20,7 +20,7 @@ from rich.console import Console
 
 from allaboard.backends.base import Handle
 from allaboard.cli.live import Frame, LiveView
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, Observation, Progress, State
 from allaboard.status import state_of
 from allaboard.testing import a_member, seen

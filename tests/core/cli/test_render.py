@@ -122,5 +122,7 @@ def test_it_starts_at_once(ab: Terminal) -> None:
     heavy = {*HEAVY, "kubernetes", "kubernetes_asyncio", "urllib3", "aiohttp", "ssl"} - {"yaml"}
     assert not found & heavy
     assert not {
-        n for n in found if n.startswith(("allaboard.storage", "allaboard.promotion", "allaboard.follow"))
+        n
+        for n in found
+        if n.startswith(("allaboard.storage", "allaboard.promotion", "allaboard.follow.loop"))
     }

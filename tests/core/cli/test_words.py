@@ -15,7 +15,7 @@ from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import as_json_line
 from allaboard.cli.status import page
 from allaboard.diagnosis import diagnose
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.testing import a_condition, a_member, seen
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from allaboard.checkpoints import list_checkpoints
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, State
 from allaboard.running import evaluation_job, run
 from allaboard.shards import load_index, prepare, verify

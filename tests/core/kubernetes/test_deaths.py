@@ -14,7 +14,7 @@ from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODGROUPS_COSCHEDULING, PODS, PYTORCHJOBS
 from allaboard.checking import checked
-from allaboard.ledger import RunRecord
+from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts

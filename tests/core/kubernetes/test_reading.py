@@ -9,7 +9,7 @@ import pytest
 
 from allaboard.backends.kubernetes.reading import Memory, Told, observation, of_object, remembered, told
 from allaboard.diagnosis import diagnose
-from allaboard.ledger import Ended, RunRecord
+from allaboard.follow.run_record import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
 from allaboard.reportline import encode

@@ -10,9 +10,9 @@ from allaboard.backends.kubernetes import reports
 from allaboard.backends.kubernetes.past import Past
 from allaboard.backends.kubernetes.reading import Told, told
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.ledger import RunRecord
+from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS
+from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner, Progress
-from allaboard.progress import MOST_FLAGS, MOST_METRICS
 from allaboard.reportline import PREFIX, encode
 
 OWN = "s3://bucket/ml/run"

@@ -22,7 +22,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import prepare
 from allaboard.backends.local.records import read
 from allaboard.errors import Conflict, SpecChanged, UnknownRun
-from allaboard.follow import FollowPolicy
+from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State
 from allaboard.running import Follower
 from allaboard.status import state_of, summary

@@ -10,7 +10,7 @@ import pytest
 from allaboard import BadInput, State
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import latest, list_checkpoints, verify
-from allaboard.follow import FollowPolicy, Outcome
+from allaboard.follow.loop import FollowPolicy, Outcome
 from allaboard.running import Follower
 from allaboard.status import state_of
 from allaboard.storage import open_store

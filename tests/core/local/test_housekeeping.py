@@ -23,7 +23,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import HOUSEKEEPING, RunFolder, write_json
 from allaboard.backends.local.records import changing, read
 from allaboard.errors import SiteError
-from allaboard.ledger import RunRecord
+from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for

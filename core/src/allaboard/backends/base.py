@@ -17,7 +17,7 @@ from allaboard.spec.identity import spec_hash, spec_of
 from allaboard.spec.job import TrainingJob
 
 if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
-    from allaboard.follow import FollowPolicy
+    from allaboard.follow.loop import FollowPolicy
 
 
 @dataclass(frozen=True, slots=True)

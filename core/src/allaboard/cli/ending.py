@@ -11,9 +11,9 @@ from allaboard.cli import words
 from allaboard.cli.place import command
 from allaboard.cli.saying import Ink, colours
 from allaboard.diagnosis import Diagnosis
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
+from allaboard.follow.restart import REPEATS
 from allaboard.observation import State
-from allaboard.restart import REPEATS
 from allaboard.units import counted
 
 LINES = 20

@@ -20,7 +20,7 @@ from allaboard.cli.failing import starting, watching
 from allaboard.cli.place import command, handle_of
 from allaboard.cli.saying import say
 from allaboard.errors import AllaboardError, Conflict
-from allaboard.follow import Answer, Ask, Outcome, Wait
+from allaboard.follow.loop import Answer, Ask, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.running import ATTEMPTS, Follower, me, paced
 from allaboard.status import state_of

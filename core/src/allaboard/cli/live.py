@@ -40,7 +40,7 @@ from allaboard.cli.ending import ending
 from allaboard.cli.place import command
 from allaboard.cli.plain import introduction
 from allaboard.cli.saying import say, shown
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds

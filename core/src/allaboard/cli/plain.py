@@ -11,7 +11,7 @@ from allaboard.cli import words
 from allaboard.cli.ending import ending
 from allaboard.cli.place import command
 from allaboard.cli.saying import say, silence
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, Observation, State
 from allaboard.status import state_of
 

@@ -16,7 +16,7 @@ from allaboard.cli.following import Left, View, news, to_the_end
 from allaboard.cli.place import Place, command, json_option, place_options, site, site_options
 from allaboard.cli.saying import say, show
 from allaboard.errors import AllaboardError, BadInput
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.running import me, read_job
 from allaboard.spec.identity import fresh_key
 

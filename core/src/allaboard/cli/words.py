@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allaboard.diagnosis import Evidence
-from allaboard.follow import Outcome
+from allaboard.follow.loop import Outcome
 from allaboard.observation import PHASES, Condition, Event, MemberSeen, Observation, State
 from allaboard.printable import visible
 from allaboard.status import state_of

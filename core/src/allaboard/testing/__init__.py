@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from allaboard import ledger
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, Conflict, SpecChanged, UnknownRun
-from allaboard.follow import FollowPolicy
+from allaboard.follow import run_record
+from allaboard.follow.loop import FollowPolicy
+from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Layout, lay_out
-from allaboard.ledger import RunRecord
 from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
 from allaboard.redaction import secret_values
 from allaboard.spec.job import TrainingJob
@@ -87,9 +87,9 @@ class FakeBackend:
     """A backend in memory whose runs go through ``script``, one observation per look, and stay at its last
     one.
 
-    It keeps the launch table of the contract (through `allaboard.ledger`), owners, attempts and hand-over,
-    and notes every call in `calls`. ``scripts``: one script per attempt; the last serves all further ones.
-    `break_for(n)` makes it unreachable for the next n looks.
+    It keeps the launch table of the contract (through `allaboard.follow.run_record`), owners, attempts and
+    hand-over, and notes every call in `calls`. ``scripts``: one script per attempt; the last serves all
+    further ones. `break_for(n)` makes it unreachable for the next n looks.
     """
 
     name = "fake"
@@ -116,23 +116,23 @@ class FakeBackend:
         state = State.UNKNOWN if record is None else self._state(plan.run)
         if record is not None and state.is_final:
             record = record.ended(state, 9.0)
-        decision = ledger.decide(record, state, owner, plan.spec)
+        decision = run_record.decide(record, state, owner, plan.spec)
         match decision:
-            case ledger.Refuse(changes):
+            case run_record.Refuse(changes):
                 raise SpecChanged("live with another job: " + "; ".join(changes))
-            case ledger.Adopt() | ledger.HandOver():
+            case run_record.Adopt() | run_record.HandOver():
                 assert record is not None
                 self.records[plan.run] = replace(record, owner=owner)
                 handle = self._handle(plan.run)
-                taken = isinstance(decision, ledger.HandOver)
+                taken = isinstance(decision, run_record.HandOver)
                 return replace(handle, adopted=not taken, hand_over=taken)
-            case ledger.NewGeneration():
+            case run_record.NewGeneration():
                 assert record is not None
                 record = record.next_generation(next(self._uids), owner, plan.spec, plan.spec_hash)
-            case ledger.NewAttempt() | ledger.StopFirst():
+            case run_record.NewAttempt() | run_record.StopFirst():
                 assert record is not None
                 record = record.next_attempt(next(self._uids), owner, plan.spec, plan.spec_hash)
-            case ledger.Start():
+            case run_record.Start():
                 record = RunRecord(
                     plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, owner, next(self._uids), 0.0
                 )

@@ -10,7 +10,7 @@ from allaboard.spec.job import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
 
 if TYPE_CHECKING:
-    from allaboard.follow import Outcome
+    from allaboard.follow.loop import Outcome
 
 
 class EvaluateOperator(TrainingJobOperator):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
-    from allaboard.follow import Outcome
+    from allaboard.follow.loop import Outcome
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.task import Leg
     from allaboard_provider.templates import Jinja

@@ -118,7 +118,7 @@ class TrainingJobSensor(Watching):
         from airflow.sdk.exceptions import AirflowException
 
         from allaboard.diagnosis import diagnose
-        from allaboard.follow import Outcome
+        from allaboard.follow.loop import Outcome
         from allaboard.status import state_of
         from allaboard_provider.task import failure_text, observation_words, result_of
         from allaboard_provider.triggers.train import found_run, is_of_before, since_of

@@ -98,7 +98,7 @@ def how_it_ended(seen: Observation, kind: str, namespace: str) -> Mapping[str, A
     """
     from allaboard.diagnosis import diagnose
     from allaboard.engines import engine_of_kind
-    from allaboard.follow import Outcome
+    from allaboard.follow.loop import Outcome
     from allaboard_provider.task import result_of
 
     outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)

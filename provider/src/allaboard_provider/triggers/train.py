@@ -228,7 +228,7 @@ def _question(ti: Any) -> dict[str, Any]:
 
 
 class _Watch:
-    """The other side of `allaboard.follow`, which a trigger holds for one run: it looks, tells and waits."""
+    """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
         from allaboard_provider.telling import Teller, kept_at
@@ -247,7 +247,7 @@ class _Watch:
 
     async def to_the_end(self) -> str:
         """The status that the trigger fires."""
-        from allaboard.follow import FollowPolicy, adrive, follow
+        from allaboard.follow.loop import FollowPolicy, adrive, follow
 
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
@@ -267,7 +267,7 @@ class _Watch:
         return _Reached(self.trigger, self.backend)
 
     async def _answer(self, ask: Any) -> Any:
-        from allaboard.follow import Enforce, Observe, Wait
+        from allaboard.follow.loop import Enforce, Observe, Wait
 
         match ask:
             case Observe(evidence):

@@ -46,7 +46,7 @@ from allaboard.backends.kubernetes.verbs import Look, Verbs
 from allaboard.backends.people import person
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
-from allaboard.follow import FollowPolicy
+from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
 from allaboard.render.cluster_facts import ClusterFacts, of_place
 from allaboard.spec.site import Site, site_of

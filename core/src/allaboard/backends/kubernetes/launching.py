@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard import ledger
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records, talk
 from allaboard.backends.kubernetes.ending import (
@@ -46,7 +45,8 @@ from allaboard.backends.kubernetes.reports import carried
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import BadInput, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
-from allaboard.ledger import RunRecord
+from allaboard.follow import run_record
+from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner, State, Stop
 from allaboard.render import labels
 from allaboard.spec.identity import differences
@@ -128,18 +128,18 @@ def _again(desk: _Desk, stored: Stored) -> Talk[Handle | None]:
             yield from carry_out(found, record.stop)
         yield from clear(found)
         return None
-    decision = ledger.decide(record, state, desk.owner, plan.spec)
+    decision = run_record.decide(record, state, desk.owner, plan.spec)
     match decision:
-        case ledger.Refuse(changes):
+        case run_record.Refuse(changes):
             raise SpecChanged.of(plan.run, changes)
-        case ledger.Adopt():
+        case run_record.Adopt():
             return (yield from _adopt(desk, found))
-        case ledger.HandOver():
+        case run_record.HandOver():
             return (yield from _hand_over(desk, found, state))
-        case ledger.StopFirst():
+        case run_record.StopFirst():
             yield from stop_recorded(found, Stop(desk.owner.id, "started anew", found.now))
             return None
-        case ledger.NewAttempt() | ledger.NewGeneration():
+        case run_record.NewAttempt() | run_record.NewGeneration():
             return (yield from _next(desk, found, state, decision))
     raise AssertionError(decision)
 
@@ -176,7 +176,7 @@ def _complete(desk: _Desk, found: Found) -> Talk[Handle | None]:
 
 
 def _next(
-    desk: _Desk, found: Found, state: State, decision: ledger.NewAttempt | ledger.NewGeneration
+    desk: _Desk, found: Found, state: State, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> Talk[Handle | None]:
     """Another attempt, or another generation, once nothing of the one before can run any more."""
     plan = desk.plan
@@ -184,7 +184,7 @@ def _next(
     ready = yield from _prepared_next(desk, old, decision)
     yield from clear(found)
     layout = ready.layout
-    step = old.next_attempt if isinstance(decision, ledger.NewAttempt) else old.next_generation
+    step = old.next_attempt if isinstance(decision, run_record.NewAttempt) else old.next_generation
     uid = _uid(plan, layout.generation, layout.attempt)
     record = step(uid, desk.owner, plan.spec, plan.spec_hash)
     stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
@@ -196,15 +196,17 @@ def _next(
 
 
 def _prepared_next(
-    desk: _Desk, old: RunRecord, decision: ledger.NewAttempt | ledger.NewGeneration
+    desk: _Desk, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> Talk[Ready]:
-    if isinstance(decision, ledger.NewGeneration):
+    if isinstance(decision, run_record.NewGeneration):
         return desk.prepare(desk.plan, old.generation + 1, 1)
     return desk.prepare(desk.plan, old.generation, old.attempt + 1)
 
 
-def _story(plan: Plan, old: RunRecord, decision: ledger.NewAttempt | ledger.NewGeneration) -> list[str]:
-    if isinstance(decision, ledger.NewGeneration):
+def _story(
+    plan: Plan, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
+) -> list[str]:
+    if isinstance(decision, run_record.NewGeneration):
         notes = [f"{plan.run} succeeded before and its result was taken; it trains again from scratch"]
     else:
         how = old.outcome.state if old.outcome is not None else "ended"

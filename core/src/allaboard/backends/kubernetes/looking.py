@@ -23,9 +23,9 @@ from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
+from allaboard.follow.run_record import RunRecord
 from allaboard.gangs.places import only_echoes
 from allaboard.layout import Layout
-from allaboard.ledger import RunRecord
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State
 from allaboard.render import labels as marks

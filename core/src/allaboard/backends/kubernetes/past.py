@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import Snatched
 from allaboard.backends.kubernetes.talk import Json
 from allaboard.backends.kubernetes.tries import Seat
-from allaboard.ledger import RunRecord
+from allaboard.follow.run_record import RunRecord
 
 REMEMBERED, ENDED = 20_000, 100
 """Runs whose past is kept in a process, live ones and others; those that were looked at longest ago are

@@ -32,13 +32,13 @@ from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.engines.kubeflow import NOT_STARTED
+from allaboard.follow.progress import add_flags, after, flags_of
+from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
 from allaboard.gangs.places import bereft, condition, half_started, places, too_few, unfamiliar, unnoticed
 from allaboard.layout import Layout
-from allaboard.ledger import RunRecord
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
-from allaboard.progress import add_flags, after, flags_of
 from allaboard.render import labels
 from allaboard.reportline import decode
 from allaboard.spec.job import TrainingJob

@@ -1,11 +1,11 @@
 """The run record on a cluster: a ConfigMap that is created first, outlives the job, and is owned by nobody.
 
 It is changed by compare-and-swap alone: the resourceVersion that was read goes back with what is written, and
-whoever is late reads again. ``data.record`` is the record of `allaboard.ledger`; ``data.objects`` names what
-the attempt that it means is made of, the job last (so that a release which names objects otherwise still
-finds them); ``data.gang`` the object that holds its members together; ``data.layout`` how it is laid out;
-and ``data.memory`` and ``data.report``, once it has ended, what was last seen of its members and what its
-rank 0 had reported. What a newer release put beside them is kept.
+whoever is late reads again. ``data.record`` is the record of `allaboard.follow.run_record`; ``data.objects``
+names what the attempt that it means is made of, the job last (so that a release which names objects otherwise
+still finds them); ``data.gang`` the object that holds its members together; ``data.layout`` how it is laid
+out; and ``data.memory`` and ``data.report``, once it has ended, what was last seen of its members and what
+its rank 0 had reported. What a newer release put beside them is kept.
 
 The labels are for finding: the job's name; that it is a record; and, once it has ended, the day, so that
 the API server itself can pick those that are past their age.
@@ -26,8 +26,8 @@ from allaboard.backends.kubernetes.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import Conflict as Lost
 from allaboard.errors import Corrupt
+from allaboard.follow.run_record import VERSION, RunRecord
 from allaboard.layout import Layout
-from allaboard.ledger import VERSION, RunRecord
 from allaboard.render import labels as marks
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import RECORDS, parse_json

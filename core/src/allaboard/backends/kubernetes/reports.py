@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from allaboard.backends.kubernetes.reading import Told
-from allaboard.progress import MOST_FLAGS, progress_of
+from allaboard.follow.progress import MOST_FLAGS, progress_of
 
 
 def to_dict(told: Told) -> dict[str, Any]:

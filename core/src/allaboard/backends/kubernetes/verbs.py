@@ -66,9 +66,9 @@ from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
+from allaboard.follow.run_record import keep_seconds
 from allaboard.gangs.places import condition
 from allaboard.layout import Layout
-from allaboard.ledger import keep_seconds
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order
 from allaboard.redaction import secret_values

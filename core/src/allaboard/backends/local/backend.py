@@ -20,7 +20,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from allaboard import ledger
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.local import housekeeping, logs, records
 from allaboard.backends.local.environment import passed_on, why_not_startable
@@ -49,10 +48,11 @@ from allaboard.backends.local.watching import tail
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
-from allaboard.follow import FollowPolicy
+from allaboard.follow import run_record
+from allaboard.follow.loop import FollowPolicy
+from allaboard.follow.run_record import RunRecord
 from allaboard.inspection import sizes_of_code
 from allaboard.layout import Layout, Needs, lay_out
-from allaboard.ledger import RunRecord
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import (
     PHASES,
@@ -135,7 +135,7 @@ class LocalBackend:
     @_on_disk
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """See `Backend.launch`. What this machine cannot do is said before anything is started."""
-        ledger.keep_seconds(self.environ)
+        run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
         while True:
@@ -158,20 +158,20 @@ class LocalBackend:
             state = State.UNKNOWN if record is None else self._state(folder, record, locked=True)
             if record is not None and state.is_final:
                 record = transaction.write(record.ended(state, time.time()))
-            decision = ledger.decide(record, state, owner, plan.spec)
+            decision = run_record.decide(record, state, owner, plan.spec)
             match decision:
-                case ledger.Refuse(changes):
+                case run_record.Refuse(changes):
                     raise SpecChanged.of(plan.run, changes)
-                case ledger.Adopt():
+                case run_record.Adopt():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
                     folder.attempt(record.generation, record.attempt).poke()
                     return _handle(record, adopted=True)
-                case ledger.HandOver():
+                case run_record.HandOver():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
                     return replace(_handle(record), hand_over=True)
-                case ledger.StopFirst():
+                case run_record.StopFirst():
                     assert record is not None
                     stop = Stop(owner.id, "started anew", time.time())
                     self._request_stop(
@@ -181,23 +181,23 @@ class LocalBackend:
             return self._start(transaction, decision, plan, owner)
 
     def _start(
-        self, transaction: records.Transaction, decision: ledger.Decision, plan: Plan, owner: Owner
+        self, transaction: records.Transaction, decision: run_record.Decision, plan: Plan, owner: Owner
     ) -> Handle:
         folder, old = transaction.folder, transaction.record
         uid, now = random.token_hex(8), time.time()
         spec, digest = plan.spec, plan.spec_hash
         notes: list[str] = []
-        if isinstance(decision, ledger.NewAttempt) and old is not None:
+        if isinstance(decision, run_record.NewAttempt) and old is not None:
             record = old.next_attempt(uid, owner, spec, digest)
             notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_how(old)}")
-        elif isinstance(decision, ledger.NewGeneration) and old is not None:
+        elif isinstance(decision, run_record.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
             notes.append(
                 f"{plan.run} succeeded before and its result was taken; it trains again from scratch"
             )
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
-        if isinstance(decision, (ledger.NewAttempt, ledger.NewGeneration)) and decision.changes:
+        if isinstance(decision, (run_record.NewAttempt, run_record.NewGeneration)) and decision.changes:
             notes.append("the job has changed: " + "; ".join(decision.changes))
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
@@ -782,7 +782,7 @@ class LocalBackend:
         tells them.
         """
         now = time.time() if now is None else now
-        keep = ledger.keep_seconds(self.environ)
+        keep = run_record.keep_seconds(self.environ)
         troubles = []
         for folder in self._folders():
             with suppress(UnknownRun, BlockingIOError):  # somebody changes it just now

@@ -16,7 +16,7 @@ from allaboard.backends.local.folders import (
     write_json,
 )
 from allaboard.errors import SiteError
-from allaboard.ledger import VERSION, RunRecord
+from allaboard.follow.run_record import VERSION, RunRecord
 from allaboard.observation import State
 
 

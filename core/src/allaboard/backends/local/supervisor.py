@@ -34,10 +34,10 @@ from allaboard.backends.local.procs import Identity, detach, set_subreaper
 from allaboard.backends.local.secrets import variables
 from allaboard.backends.local.watching import LogWatch, links_followed, listening
 from allaboard.errors import AllaboardError, BadInput, SiteError
+from allaboard.follow.progress import add_flags, after, flags_of, progress_of
+from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Layout, Member
-from allaboard.ledger import RunRecord
 from allaboard.observation import Event, Observation, State, Stop
-from allaboard.progress import add_flags, after, flags_of, progress_of
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 
 _FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0

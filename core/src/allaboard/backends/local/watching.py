@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allaboard.backends.local.folders import opened
-from allaboard.progress import is_below, place_of
+from allaboard.follow.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
 _CHUNK = 1 << 20

@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 import pytest
 
+from allaboard.follow.progress import add_flags, after, flags_of, progress_of
 from allaboard.observation import Observation, Progress
-from allaboard.progress import add_flags, after, flags_of, progress_of
 from allaboard.reportline import PREFIX, Report, decode, encode
 from allaboard.status import summary
 

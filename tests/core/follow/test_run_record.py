@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from allaboard import ledger
-from allaboard.ledger import RunRecord, decide
+from allaboard.follow import run_record
+from allaboard.follow.run_record import RunRecord, decide
 from allaboard.observation import Owner, State
 from allaboard.spec.identity import spec_hash
 
@@ -32,34 +32,34 @@ def record(owner: Owner = YOU, **fields: object) -> RunRecord:
 
 
 def test_nothing_there_starts() -> None:
-    assert decide(None, State.UNKNOWN, ME, SPEC) == ledger.Start()
+    assert decide(None, State.UNKNOWN, ME, SPEC) == run_record.Start()
 
 
 @pytest.mark.parametrize("state", LIVE)
 def test_live_with_the_same_owner_or_a_crashed_worker_is_adopted(state: State) -> None:
-    assert decide(record(ME), state, ME, SPEC) == ledger.Adopt()
-    assert decide(record(YOU), state, ME, SPEC) == ledger.Adopt()
-    assert decide(record(replace(DEFERRED, id="me")), state, ME, SPEC) == ledger.Adopt()
+    assert decide(record(ME), state, ME, SPEC) == run_record.Adopt()
+    assert decide(record(YOU), state, ME, SPEC) == run_record.Adopt()
+    assert decide(record(replace(DEFERRED, id="me")), state, ME, SPEC) == run_record.Adopt()
 
 
 def test_live_with_another_spec_is_refused_with_the_difference() -> None:
-    assert decide(record(), State.RUNNING, ME, OTHER) == ledger.Refuse(("workers: 2 -> 3",))
+    assert decide(record(), State.RUNNING, ME, OTHER) == run_record.Refuse(("workers: 2 -> 3",))
 
 
 def test_live_and_deferred_means_that_a_person_cleared_it() -> None:
-    assert decide(record(DEFERRED), State.RUNNING, ME, SPEC) == ledger.StopFirst(())
-    assert decide(record(DEFERRED), State.RUNNING, ME, OTHER) == ledger.StopFirst(("workers: 2 -> 3",))
+    assert decide(record(DEFERRED), State.RUNNING, ME, SPEC) == run_record.StopFirst(())
+    assert decide(record(DEFERRED), State.RUNNING, ME, OTHER) == run_record.StopFirst(("workers: 2 -> 3",))
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.STOPPED, State.LOST, State.TIMED_OUT])
 def test_what_ended_badly_is_tried_again_and_a_changed_spec_is_taken(state: State) -> None:
-    assert decide(record(), state, ME, SPEC) == ledger.NewAttempt(())
-    assert decide(record(), state, ME, OTHER) == ledger.NewAttempt(("workers: 2 -> 3",))
+    assert decide(record(), state, ME, SPEC) == run_record.NewAttempt(())
+    assert decide(record(), state, ME, OTHER) == run_record.NewAttempt(("workers: 2 -> 3",))
 
 
 def test_a_success_is_handed_over_once_and_then_trains_anew() -> None:
-    assert decide(record(), State.SUCCEEDED, ME, SPEC) == ledger.HandOver()
-    assert decide(record(handed_over=True), State.SUCCEEDED, ME, SPEC) == ledger.NewGeneration(())
+    assert decide(record(), State.SUCCEEDED, ME, SPEC) == run_record.HandOver()
+    assert decide(record(handed_over=True), State.SUCCEEDED, ME, SPEC) == run_record.NewGeneration(())
 
 
 def test_attempts_count_up_and_a_generation_starts_at_one() -> None:

@@ -8,8 +8,7 @@ from functools import reduce
 
 import pytest
 
-from allaboard.observation import Progress
-from allaboard.progress import (
+from allaboard.follow.progress import (
     MOST_FLAGS,
     MOST_METRICS,
     add_flags,
@@ -18,6 +17,7 @@ from allaboard.progress import (
     is_below,
     progress_of,
 )
+from allaboard.observation import Progress
 from allaboard.reportline import Report, decode, encode
 
 OWN = "/store/run"

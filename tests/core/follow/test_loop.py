@@ -8,7 +8,18 @@ import pytest
 
 import allaboard
 from allaboard.errors import BackendUnreachable, BadInput
-from allaboard.follow import Answer, Ask, Enforce, FollowPolicy, Launch, Observe, Wait, adrive, drive, follow
+from allaboard.follow.loop import (
+    Answer,
+    Ask,
+    Enforce,
+    FollowPolicy,
+    Launch,
+    Observe,
+    Wait,
+    adrive,
+    drive,
+    follow,
+)
 from allaboard.observation import Limit, State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.follow.restart import Refusal, may_restart
 from allaboard.observation import Observation, State
-from allaboard.restart import Refusal, may_restart
 from allaboard.status import EXIT_CODES, state_of, summary
 from allaboard.units import show_seconds
 
