@@ -34,7 +34,7 @@ from rich.table import Table
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError
 from allaboard.observation import Observation
-from allaboard.promotion import History, Promotion, history
+from allaboard.promotion.champion import History, Promotion, history
 from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard.units import show_bytes, show_seconds

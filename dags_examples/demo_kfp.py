@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from allaboard.promotion import History, history
+from allaboard.promotion.champion import History, history
 from allaboard.storage import open_store
 from allaboard.units import show_bytes, show_seconds
 

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.follow.run_record import RunRecord
-from allaboard.promotion import history
+from allaboard.promotion.champion import history
 from allaboard.render import labels
 from allaboard.storage import Store, open_store
 from tests.cluster.components import s3

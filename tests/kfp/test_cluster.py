@@ -13,7 +13,7 @@ import pytest
 
 import allaboard_kfp
 from allaboard.checkpoints import list_checkpoints
-from allaboard.promotion import history
+from allaboard.promotion.champion import history
 from allaboard.storage import open_store
 from tests.core.s3server import S3Server, s3_server
 from tests.kfp.conftest import JOBS, Here

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.promotion import history
+from allaboard.promotion.champion import history
 from allaboard.storage import open_store
 from tests.kfp.conftest import Here
 from tests.kfp.golden import ROOT

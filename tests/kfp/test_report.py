@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from allaboard.diagnosis import diagnose
-from allaboard.evaluation import Check, Verdict
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Progress, State
-from allaboard.promotion import Decision, Promotion
+from allaboard.promotion.champion import Decision, Promotion
+from allaboard.promotion.gate import Check, Verdict
 from allaboard.reportline import encode
 from allaboard.testing import a_job, a_member, seen
 from allaboard_kfp.history import History, history

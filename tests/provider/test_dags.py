@@ -16,7 +16,7 @@ import pytest
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
 
-from allaboard.promotion import history
+from allaboard.promotion.champion import history
 from allaboard.storage import open_store
 
 BROKEN = """

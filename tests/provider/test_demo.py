@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.promotion import history
+from allaboard.promotion.champion import history
 from allaboard.status import state_of
 from allaboard.storage import open_store
 from tests.provider.live import until

@@ -17,7 +17,7 @@ from allaboard.cli import words
 from allaboard.follow.loop import Outcome
 from allaboard.observation import PHASES, Observation, State
 from allaboard.printable import visible
-from allaboard.promotion import Decision, Promotion
+from allaboard.promotion.champion import Decision, Promotion
 from allaboard.redaction import hide_known, redact_job, redact_text, secret_values
 from allaboard.spec.job import TrainingJob
 from allaboard.units import rfc3339, show_seconds

@@ -17,10 +17,10 @@ from allaboard.backends.base import Backend, LogLine, Selection
 from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
 from allaboard.cli.words import metrics as in_words
 from allaboard.errors import AllaboardError, BadInput, Corrupt
-from allaboard.evaluation import Gate
 from allaboard.follow.loop import Outcome
-from allaboard.promotion import history as champions
-from allaboard.promotion import promote
+from allaboard.promotion.champion import history as champions
+from allaboard.promotion.champion import promote
+from allaboard.promotion.gate import Gate
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.spec.job import TrainingJob

@@ -124,5 +124,5 @@ def test_it_starts_at_once(ab: Terminal) -> None:
     assert not {
         n
         for n in found
-        if n.startswith(("allaboard.storage", "allaboard.promotion", "allaboard.follow.loop"))
+        if n.startswith(("allaboard.storage", "allaboard.promotion.champion", "allaboard.follow.loop"))
     }

@@ -85,7 +85,7 @@ def test_weights_to_start_from_are_explicit_and_recorded(backend: LocalBackend, 
 
 
 def test_the_champion_is_what_the_store_has_promoted_last(backend: LocalBackend, folder: Path) -> None:
-    from allaboard.promotion import promote
+    from allaboard.promotion.champion import promote
     from allaboard.spec.site import resolve_uri
 
     fields = {"checkpoints": {"uri": "out", "start_from": "champion"}}

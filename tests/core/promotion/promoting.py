@@ -13,8 +13,8 @@ import json
 import sys
 import time
 
-from allaboard.evaluation import Gate
-from allaboard.promotion import promote
+from allaboard.promotion.champion import promote
+from allaboard.promotion.gate import Gate
 from allaboard.storage import open_store
 
 

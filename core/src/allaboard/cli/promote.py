@@ -12,7 +12,7 @@ from allaboard.cli.saying import say, show
 from allaboard.errors import BadInput
 
 if TYPE_CHECKING:
-    from allaboard.promotion import Decision, History, Promotion
+    from allaboard.promotion.champion import Decision, History, Promotion
 
 EPILOG = """\b
 Examples:
@@ -76,9 +76,9 @@ def promote(
     as_json: bool,
 ) -> None:
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
-    from allaboard import promotion
     from allaboard.backends.people import person
-    from allaboard.evaluation import Gate
+    from allaboard.promotion import champion as promotion
+    from allaboard.promotion.gate import Gate
     from allaboard.storage import open_store
 
     _one_thing(checkpoint, rollback, history, to)

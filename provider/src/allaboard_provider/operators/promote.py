@@ -64,8 +64,8 @@ class PromoteOperator(StoreOperator):
         self.single_writer = single_writer
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from allaboard.evaluation import Gate
-        from allaboard.promotion import promote
+        from allaboard.promotion.champion import promote
+        from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
         from allaboard_provider.mappings import as_mapping
         from allaboard_provider.words import in_airflows_words

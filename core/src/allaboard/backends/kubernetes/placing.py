@@ -70,7 +70,7 @@ def _with_champion(
 ) -> tuple[TrainingJob, tuple[str, ...]]:
     if (job.get("checkpoints") or {}).get("start_from") != "champion":
         return job, ()
-    from allaboard.promotion import from_champion
+    from allaboard.promotion.champion import from_champion
 
     where = f"{site.store.rstrip('/')}/{job.name}"
     if "://" not in where:

@@ -296,7 +296,7 @@ class LocalBackend:
     def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
         if (job.get("checkpoints") or {}).get("start_from") != "champion":
             return job, ()
-        from allaboard.promotion import from_champion
+        from allaboard.promotion.champion import from_champion
 
         return from_champion(job, resolve_uri(f"{STORE}{job.name}", self.site), self.environ)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allaboard.errors import BadInput
-from allaboard.evaluation import Check, Gate, Threshold, judge
+from allaboard.promotion.gate import Check, Gate, Threshold, judge
 
 NAN = math.nan
 

@@ -27,8 +27,8 @@ from typing import Any
 
 from allaboard.checkpoints import checkpoint_at
 from allaboard.errors import BadInput, Conflict, StorageConflict, StorageMissing, StorageUnsupported
-from allaboard.evaluation import Check, Gate, Verdict, judge
 from allaboard.metrics import plain
+from allaboard.promotion.gate import Check, Gate, Verdict, judge
 from allaboard.spec.job import TrainingJob
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join, read_small

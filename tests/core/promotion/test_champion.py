@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from allaboard.errors import BadInput, StorageUnreachable, StorageUnsupported
-from allaboard.evaluation import Gate
-from allaboard.promotion import Decision, champion, history, promote, rollback
+from allaboard.promotion.champion import Decision, champion, history, promote, rollback
+from allaboard.promotion.gate import Gate
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 from tests.core.checkpoints.building import NOW, a_checkpoint, corrupt, cut, keys, without_manifest
