@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Plan
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
-from allaboard.backends.kubernetes.resources import NODES, PODS, SERVICEACCOUNTS
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import NODES, PODS, SERVICEACCOUNTS
 from allaboard.checking import checked
 from allaboard.observation import Owner
 from allaboard.render import labels

@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from allaboard.backends.kubernetes.access import Access
-from allaboard.backends.kubernetes.errors import Missing
-from allaboard.backends.kubernetes.resources import NAMESPACES, PYTORCHJOBS
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client.errors import Missing
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import NAMESPACES, PYTORCHJOBS
 from tests.bench import following, waiters
 from tests.cluster.api import Api, until
 from tests.cluster.build import Unavailable

@@ -92,9 +92,9 @@ class Story:
 
 def allaboard(story: Story, followers: int = 1) -> None:
     """The hub: rows wake, and state comes from one GET."""
-    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.client.loader import Access
+    from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
     from allaboard.backends.kubernetes.hub import async_hub_of
-    from allaboard.backends.kubernetes.resources import PYTORCHJOBS
 
     async def follow(hub: Any, api: Any, name: str) -> None:
         async with hub.changes(name, PYTORCHJOBS) as changes:
@@ -234,8 +234,8 @@ def watches(story: Story) -> None:
 
 def runs(story: Story, progress_every: float = 0.0) -> None:
     """The whole follower, as a trigger has it: a backend for each run, over one client and one hub."""
-    from allaboard.backends.kubernetes.access import Access
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+    from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.follow.loop import FollowPolicy, Observe, Wait, adrive, follow
 
     async def lead(api: Any, run: str) -> None:
@@ -268,7 +268,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
             await asyncio.gather(*(lead(api, run) for run in story.names))
             await asyncio.sleep(3600)
 
-    from allaboard.backends.kubernetes.resources import PYTORCHJOBS
+    from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 
     threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
 

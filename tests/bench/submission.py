@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
-from allaboard.backends.kubernetes.resources import NAMESPACES, PYTORCHJOBS
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import NAMESPACES, PYTORCHJOBS
 from allaboard.observation import Owner
 from tests.bench.measure import Figures, alternate, table
 from tests.bench.monitoring import counting, quiet

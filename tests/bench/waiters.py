@@ -19,8 +19,8 @@ IDLE = 20.0
 
 
 def serve(count: int) -> None:
-    from tests.core.kubernetes.collection import Collection
-    from tests.core.kubernetes.scripted import scripted
+    from tests.core.backends.kubernetes.collection import Collection
+    from tests.core.backends.kubernetes.scripted import scripted
 
     with scripted() as server:
         rows = Collection()
@@ -33,10 +33,10 @@ def serve(count: int) -> None:
 
 
 async def wait(url: str, count: int) -> None:
+    from allaboard.backends.kubernetes.client.api import AsyncApi
+    from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
+    from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
     from allaboard.backends.kubernetes.hub import AsyncHub, async_hub_of
-    from allaboard.backends.kubernetes.resources import PYTORCHJOBS
-    from allaboard.backends.kubernetes.settings import Fixed, Secret, Settings
-    from allaboard.backends.kubernetes.transport import AsyncApi
     from tests.bench.monitors import cpu, resident
 
     async def follow(hub: AsyncHub, run: str) -> None:

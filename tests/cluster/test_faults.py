@@ -24,10 +24,10 @@ import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes import rbac, records
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
 from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
@@ -977,7 +977,7 @@ def test_who_is_away_for_too_long_is_unreachable_and_the_run_goes_on(
                 proxy.cut_all()
                 with pytest.raises(BackendUnreachable):
                     given_up.result(60)
-        monkeypatch.setattr("allaboard.backends.kubernetes.transport.Patience", lambda: short)
+        monkeypatch.setattr("allaboard.backends.kubernetes.client.api.Patience", lambda: short)
         monkeypatch.setattr(KubernetesBackend, "pace", FollowPolicy(poll=0.2, unreachable=2))
         options = ["--kubeconfig", str(proxy.kubeconfig), "-n", place.namespace]
         with proxy.during(Drop()):

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.access import Access
+from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PYTORCHJOBS
 from allaboard.backends.kubernetes.hub import AsyncHub, async_hub_of, hub_of
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PYTORCHJOBS
-from allaboard.backends.kubernetes.transport import Api, AsyncApi
-from allaboard.backends.kubernetes.wire import Patience
 from allaboard.errors import AllaboardError
 from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import a_pytorchjob

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from allaboard.backends.kubernetes import rbac, records
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.follow.run_record import RunRecord
 from allaboard.render import labels
 from allaboard.status import state_of

@@ -21,13 +21,13 @@ import pytest
 from allaboard import running
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.kubernetes import logs
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.client.api import Api
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.evidence import Witness, attend
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.logs import Looked, afollow, follow, read
-from allaboard.backends.kubernetes.resources import PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.transport import Api
 from allaboard.backends.kubernetes.tries import Seat, Try, tries
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.resources import EVENTS, PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.transport import Api
+from allaboard.backends.kubernetes.client.api import Api
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
 from allaboard.cli.place import handle_of
 from allaboard.errors import Conflict
 from allaboard.observation import Owner

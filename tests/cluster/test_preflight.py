@@ -17,13 +17,13 @@ import yaml
 from allaboard.backends.base import Plan, Selection
 from allaboard.backends.checks import Check
 from allaboard.backends.kubernetes import rbac, survey
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.placing import ready
 from allaboard.backends.kubernetes.preflight import preflight
-from allaboard.backends.kubernetes.talk import drive
-from allaboard.backends.kubernetes.wire import Patience
 from allaboard.checking import checked
 from allaboard.observation import Owner
 from allaboard.render.cluster_facts import ClusterFacts

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from allaboard.backends.base import Plan
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.resources import Resource
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.checking import checked
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
@@ -36,7 +36,7 @@ from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from tests.cluster.api import ApiError, Object
 from tests.cluster.plane import Cluster
-from tests.core.kubernetes.golden import CODE, WHOLE
+from tests.core.backends.kubernetes.golden import CODE, WHOLE
 
 JOBS: dict[str, dict[str, Any]] = {
     "the smallest": {"workers": 1},

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.access import Access
-from allaboard.backends.kubernetes.errors import (
+from allaboard.backends.kubernetes.client.errors import (
     Conflict,
     Exists,
     Forbidden,
@@ -23,13 +22,14 @@ from allaboard.backends.kubernetes.errors import (
     Missing,
     Unauthorized,
 )
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.errors import BackendUnreachable
 from tests.cluster.cluster import Cluster, service_account
 from tests.cluster.plane import ControlPlane
 from tests.cluster.proxy import ANYTHING, Cut, FaultProxy, Plan, Say
-from tests.core.kubernetes.conftest import Blocking, Loop
+from tests.core.backends.kubernetes.conftest import Blocking, Loop
 
 LAUNCH = "allaboard.io/launch"
 

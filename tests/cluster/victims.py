@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
+from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from tests.cluster.proxy import Do, FaultProxy
@@ -187,10 +187,10 @@ def _say(answers: BinaryIO, what: Any) -> None:
 
 if __name__ == "__main__":
     # Not as __main__: what is pickled here is of tests.cluster.victims.
-    import allaboard.backends.kubernetes.transport
+    import allaboard.backends.kubernetes.client.api
     from tests.cluster import victims
 
     for module in ("urllib3", "aiohttp", "ssl", "yaml"):
         __import__(module)
-    assert allaboard.backends.kubernetes.transport
+    assert allaboard.backends.kubernetes.client.api
     victims.serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -25,8 +25,14 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.serde import deserialize, serialize
 
 from allaboard.backends.kubernetes import records
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, LEASES, PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.transport import AsyncApi
+from allaboard.backends.kubernetes.client.api import AsyncApi
+from allaboard.backends.kubernetes.client.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    LEASES,
+    PODS,
+    PYTORCHJOBS,
+)
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Owner
 from allaboard.status import state_of
@@ -789,7 +795,7 @@ def test_a_triggerer_waits_for_a_cluster_that_is_away_with_what_it_knows(
 def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from allaboard.backends.kubernetes.settings import Fixed, Secret, Settings
+    from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
     from allaboard_provider import clusters
 
     closed: list[AsyncApi] = []

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from allaboard.backends.kubernetes import access, transport
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client import api as transport
+from allaboard.backends.kubernetes.client import loader
+from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.errors import AllaboardError, BadInput
 from allaboard_provider import clusters
 from allaboard_provider.hooks.allaboard import AllaboardHook
@@ -27,7 +28,7 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
 from allaboard_provider.triggers.jobs import JobTrigger
 from allaboard_provider.triggers.train import TrainingJobTrigger
-from tests.core.kubernetes.scripted import Scripted, refused, says, scripted
+from tests.core.backends.kubernetes.scripted import Scripted, refused, says, scripted
 from tests.provider.building import a_context
 
 TOKEN = "hush-hush"
@@ -38,7 +39,7 @@ VERSION = {"major": "1", "minor": "36"}
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a process that has read no connection yet, on a machine without a cluster of its own."""
     monkeypatch.setattr(clusters, "_known", {})
-    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
+    monkeypatch.setattr(loader, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBECONFIG", "ALLABOARD_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
 

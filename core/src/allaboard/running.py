@@ -48,8 +48,8 @@ def backend_of(
     namespace: str | None = None,
 ) -> Backend:
     """The backend itself, or the one of this name; without one that of ``ALLABOARD_BACKEND``, else ``local``.
-    The rest says which cluster, as whom and where in it (`allaboard.backends.kubernetes.access`); nothing is
-    sent yet. Raises BadInput.
+    The rest says which cluster, as whom and where in it (`allaboard.backends.kubernetes.client.loader`);
+    nothing is sent yet. Raises BadInput.
     """
     if backend is not None and not isinstance(backend, str):
         return backend
@@ -59,8 +59,8 @@ def backend_of(
         from allaboard.backends.local.backend import LocalBackend
 
         return LocalBackend(site=site)
-    from allaboard.backends.kubernetes.access import Access
     from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.kubernetes.client.loader import Access
 
     return KubernetesBackend(Access(kubeconfig, context, namespace).api(), site=site, ask_first=True)
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.settings import Credentials, Secret, Settings
-    from allaboard.backends.kubernetes.transport import AsyncApi
+    from allaboard.backends.kubernetes.client.api import AsyncApi
+    from allaboard.backends.kubernetes.client.config import Credentials, Secret, Settings
 
 DEFAULT_CONN_ID = "kubernetes_default"
 """Need not exist: then the pod's own service account, else the usual kubeconfig, as for Airflow's hooks."""
@@ -139,7 +139,7 @@ def settings_of(place: Named) -> Settings:
 
 
 def _read(place: Named) -> Settings:
-    from allaboard.backends.kubernetes.access import settings_of as in_our_words
+    from allaboard.backends.kubernetes.client.loader import settings_of as in_our_words
 
     configuration = _configuration(place)
     found = in_our_words(configuration, source=f"the connection {place.conn_id!r}")
@@ -179,7 +179,7 @@ def _leads_nowhere(place: Named, error: Exception) -> NoReturn:
 
 def _namespace(place: Named) -> str:
     """That of the connection, else of the environment, else of the pod that we are in."""
-    from allaboard.backends.kubernetes.access import SERVICE_ACCOUNT
+    from allaboard.backends.kubernetes.client.loader import SERVICE_ACCOUNT
 
     said = place.extras.get("namespace") or place.extras.get("extra__kubernetes__namespace")
     if said or os.environ.get("ALLABOARD_NAMESPACE"):
@@ -215,7 +215,7 @@ class OfConnection:
         return self._place.digest
 
     def _held(self) -> Credentials:
-        from allaboard.backends.kubernetes.access import settings_of as in_our_words
+        from allaboard.backends.kubernetes.client.loader import settings_of as in_our_words
 
         with self._lock:
             if self._now is None:
@@ -240,7 +240,7 @@ _shared: dict[tuple[int, str, str], _Shared] = {}
 @asynccontextmanager
 async def shared_api(place: Named) -> AsyncIterator[AsyncApi]:
     """The client of this loop for this place; it lives as long as anybody uses it."""
-    from allaboard.backends.kubernetes.transport import AsyncApi
+    from allaboard.backends.kubernetes.client.api import AsyncApi
 
     settings = await asyncio.to_thread(settings_of, place)
     loop = asyncio.get_running_loop()

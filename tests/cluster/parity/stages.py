@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from allaboard.backends.base import Backend, Cursor, LogLine, Plan, Selection
-from allaboard.backends.kubernetes.access import Access
 from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.operator import SETTLE

@@ -16,9 +16,9 @@ import yaml
 
 pytest.importorskip("urllib3", reason="the Kubernetes backend needs urllib3")
 
-from allaboard.backends.kubernetes import transport
+from allaboard.backends.kubernetes.client import api
 from allaboard.cli import main
-from tests.core.kubernetes.scripted import QUICK, Scripted, refused, scripted
+from tests.core.backends.kubernetes.scripted import QUICK, Scripted, refused, scripted
 
 CANARY = "canaryQ7Zt9LmKp3VwB8sHd2"
 SENT = base64.b64encode(f"ann:{CANARY}".encode()).decode()
@@ -148,7 +148,7 @@ def test_no_verb_shows_a_secret_of_a_kubeconfig(
     name: str,
 ) -> None:
     case = CASES[name]
-    monkeypatch.setattr(transport, "Patience", lambda: QUICK)
+    monkeypatch.setattr(api, "Patience", lambda: QUICK)
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"name": "digits", "image": "x", "command": ["train"]}))

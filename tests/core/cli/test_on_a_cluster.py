@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.cli import main
 from allaboard.cli.place import Place
 from allaboard.errors import BackendUnreachable, SiteError

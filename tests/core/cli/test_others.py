@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.kubernetes import adopting, managing
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.parts import KUEUE_WORKLOADS
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.backends.people import person
 from allaboard.cli import main
 from allaboard.cli.place import handle_of

@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from allaboard.backends.kubernetes import resources
-from allaboard.backends.kubernetes.errors import ApiError
-from allaboard.backends.kubernetes.resources import Resource
+from allaboard.backends.kubernetes.client import resources
+from allaboard.backends.kubernetes.client.errors import ApiError
+from allaboard.backends.kubernetes.client.resources import Resource
+from tests.core.backends.kubernetes.answers import Answers, Json
 from tests.core.cli.terminal import Terminal
-from tests.core.kubernetes.answers import Answers, Json
 from tests.core.kubernetes.test_preflight import OBJECTS, operator_answers
 
 KINDS = ["kubeflow.org/v1/PyTorchJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Plan
-from allaboard.backends.kubernetes.errors import Forbidden
-from allaboard.backends.kubernetes.resources import SECRETS, Resource
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import SECRETS, Resource
 from allaboard.checking import checked
 from allaboard.observation import Owner
 from allaboard.testing import a_job

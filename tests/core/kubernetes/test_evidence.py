@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes import evidence
 from allaboard.backends.kubernetes.evidence import CALLS, TIMES, Witness, _read_on, aattend, attend
 from allaboard.backends.kubernetes.tries import Try, tries
 from allaboard.reportline import encode
-from tests.core.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
+from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 
 def found(node: Node) -> list[Try]:

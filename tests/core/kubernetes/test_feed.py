@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.errors import Forbidden, Gone, Silent
+from allaboard.backends.kubernetes.client.errors import Forbidden, Gone, Silent
 from allaboard.backends.kubernetes.feed import AGAIN, POLL, SILENT, Feed, List, Rest, Watch, spaced
 from allaboard.errors import BackendUnreachable
 

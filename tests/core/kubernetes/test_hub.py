@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes import hub as module
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.config import Fixed, Secret
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.hub import AsyncHub, async_hub_of, hub_of
-from allaboard.backends.kubernetes.resources import PYTORCHJOBS
-from allaboard.backends.kubernetes.settings import Fixed, Secret
-from allaboard.backends.kubernetes.wire import Patience
 from allaboard.errors import BackendUnreachable
-from tests.core.kubernetes.collection import Collection
-from tests.core.kubernetes.conftest import Loop
-from tests.core.kubernetes.scripted import Scripted, refused
+from tests.core.backends.kubernetes.collection import Collection
+from tests.core.backends.kubernetes.conftest import Loop
+from tests.core.backends.kubernetes.scripted import Scripted, refused
 
 FOR_EVER = 300.0
 OFTEN, NEVER = 0.02, 1e6

@@ -10,14 +10,22 @@ import pytest
 
 from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.janitor import ORCHESTRATED_SECONDS
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.testing.cluster import Died, FakeCluster
-from tests.core.kubernetes.test_backend import ME, YOU, a_plan, a_plan_with_code, record, running, state
+from tests.core.backends.kubernetes.test_backend import (
+    ME,
+    YOU,
+    a_plan,
+    a_plan_with_code,
+    record,
+    running,
+    state,
+)
 
 ORCHESTRATED = Owner("me", kind="orchestrated")
 DETACHED = Owner("me", phase="detached", kind="detached")
@@ -85,7 +93,7 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     [orphan] = third.orphans()
     cluster.backend().launch(a_plan(), ME)
     from allaboard.backends.kubernetes import janitor
-    from allaboard.backends.kubernetes.talk import drive
+    from allaboard.backends.kubernetes.client.effects import drive
 
     tidied = drive(janitor._tidied(orphan), third.api, cluster.tick)
     assert not tidied.done and "taken it up meanwhile" in tidied.words

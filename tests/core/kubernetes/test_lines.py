@@ -9,7 +9,7 @@ import pytest
 
 from allaboard.backends.kubernetes import lines as module
 from allaboard.backends.kubernetes.lines import SECOND, START, Lost, Merge, Position, Tape
-from tests.core.kubernetes.kubelet import NOON, written
+from tests.core.backends.kubernetes.kubelet import NOON, written
 
 Line = tuple[int, str]
 

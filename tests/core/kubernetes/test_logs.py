@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes.logs import Looked, afollow, aread, follow, r
 from allaboard.backends.kubernetes.tries import tries
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339
-from tests.core.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written
+from tests.core.backends.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written
 
 ALL = Selection()
 

@@ -14,19 +14,19 @@ from allaboard.backends.base import Plan
 from allaboard.backends.checks import Check
 from allaboard.backends.kubernetes import checks as checks_module
 from allaboard.backends.kubernetes import rbac, wants
-from allaboard.backends.kubernetes.errors import Cause, Exists, Forbidden, Invalid
+from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.podsecurity import violations
 from allaboard.backends.kubernetes.preflight import preflight
 from allaboard.backends.kubernetes.survey import Node, Survey, survey
-from allaboard.backends.kubernetes.talk import drive
 from allaboard.backends.kubernetes.wants import Pods, amount
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from allaboard.testing import a_job
-from tests.core.kubernetes.answers import Answers, Json, ago
+from tests.core.backends.kubernetes.answers import Answers, Json, ago
 
 PYTORCHJOB = "kubeflow.org/v1/PyTorchJob"
 COSCHEDULING = "scheduling.x-k8s.io/v1alpha1/PodGroup"

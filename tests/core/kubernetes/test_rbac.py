@@ -12,14 +12,14 @@ import pytest
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes import hub, rbac
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.rbac import Access
-from allaboard.backends.kubernetes.resources import PYTORCHJOBS
 from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
-from tests.core.kubernetes.test_backend import ME, a_plan_with_code, running
+from tests.core.backends.kubernetes.test_backend import ME, a_plan_with_code, running
 from tests.core.kubernetes.test_theirs import theirs
 
 BEYOND = {"namespaces"}

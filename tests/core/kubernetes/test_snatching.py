@@ -14,7 +14,7 @@ from allaboard.backends.kubernetes.lines import Stamped
 from allaboard.backends.kubernetes.snatching import Snatched, asnatch, snatch, whose
 from allaboard.backends.kubernetes.tries import Try, tries
 from allaboard.units import rfc3339
-from tests.core.kubernetes.kubelet import NOON, SECOND, Node, Pod
+from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 
 Snatch = Callable[..., Snatched]
 

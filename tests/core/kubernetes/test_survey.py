@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.parts import PARTS
 from allaboard.backends.kubernetes.survey import Survey, gang_of_operator, known, survey
-from allaboard.backends.kubernetes.talk import drive
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
-from tests.core.kubernetes.answers import NOW, Answers, Json, ago
+from tests.core.backends.kubernetes.answers import NOW, Answers, Json, ago
 
 PYTORCHJOB = "kubeflow.org/v1/PyTorchJob"
 COSCHEDULING = "scheduling.x-k8s.io/v1alpha1/PodGroup"

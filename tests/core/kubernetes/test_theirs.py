@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from allaboard import engines
-from allaboard.backends.kubernetes.errors import Forbidden
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind, pytorchjob
 from allaboard.errors import BadInput, UnknownRun

@@ -12,9 +12,15 @@ import pytest
 
 import allaboard
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
+from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.client.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    LEASES,
+    PODS,
+    PYTORCHJOBS,
+)
 from allaboard.backends.kubernetes.ending import event
-from allaboard.backends.kubernetes.errors import Cause, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, LEASES, PODS, PYTORCHJOBS
 from allaboard.backends.people import person
 from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
 from allaboard.observation import Owner, State
@@ -24,7 +30,7 @@ from allaboard.spec.site import Site
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
-from tests.core.kubernetes.test_backend import (
+from tests.core.backends.kubernetes.test_backend import (
     DEFERRED,
     ME,
     YOU,

@@ -50,11 +50,11 @@ def cluster(
                 manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default"), nl=False
             )
         return 0
-    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.client.loader import Access
+    from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.looking import check_namespace
     from allaboard.backends.kubernetes.survey import survey
-    from allaboard.backends.kubernetes.talk import drive
-    from allaboard.backends.kubernetes.wire import Patience
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:

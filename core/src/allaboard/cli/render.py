@@ -79,10 +79,10 @@ def render(
 
 def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -> tuple[str, ClusterFacts]:
     """(the cluster, what a launch would know of it)"""
-    from allaboard.backends.kubernetes.access import Access
+    from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.client.loader import Access
+    from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.survey import known
-    from allaboard.backends.kubernetes.talk import drive
-    from allaboard.backends.kubernetes.wire import Patience
     from allaboard.render.cluster_facts import of_place
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:

@@ -1,5 +1,5 @@
 """A cluster in memory, for tests: ours and yours. What answers is at the level of
-`allaboard.backends.kubernetes.transport.Api`, so everything of the Kubernetes backend above the wire runs
+`allaboard.backends.kubernetes.client.api.Api`, so everything of the Kubernetes backend above the wire runs
 on it, without a network, a process or a second of waiting.
 
 >>> from allaboard.testing.cluster import FakeCluster
@@ -29,8 +29,10 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes import leases, resources
-from allaboard.backends.kubernetes.errors import (
+from allaboard.backends.kubernetes import leases
+from allaboard.backends.kubernetes.client import resources
+from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Cause,
     Conflict,
@@ -39,15 +41,20 @@ from allaboard.backends.kubernetes.errors import (
     Invalid,
     Missing,
 )
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, NAMESPACES, PODS, PYTORCHJOBS, Resource
-from allaboard.backends.kubernetes.talk import drive
+from allaboard.backends.kubernetes.client.resources import (
+    CONFIGMAPS,
+    NAMESPACES,
+    PODS,
+    PYTORCHJOBS,
+    Resource,
+)
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.operator import FakeOperator
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]

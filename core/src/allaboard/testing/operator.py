@@ -11,7 +11,7 @@ import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.resources import EVENTS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
 
 if TYPE_CHECKING:
     from allaboard.testing.cluster import FakeCluster

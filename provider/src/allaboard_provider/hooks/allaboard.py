@@ -116,7 +116,7 @@ class AllaboardHook(BaseHook):
     def on_cluster(self, pause: Callable[[float], None] = time.sleep) -> KubernetesBackend:
         """That of the cluster. ``pause``: how it sleeps, for a caller who may have to leave in the midst."""
         from allaboard.backends.kubernetes.backend import KubernetesBackend
-        from allaboard.backends.kubernetes.transport import Api
+        from allaboard.backends.kubernetes.client.api import Api
         from allaboard_provider.clusters import settings_of
 
         api = Api(settings_of(self.cluster))
@@ -170,8 +170,8 @@ class AllaboardHook(BaseHook):
         return True, f"{where}; the store {self.site.store} can be written"
 
     def _reach_cluster(self) -> str:
-        from allaboard.backends.kubernetes.transport import Api
-        from allaboard.backends.kubernetes.wire import Patience
+        from allaboard.backends.kubernetes.client.api import Api
+        from allaboard.backends.kubernetes.client.protocol import Patience
         from allaboard_provider.clusters import settings_of
 
         with Api(settings_of(self.cluster), patience=Patience(budget=5.0)) as api:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allaboard.backends.base import Stopped
-from allaboard.backends.kubernetes import ending, managing, reading, records, talk, theirs
-from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes import ending, managing, reading, records, theirs
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.parts import KUEUE_WORKLOADS
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun
@@ -33,7 +34,7 @@ def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool =
     way, not over, when this returns. ``kill``: without grace.
     """
     job = yield from _meant(engine, name, uid)
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     ended = _has_ended(job)
     if not ended and not _is_ending(job):
         yield from ending.take_away(job, Stop(by, reason, now), _has_ended)
@@ -57,7 +58,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
         change = {"metadata": {**metadata, **said}, "spec": {"runPolicy": {"suspend": wanted}}}
         try:
-            yield from talk.patch(theirs.resource_for(engine), name, change)
+            yield from effects.patch(theirs.resource_for(engine), name, change)
         except (Conflict, Missing):
             continue
         yield from ending.tell(job, word.title(), f"{word} by {by}", again=True)
@@ -68,7 +69,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
 def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
     """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
     job = yield from _meant(engine, name, uid)
-    begun = yield from talk.server_time()
+    begun = yield from effects.server_time()
     pods = yield from theirs.pods_of(engine, job, [])
     if _has_ended(job) or _is_ending(job):
         yield from ending.delete_job(job)
@@ -77,15 +78,15 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
         yield from ending.take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
     patience = _grace(pods) + ending.PATIENCE
     while (left := (yield from _left(engine, job))) is not None:
-        if (yield from talk.server_time()) - begun > patience:
+        if (yield from effects.server_time()) - begun > patience:
             raise SiteError(left)
-        yield from talk.sleep(ending.POLL)
+        yield from effects.sleep(ending.POLL)
 
 
 def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
     """The job, if it is still the one that was looked at, and nobody's run of ours."""
     try:
-        job = yield from talk.get(theirs.resource_for(engine), name)
+        job = yield from effects.get(theirs.resource_for(engine), name)
     except Missing:
         raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
     if job["metadata"]["uid"] != uid:
@@ -134,7 +135,7 @@ def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Talk[None]:
 def _workload(job: Json) -> Talk[str | None]:
     """The name of the Workload that Kueue has made for this job; None also where these may not be read."""
     try:
-        found = yield from talk.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
+        found = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
     except (Missing, Forbidden):
         return None
     return str(found[0]["metadata"]["name"]) if found else None
@@ -148,7 +149,7 @@ def _left(engine: Engine, job: Json) -> Talk[str | None]:
         names = ", ".join(str(pod["metadata"]["name"]) for pod in pods[:5])
         return f"{engine.KIND} {name} is being deleted, and its pods do not end: {names}; look at their nodes"
     try:
-        there = yield from talk.get(theirs.resource_for(engine), name)
+        there = yield from effects.get(theirs.resource_for(engine), name)
     except Missing:
         return None
     if there["metadata"]["uid"] != uid:

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.kubernetes import checks, wants
 from allaboard.backends.kubernetes.checks import Facts, Sought
-from allaboard.backends.kubernetes.errors import Missing
-from allaboard.backends.kubernetes.looking import resource_of
-from allaboard.backends.kubernetes.placing import Ready
-from allaboard.backends.kubernetes.resources import (
+from allaboard.backends.kubernetes.client.errors import Missing
+from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     LIMITRANGES,
     NAMESPACES,
@@ -28,11 +26,13 @@ from allaboard.backends.kubernetes.resources import (
     SERVICEACCOUNTS,
     Resource,
 )
+from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.placing import Ready
 from allaboard.backends.kubernetes.survey import Node, Survey, node_of
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api
+    from allaboard.backends.kubernetes.client.api import Api
 
 PATIENCE = 0.2
 """Seconds that a launch that is done waits for the answers."""

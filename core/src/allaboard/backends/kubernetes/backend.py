@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes import janitor, logs, theirs
 from allaboard.backends.kubernetes.asking import Asking
+from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
 from allaboard.backends.kubernetes.hub import (
     AsyncChanges,
     AsyncHub,
@@ -40,7 +41,6 @@ from allaboard.backends.kubernetes.looking import resource_of, takes_rank_0
 from allaboard.backends.kubernetes.others import OthersJob
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import SECONDS
-from allaboard.backends.kubernetes.talk import Talk, adrive, drive
 from allaboard.backends.kubernetes.theirs import resource_for
 from allaboard.backends.kubernetes.verbs import Look, Verbs
 from allaboard.backends.people import person
@@ -52,7 +52,7 @@ from allaboard.render.cluster_facts import ClusterFacts, of_place
 from allaboard.spec.site import Site, site_of
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from allaboard.backends.checks import ERROR, WARNING, Check
 from allaboard.backends.kubernetes import podsecurity, wants
-from allaboard.backends.kubernetes.errors import ApiError, Exists
+from allaboard.backends.kubernetes.client.errors import ApiError, Exists
+from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.fieldnames import problem_of
 from allaboard.backends.kubernetes.parts import BY_GANG, BY_KIND
 from allaboard.backends.kubernetes.rbac import Access
-from allaboard.backends.kubernetes.resources import Resource
 from allaboard.backends.kubernetes.survey import Survey
 from allaboard.backends.kubernetes.wants import Pods, amount, asked, show
 from allaboard.diagnosis import Evidence

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from allaboard.backends.base import Handle, NotYours, Stopped
-from allaboard.backends.kubernetes import records, survivors, talk
-from allaboard.backends.kubernetes.errors import ApiError, Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes import records, survivors
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
 from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_of, seen, stuck
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.resources import EVENTS, PODS
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import is_over
 from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
@@ -110,14 +111,14 @@ def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Talk[Json | None]:
         # A job whose status never rests is ended all the same.
         version = job["metadata"]["resourceVersion"] if tries < TRIES - 1 else None
         try:
-            yield from talk.delete(
+            yield from effects.delete(
                 resource, metadata["name"], uid=metadata["uid"], version=version, propagation="Foreground"
             )
             return job
         except Conflict:
             pass
         try:
-            job = yield from talk.get(resource, metadata["name"])
+            job = yield from effects.get(resource, metadata["name"])
         except Missing:
             return None
         if job["metadata"]["uid"] != metadata["uid"] or has_ended(job):
@@ -145,12 +146,12 @@ def tell(
     """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
     Whoever may not write events does without.
     """
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     body = event(job, reason, message, now, which=str(now) if again else "")
     if said:
         body["metadata"]["annotations"] = dict(said)
     try:
-        yield from talk.create(EVENTS, body)
+        yield from effects.create(EVENTS, body)
     except (ApiError, BackendUnreachable):
         return
 
@@ -201,7 +202,7 @@ def end_pod(pod: Json, kill: bool) -> Talk[None]:
     if is_over(pod) or ("deletionTimestamp" in metadata and not kill):
         return
     try:
-        yield from talk.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
+        yield from effects.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
     except Conflict:
         return  # another pod has the name: one of another attempt
 
@@ -248,7 +249,7 @@ def clear(found: Found) -> Talk[Found]:
             yield from delete_job(found.job)
         if found.now - begun > grace + PATIENCE:
             raise SiteError(stuck(found))
-        yield from talk.sleep(POLL)
+        yield from effects.sleep(POLL)
         found = yield from look(found.stored)
 
 
@@ -259,7 +260,7 @@ def remove_extras(stored: Stored) -> Talk[None]:
     for thing in stored.objects[:-1]:
         resource = resource_of(thing)
         try:
-            there = yield from talk.get(resource, thing["name"])
+            there = yield from effects.get(resource, thing["name"])
         except (Missing, Forbidden):
             continue
         metadata = there["metadata"]
@@ -267,7 +268,7 @@ def remove_extras(stored: Stored) -> Talk[None]:
             continue
         version = metadata["resourceVersion"]
         try:
-            yield from talk.delete(resource, metadata["name"], uid=metadata["uid"], version=version)
+            yield from effects.delete(resource, metadata["name"], uid=metadata["uid"], version=version)
         except (Conflict, Forbidden):
             continue  # somebody has gone on with it meanwhile; or the janitor will see to it
 
@@ -285,7 +286,7 @@ def change_object(thing: Json, change: Json) -> Talk[bool]:
     meant = {**change, "metadata": {**change.get("metadata", {}), "uid": metadata["uid"]}}
     for tries in range(TRIES):
         try:
-            yield from talk.patch(resource, metadata["name"], meant)
+            yield from effects.patch(resource, metadata["name"], meant)
             return True
         except Missing:
             return False
@@ -293,7 +294,7 @@ def change_object(thing: Json, change: Json) -> Talk[bool]:
             if tries == TRIES - 1:
                 raise
         try:
-            there = yield from talk.get(resource, metadata["name"])
+            there = yield from effects.get(resource, metadata["name"])
         except Missing:
             return False
         if there["metadata"]["uid"] != metadata["uid"]:
@@ -305,7 +306,7 @@ def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
     """This very object; another one of its name stays."""
     metadata = thing["metadata"]
     try:
-        yield from talk.delete(
+        yield from effects.delete(
             resource_of(thing), metadata["name"], uid=metadata["uid"], propagation=propagation
         )
     except Conflict:
@@ -422,9 +423,11 @@ def delete(found: Found) -> Talk[None]:
 def remove_all(thing: Mapping[str, str], run: str) -> Talk[None]:
     """Every object of this kind that carries the run's label: those of earlier attempts too."""
     resource = resource_of(thing)
-    for there in (yield from talk.list_all(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")):
+    for there in (yield from effects.list_all(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")):
         metadata = there["metadata"]
         try:
-            yield from talk.delete(resource, metadata["name"], uid=metadata["uid"], propagation="Background")
+            yield from effects.delete(
+                resource, metadata["name"], uid=metadata["uid"], propagation="Background"
+            )
         except Conflict:
             continue

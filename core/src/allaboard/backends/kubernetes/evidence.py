@@ -26,11 +26,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.lines import SECOND, Lost, Tape
 from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, aanswer, answer, settle
 from allaboard.backends.kubernetes.reading import Told, told
-from allaboard.backends.kubernetes.resources import PODS
 from allaboard.backends.kubernetes.snatching import (
     AT_A_TIME,
     LARGEST_TAIL,
@@ -46,7 +46,7 @@ from allaboard.backends.kubernetes.tries import Seat, Try, stands
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 Json = dict[str, Any]
 PROGRESS_EVERY = 60.0

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from allaboard.backends.kubernetes.errors import Forbidden, Gone, Silent
-from allaboard.backends.kubernetes.wire import Json, version_of
+from allaboard.backends.kubernetes.client.errors import Forbidden, Gone, Silent
+from allaboard.backends.kubernetes.client.protocol import Json, version_of
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 POLL = 12.0

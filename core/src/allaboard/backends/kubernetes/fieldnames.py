@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from allaboard.backends.kubernetes.errors import Cause
+from allaboard.backends.kubernetes.client.errors import Cause
 from allaboard.errors import Problem
 from allaboard.names import nearest
 

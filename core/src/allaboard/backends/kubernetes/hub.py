@@ -23,10 +23,10 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
+from allaboard.backends.kubernetes.client.protocol import Json, Patience
+from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.feed import Feed, List, Rest, Watch, spaced
-from allaboard.backends.kubernetes.resources import PODS, Resource
-from allaboard.backends.kubernetes.transport import Api, AsyncApi, Stream
-from allaboard.backends.kubernetes.wire import Json, Patience
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels as marks
 

@@ -19,8 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.base import Handle, NotYours
-from allaboard.backends.kubernetes import ending, leases, records, talk
-from allaboard.backends.kubernetes.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes import ending, leases, records
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, Resource
 from allaboard.backends.kubernetes.looking import (
     Found,
     check_namespace,
@@ -31,8 +34,6 @@ from allaboard.backends.kubernetes.looking import (
     seen,
 )
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, LEASES, PODS, Resource
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
 from allaboard.observation import State
@@ -131,18 +132,18 @@ def taken() -> Talk[Picture]:
     """A picture of the namespace. Records come first, so that a job that is younger than they are is not
     taken for one without a record: its own is looked for before anything is done.
     """
-    bodies = yield from talk.list_all(CONFIGMAPS, labels=records.selector())
+    bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
     stored = [*readable(bodies)]
     kinds = {resource_of(s.job) for s in stored} | {_of_engine(name) for name in ENGINES}
     jobs = yield from _all(kinds)
     pods = yield from _all({PODS})
     extras = yield from _all(_extra_kinds())
     try:
-        held = yield from talk.list_all(LEASES, labels=labels.selector())
+        held = yield from effects.list_all(LEASES, labels=labels.selector())
         by_name = {lease["metadata"]["name"]: lease for lease in held}
     except Forbidden:
         by_name = None
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), by_name, now)
 
 
@@ -166,7 +167,7 @@ def _all(kinds: set[Resource]) -> Talk[list[Json]]:
     found: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
         try:
-            things = yield from talk.list_all(resource, labels=f"{labels.selector()},{labels.ATTEMPT}")
+            things = yield from effects.list_all(resource, labels=f"{labels.selector()},{labels.ATTEMPT}")
         except (Missing, Forbidden):
             continue
         found += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
@@ -322,7 +323,7 @@ def _without_record(orphan: Orphan) -> Talk[str | None]:
         return None  # it is part of a start; that is told, and tidied up, as such
     resource = resource_of(thing)
     try:
-        yield from talk.delete(
+        yield from effects.delete(
             resource,
             metadata["name"],
             uid=metadata["uid"],
@@ -342,14 +343,14 @@ def _is_being_started(stored: Stored) -> bool:
 def forgotten_leases() -> Talk[None]:
     """Leases of processes that were killed long ago; a few at a time."""
     try:
-        held = yield from talk.list_all(LEASES, labels=labels.selector())
+        held = yield from effects.list_all(LEASES, labels=labels.selector())
     except Forbidden:
         return
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     old = [lease for lease in held if now - leases.seen_at(lease) > LEASES_KEPT]
     for lease in old[:AT_ONCE]:
         metadata = lease["metadata"]
         try:
-            yield from talk.delete(LEASES, metadata["name"], uid=metadata["uid"])
+            yield from effects.delete(LEASES, metadata["name"], uid=metadata["uid"])
         except (Conflict, Forbidden):
             continue

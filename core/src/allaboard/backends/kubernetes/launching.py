@@ -25,7 +25,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.backends.base import Handle, Plan
-from allaboard.backends.kubernetes import records, talk
+from allaboard.backends.kubernetes import records
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import (
+    ApiError,
+    Conflict,
+    Exists,
+    Forbidden,
+    Invalid,
+    Missing,
+)
 from allaboard.backends.kubernetes.ending import (
     carry_out,
     change_object,
@@ -36,13 +46,11 @@ from allaboard.backends.kubernetes.ending import (
     remove_extras,
     stop_recorded,
 )
-from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.fieldnames import problem_of
 from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
 from allaboard.backends.kubernetes.placing import Ready
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.reports import carried
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.errors import BadInput, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
 from allaboard.follow import run_record
@@ -101,7 +109,7 @@ def _first(desk: _Desk) -> Talk[Handle | None]:
     record = RunRecord(
         plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, desk.owner, _uid(plan, 1, 1), 0.0
     )
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     wanted = desk.noted(meant(Stored(record), record, ready), now)
     try:
         stored = yield from records.create(wanted)
@@ -259,11 +267,11 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
     resource, name = resource_of(body), body["metadata"]["name"]
     for _ in range(GOING):
         try:
-            return (yield from talk.create(resource, body))
+            return (yield from effects.create(resource, body))
         except Exists:
             pass
         try:
-            there = yield from talk.get(resource, name)
+            there = yield from effects.get(resource, name)
         except Missing:
             continue
         if "deletionTimestamp" not in there["metadata"]:
@@ -275,7 +283,7 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
             # that died before it was used, or its record was pruned. Unless it is us who come too late.
             yield from _still_meant(stored)
             yield from (delete_job(there) if is_job(there, stored) else delete_object(there))
-        yield from talk.sleep(1.0)
+        yield from effects.sleep(1.0)
     raise SiteError(
         f"{resource.name} {name} of an earlier attempt does not go away; look at its finalizers: "
         f"kubectl get {resource.name} {name} -o yaml"
@@ -329,7 +337,7 @@ def _own_extras(stored: Stored, job: Json) -> Talk[None]:
     """Step 4 for a job whose client died before it."""
     for thing in stored.objects[:-1]:
         try:
-            there = yield from talk.get(resource_of(thing), thing["name"])
+            there = yield from effects.get(resource_of(thing), thing["name"])
         except (Missing, Forbidden):
             continue
         if labels.annotation_of(there, labels.LAUNCH) == stored.record.uid:

@@ -18,17 +18,17 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from allaboard.backends.kubernetes import talk
-from allaboard.backends.kubernetes.errors import Exists, Forbidden, Missing
-from allaboard.backends.kubernetes.resources import LEASES
-from allaboard.backends.kubernetes.talk import Json, Talk, adrive, drive
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client import effects as talk
+from allaboard.backends.kubernetes.client.effects import Json, Talk, adrive, drive
+from allaboard.backends.kubernetes.client.errors import Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import LEASES
 from allaboard.errors import AllaboardError
 from allaboard.render import labels
 from allaboard.units import from_rfc3339, rfc3339
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 T = TypeVar("T")
 

@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.base import Cursor, Gap, LogLine, Selection
-from allaboard.backends.kubernetes.errors import Invalid, Missing
+from allaboard.backends.kubernetes.client.errors import Invalid, Missing
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.kept import Kept, KeptTry
 from allaboard.backends.kubernetes.lines import (
     HOLD,
@@ -46,12 +47,11 @@ from allaboard.backends.kubernetes.lines import (
     Tape,
     stamp,
 )
-from allaboard.backends.kubernetes.resources import PODS
 from allaboard.backends.kubernetes.tries import Try, chosen, stands, wanted
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 AT_ONCE = 8 << 20
 """Bytes of all answers that are held at one time; those of one request are its share, within these bounds."""

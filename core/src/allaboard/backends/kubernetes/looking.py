@@ -12,14 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from allaboard.backends.kubernetes import reading, records, resources, talk
-from allaboard.backends.kubernetes.errors import Forbidden, Missing
+from allaboard.backends.kubernetes import reading, records
+from allaboard.backends.kubernetes.client import effects, resources
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    Resource,
+)
 from allaboard.backends.kubernetes.limits import limit_of
 from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, Resource
 from allaboard.backends.kubernetes.survey import Node
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
@@ -120,13 +127,13 @@ def look(stored: Stored) -> Talk[Found]:
     record = stored.record
     job = other = None
     try:
-        there = yield from talk.get(resource_of(stored.job), stored.job["name"])
+        there = yield from effects.get(resource_of(stored.job), stored.job["name"])
         job, other = (there, None) if is_meant(there, stored) else (None, there)
     except Missing:
         pass
     of_it = marks.selector(record.run, record.attempt, record.generation)
-    pods = yield from talk.list_all(PODS, labels=of_it)
-    found = Found(stored, job, other, tuple(pods), (yield from talk.server_time()))
+    pods = yield from effects.list_all(PODS, labels=of_it)
+    found = Found(stored, job, other, tuple(pods), (yield from effects.server_time()))
     if found.is_missing and record.object_uid is not None:
         # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
         found = replace(found, events=tuple((yield from happened([record.object_uid], []))))
@@ -137,7 +144,7 @@ def look_at_pods(found: Found) -> Talk[Found]:
     """The same with its pods as they are now."""
     record = found.record
     of_it = marks.selector(record.run, record.attempt, record.generation)
-    return replace(found, pods=tuple((yield from talk.list_all(PODS, labels=of_it))))
+    return replace(found, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
 
 
 def last_word(events: Iterable[Json]) -> State | None:
@@ -195,7 +202,7 @@ def _rivals(found: Found) -> Talk[list[Json]]:
     if found.job is None or found.stored.gang or has_place != {True, False}:
         return []
     run = found.record.run
-    others = yield from talk.list_all(PODS, labels=f"{marks.selector()},{marks.RUN}!={run}")
+    others = yield from effects.list_all(PODS, labels=f"{marks.selector()},{marks.RUN}!={run}")
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
@@ -204,7 +211,7 @@ def _gang(found: Found, notes: list[str]) -> Talk[list[Json]]:
     if not gang or found.job is None:
         return []
     try:
-        return [(yield from talk.get(resource_of(gang), gang["name"]))]
+        return [(yield from effects.get(resource_of(gang), gang["name"]))]
     except Missing:
         return []
     except Forbidden:
@@ -218,10 +225,10 @@ def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
     try:
         if len(uids) > ONE_BY_ONE:
             wanted = set(uids)
-            every = yield from talk.list_all(EVENTS)
+            every = yield from effects.list_all(EVENTS)
             return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
         for uid in dict.fromkeys(uids):
-            found += yield from talk.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
+            found += yield from effects.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")
     return found
@@ -388,12 +395,12 @@ def find(run: str) -> Talk[Stored]:
 def check_namespace(name: str) -> Talk[None]:
     """Raises BadInput, with the nearest name, for a namespace that is known not to be there."""
     try:
-        yield from talk.get(NAMESPACES, name)
+        yield from effects.get(NAMESPACES, name)
     except Forbidden:
         return
     except Missing:
         try:
-            there = yield from talk.list_all(NAMESPACES)
+            there = yield from effects.list_all(NAMESPACES)
         except Forbidden:
             there = []
         near = nearest(name, [n["metadata"]["name"] for n in there])
@@ -407,7 +414,7 @@ def _is_label(text: str) -> bool:
 
 def _records(labels: str) -> Talk[list[Stored]]:
     """Those of these records that can be read."""
-    bodies = yield from talk.list_all(CONFIGMAPS, labels=labels)
+    bodies = yield from effects.list_all(CONFIGMAPS, labels=labels)
     return [*readable(bodies)]
 
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import adopting, logs, talk, theirs
-from allaboard.backends.kubernetes.talk import Talk, drive
+from allaboard.backends.kubernetes import adopting, logs, theirs
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Talk, drive
 from allaboard.backends.people import person
 from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop
@@ -104,7 +105,7 @@ class OthersJob:
         uid = self._change("stop", handle.uid)
         answer = self._do(adopting.stop(self.engine, self.job, uid, by, reason, kill))
         if not answer.already:
-            self._stop = Stop(by, reason, self._do(talk.server_time()))
+            self._stop = Stop(by, reason, self._do(effects.server_time()))
         return answer
 
     def suspend(self, run: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allaboard.backends.kubernetes.resources import (
+from allaboard.backends.kubernetes.client.resources import (
     JOBSETS,
     MPIJOBS,
     PODGROUPS,

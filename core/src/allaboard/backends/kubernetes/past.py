@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.kubernetes import reports
+from allaboard.backends.kubernetes.client.effects import Json
 from allaboard.backends.kubernetes.evidence import Witness
 from allaboard.backends.kubernetes.looking import Found
 from allaboard.backends.kubernetes.reading import Memory, Told, remembered
 from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import Snatched
-from allaboard.backends.kubernetes.talk import Json
 from allaboard.backends.kubernetes.tries import Seat
 from allaboard.follow.run_record import RunRecord
 

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allaboard.backends.checks import Check
-from allaboard.backends.kubernetes import rbac, talk, wants
+from allaboard.backends.kubernetes import rbac, wants
 from allaboard.backends.kubernetes.checks import Facts, Sought, Tried, examine
-from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Missing
-from allaboard.backends.kubernetes.looking import resource_of
-from allaboard.backends.kubernetes.parts import LOCALQUEUES, VOLCANO_QUEUES
-from allaboard.backends.kubernetes.placing import Ready
-from allaboard.backends.kubernetes.rbac import Access
-from allaboard.backends.kubernetes.resources import (
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
+from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     LIMITRANGES,
     NAMESPACES,
@@ -30,8 +28,11 @@ from allaboard.backends.kubernetes.resources import (
     SERVICEACCOUNTS,
     Resource,
 )
+from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.parts import LOCALQUEUES, VOLCANO_QUEUES
+from allaboard.backends.kubernetes.placing import Ready
+from allaboard.backends.kubernetes.rbac import Access
 from allaboard.backends.kubernetes.survey import May, Survey, may
-from allaboard.backends.kubernetes.talk import Call, Json, Talk
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 WHO_AM_I = Resource(
@@ -81,7 +82,7 @@ def _who() -> Talk[str | None]:
     """The name of this user, as the API server knows it."""
     body = {"apiVersion": WHO_AM_I.api_version, "kind": WHO_AM_I.kind}
     try:
-        answer = yield from talk.create(WHO_AM_I, body)
+        answer = yield from effects.create(WHO_AM_I, body)
     except ApiError:  # Kubernetes before 1.28
         return None
     return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
@@ -98,7 +99,7 @@ def _sought(resource: Resource, name: str, permitted: May) -> Talk[Sought]:
     if not (yield from permitted.do("get", resource)):
         return Sought(known=False)
     try:
-        return Sought((yield from talk.get(resource, name)))
+        return Sought((yield from effects.get(resource, name)))
     except Missing as error:
         return Sought(known=not error.unserved)
     except Forbidden:
@@ -116,7 +117,7 @@ def _all(resource: Resource, permitted: May) -> Talk[Sequence[Json] | None]:
     if not (yield from permitted.do("list", resource)):
         return None
     try:
-        return (yield from talk.list_all(resource))
+        return (yield from effects.list_all(resource))
     except (Forbidden, Missing):
         return None
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from allaboard.backends.kubernetes import talk
-from allaboard.backends.kubernetes.errors import Conflict, Missing
-from allaboard.backends.kubernetes.resources import CONFIGMAPS
-from allaboard.backends.kubernetes.talk import Json, Talk
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import Conflict, Missing
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.errors import Conflict as Lost
 from allaboard.errors import Corrupt
 from allaboard.follow.run_record import VERSION, RunRecord
@@ -172,14 +172,14 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
 def read(run: str) -> Talk[Stored | None]:
     """The record of a run; None when it has none. Raises Corrupt."""
     try:
-        return parse((yield from talk.get(CONFIGMAPS, marks.record_name(run))))
+        return parse((yield from effects.get(CONFIGMAPS, marks.record_name(run))))
     except Missing:
         return None
 
 
 def create(stored: Stored) -> Talk[Stored]:
     """Raises Exists when the run has a record."""
-    return parse((yield from talk.create(CONFIGMAPS, manifest(stored))))
+    return parse((yield from effects.create(CONFIGMAPS, manifest(stored))))
 
 
 def swap(stored: Stored, **changes: Any) -> Talk[Stored]:
@@ -187,7 +187,7 @@ def swap(stored: Stored, **changes: Any) -> Talk[Stored]:
     Missing.
     """
     changed = replace(stored, **changes)
-    return parse((yield from talk.replace(CONFIGMAPS, manifest(changed))))
+    return parse((yield from effects.replace(CONFIGMAPS, manifest(changed))))
 
 
 def change(
@@ -205,7 +205,7 @@ def change(
         if changed is None or changed == stored:
             return stored
         try:
-            return parse((yield from talk.replace(CONFIGMAPS, manifest(changed))))
+            return parse((yield from effects.replace(CONFIGMAPS, manifest(changed))))
         except Missing:
             return None
         except Conflict:
@@ -217,7 +217,7 @@ def forget(stored: Stored) -> Talk[bool]:
     """Delete the record, if it is still the one that was read. Whether it is gone."""
     metadata = stored.body["metadata"]
     try:
-        yield from talk.delete(
+        yield from effects.delete(
             CONFIGMAPS, metadata["name"], uid=metadata["uid"], version=metadata["resourceVersion"]
         )
     except Conflict:

@@ -16,13 +16,13 @@ from contextlib import aclosing, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.lines import SECOND, Lost, Stamped, Tape
-from allaboard.backends.kubernetes.resources import PODS
 from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 Json = dict[str, Any]
 SECONDS = 10.0

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allaboard.backends.kubernetes import talk
-from allaboard.backends.kubernetes.errors import ApiError, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.parts import PARTS, Part
-from allaboard.backends.kubernetes.resources import (
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
+from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     DEPLOYMENTS,
     EVENTS,
@@ -31,7 +31,7 @@ from allaboard.backends.kubernetes.resources import (
     PYTORCHJOBS,
     Resource,
 )
-from allaboard.backends.kubernetes.talk import Call, Json, Talk
+from allaboard.backends.kubernetes.parts import PARTS, Part
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
@@ -140,7 +140,7 @@ def survey(server: str, namespace: str) -> Talk[Survey]:
     """Everything. Some twenty small requests; nothing is created."""
     version = yield Call("raw", ("GET", "/version"))
     kinds = yield from served()
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     may = May(namespace)
     jobs = yield from _listed(PYTORCHJOBS, kinds, may)
     groups = yield from _groups(kinds, may)
@@ -176,7 +176,7 @@ def known(base: ClusterFacts) -> Talk[ClusterFacts]:
     may = May(base.namespace)
     jobs = yield from _listed(PYTORCHJOBS, kinds, may)
     groups = yield from _groups(kinds, may)
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     gang = gang_of_operator(kinds, jobs, groups, now)
     return replace(base, kinds=kinds, operator_gang=gang if gang is not None else base.operator_gang)
 
@@ -260,7 +260,7 @@ def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Talk[
         "spec": {"resourceAttributes": {**attributes, **({"subresource": sub} if sub else {})}},
     }
     try:
-        answer = yield from talk.create(ACCESS_REVIEWS, body)
+        answer = yield from effects.create(ACCESS_REVIEWS, body)
     except (Forbidden, Missing):
         return False
     return bool((answer.get("status") or {}).get("allowed"))
@@ -488,7 +488,7 @@ def _nodes(may: May) -> Talk[tuple[Node, ...] | None]:
 def nodes() -> Talk[tuple[Node, ...] | None]:
     """The nodes; None when they may not be read."""
     try:
-        return tuple(node_of(item) for item in (yield from talk.list_all(NODES)))
+        return tuple(node_of(item) for item in (yield from effects.list_all(NODES)))
     except (Forbidden, Missing):
         return None
 

@@ -17,14 +17,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 
-from allaboard.backends.kubernetes import talk
-from allaboard.backends.kubernetes.errors import ApiError, Conflict, Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import (
+    ApiError,
+    Conflict,
+    Exists,
+    Forbidden,
+    Missing,
+)
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.kept import KeptTry
 from allaboard.backends.kubernetes.lines import Stamped
 from allaboard.backends.kubernetes.reading import Memory
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.resources import CONFIGMAPS
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Try
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
@@ -59,7 +65,9 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
             return
         body = _manifest(stored, both, there)
         try:
-            yield from (talk.create(CONFIGMAPS, body) if there is None else talk.replace(CONFIGMAPS, body))
+            yield from (
+                effects.create(CONFIGMAPS, body) if there is None else effects.replace(CONFIGMAPS, body)
+            )
             return
         except (Exists, Conflict, Missing):
             continue
@@ -81,14 +89,14 @@ def load(stored: Stored, attempt: int, generation: int) -> Talk[list[KeptTry]]:
 
 def forget(run: str) -> Talk[None]:
     """Of all attempts of a run: it is deleted."""
-    for there in (yield from talk.list_all(CONFIGMAPS, labels=f"{marks.selector(run)},{LABEL}")):
-        yield from talk.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
+    for there in (yield from effects.list_all(CONFIGMAPS, labels=f"{marks.selector(run)},{LABEL}")):
+        yield from effects.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
 
 def _there(stored: Stored, attempt: int, generation: int) -> Talk[Json | None]:
     name = marks.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
-        found = yield from talk.get(CONFIGMAPS, name)
+        found = yield from effects.get(CONFIGMAPS, name)
     except (Missing, Forbidden):
         return None
     return found if marks.label_of(found, LABEL) == FORMAT else None

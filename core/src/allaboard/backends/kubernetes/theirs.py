@@ -9,9 +9,12 @@ from dataclasses import replace
 
 from allaboard.backends.base import Selection
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import reading, talk
+from allaboard.backends.kubernetes import reading
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.ending import stop_told
-from allaboard.backends.kubernetes.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
 from allaboard.backends.kubernetes.looking import (
     ASKING,
@@ -24,8 +27,6 @@ from allaboard.backends.kubernetes.looking import (
     tries_of,
 )
 from allaboard.backends.kubernetes.managing import managers
-from allaboard.backends.kubernetes.resources import PODS, Resource
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Try, is_over
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, UnknownRun
@@ -47,7 +48,7 @@ def observe(
     there, and BadInput where its kind is not served.
     """
     try:
-        job = yield from talk.get(resource_for(engine), name)
+        job = yield from effects.get(resource_for(engine), name)
     except Missing as error:
         if error.unserved:
             kinds = resource_for(engine).name
@@ -59,7 +60,7 @@ def observe(
         return (yield from _gone(engine, name, uid))
     notes = [*managers(job)]
     pods = yield from pods_of(engine, job, notes)
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     seen = reading.of_object(job, now=now, pods=pods)
     if evidence or state_of(seen) in ASKING:
         about = [thing["metadata"]["uid"] for thing in (job, *(pods if evidence else ()))]
@@ -79,7 +80,7 @@ def engine_of(name: str) -> Talk[Engine]:
     """
     for engine in ENGINES.values():
         try:
-            job = yield from talk.get(resource_for(engine), name)
+            job = yield from effects.get(resource_for(engine), name)
         except (Missing, Forbidden):
             continue
         if not _is_ours(job):
@@ -92,16 +93,16 @@ def every() -> Talk[list[Observation]]:
     found: list[Observation] = []
     for engine in ENGINES.values():
         try:
-            jobs = [job for job in (yield from talk.list_all(resource_for(engine))) if not _is_ours(job)]
+            jobs = [job for job in (yield from effects.list_all(resource_for(engine))) if not _is_ours(job)]
         except (Missing, Forbidden):
             continue
         if not jobs:
             continue
         try:
-            pods = yield from talk.list_all(PODS, labels=engine.JOB_LABEL)
+            pods = yield from effects.list_all(PODS, labels=engine.JOB_LABEL)
         except Forbidden:
             pods = []
-        now = yield from talk.server_time()
+        now = yield from effects.server_time()
         for job in jobs:
             name, uid = job["metadata"]["name"], job["metadata"]["uid"]
             its = [
@@ -116,10 +117,10 @@ def every() -> Talk[list[Observation]]:
 
 def events(engine: Engine, name: str) -> Talk[list[Event]]:
     """What the cluster still knows to have happened to a job and its pods, oldest first."""
-    job = yield from talk.get(resource_for(engine), name)
+    job = yield from effects.get(resource_for(engine), name)
     pods = yield from pods_of(engine, job, [])
     about = yield from happened([thing["metadata"]["uid"] for thing in (job, *pods)], [])
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     return [*reading.of_object(job, now=now, pods=pods, events=about).events]
 
 
@@ -130,11 +131,11 @@ def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list
     if selection.attempt not in (None, 1):
         raise BadInput(f"{engine.KIND} {name} is not a run of ours: it has one attempt")
     try:
-        job = yield from talk.get(resource_for(engine), name)
+        job = yield from effects.get(resource_for(engine), name)
     except Missing:  # by its ttl, while it was read
         return [], True
     pods = yield from pods_of(engine, job, [])
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     seen = reading.of_object(job, now=now, pods=pods)
     refuse_strangers(selection, seen.members)
     over = state_of(seen).is_final and not any(member.phase == "running" for member in seen.members)
@@ -166,7 +167,7 @@ def pods_of(engine: Engine, job: Json, notes: list[str]) -> Talk[list[Json]]:
     """Those that its operator made for it, and not for one of the same name that was there before."""
     metadata = job["metadata"]
     try:
-        found = yield from talk.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
+        found = yield from effects.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
     except Forbidden:
         notes.append("pods may not be read here, and with them how each member is")
         return []
@@ -182,7 +183,7 @@ def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Talk[dict
     """The ends of what its members wrote, as far as nodes still have them."""
     witness, readable = Witness(progress_every=0), tries_of(engine, seen.members, pods)
     if readable:
-        yield talk.Reading(
+        yield effects.Reading(
             lambda api: attend(api, None, witness, readable, asked=True),
             lambda api: aattend(api, None, witness, readable, asked=True),
         )

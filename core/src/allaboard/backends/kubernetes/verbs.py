@@ -20,10 +20,12 @@ from allaboard.backends.kubernetes import (
     reports,
     survey,
     survivors,
-    talk,
     theirs,
 )
-from allaboard.backends.kubernetes.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.evidence import (
     PEERS,
     PROGRESS_EVERY,
@@ -52,7 +54,6 @@ from allaboard.backends.kubernetes.past import Past, Pasts
 from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.reading import Memory
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.snatching import (
     SECONDS,
     Snatched,
@@ -61,7 +62,6 @@ from allaboard.backends.kubernetes.snatching import (
     snatch,
     snatch_all,
 )
-from allaboard.backends.kubernetes.talk import Json, Talk
 from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
@@ -195,7 +195,7 @@ class Verbs:
             self.known = True
         facts = self.facts
         return (
-            yield from talk.work(
+            yield from effects.work(
                 lambda: ready(plan, generation, attempt, self.site, facts, self.environ),
             )
         )
@@ -232,7 +232,7 @@ class Verbs:
 
     def _look(self, run: str, last: Look | None) -> Talk[Found]:
         if last is not None:
-            return replace(last.found, now=(yield from talk.server_time()))
+            return replace(last.found, now=(yield from effects.server_time()))
         return (yield from look((yield from self.find(run))))
 
     def _live(
@@ -335,10 +335,10 @@ class Verbs:
         for _ in range(int(SECONDS / SAVED_EVERY)):
             if not self._saving[run]:
                 return
-            yield from talk.sleep(SAVED_EVERY)
+            yield from effects.sleep(SAVED_EVERY)
 
     def _rescues(self, run: str, pod: str, version: str | None) -> Talk[None]:
-        first: Snatched = yield talk.Reading(
+        first: Snatched = yield effects.Reading(
             lambda api: snatch(api, None, pod, version=version),
             lambda api: asnatch(api, None, pod, version=version),
         )
@@ -357,7 +357,7 @@ class Verbs:
         if is_first:
             beside = sorted((n for n in seats if n != pod), key=lambda name: seats[name].rank)
             wanted += [(name, container, None) for name in beside[: PEERS + 1]]
-        more: list[Snatched] = yield talk.Reading(
+        more: list[Snatched] = yield effects.Reading(
             lambda api: snatch_all(api, None, wanted), lambda api: asnatch_all(api, None, wanted)
         )
         self.pasts.rescue(stored.record.uid, more, seats)
@@ -367,14 +367,14 @@ class Verbs:
         saving = Layout.from_dict(stored.layout).saving
         if saving is None or "://" not in saving.uri:
             return looked
-        found = yield from talk.work(lambda: with_checkpoints(looked.progress, saving, self.environ))
+        found = yield from effects.work(lambda: with_checkpoints(looked.progress, saving, self.environ))
         return replace(looked, progress=found)
 
     def runs(self) -> Talk[list[Observation]]:
         """Every run that has a record, newest first: a few lists, however many runs there are. Records past
         their age go on the way.
         """
-        bodies = yield from talk.list_all(CONFIGMAPS, labels=records.selector())
+        bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
         every = [*readable(bodies)]
         if not bodies:
             yield from check_namespace(self.namespace)
@@ -383,9 +383,9 @@ class Verbs:
         # After the records: what a record knows to have been created is in these lists, or is gone.
         jobs = yield from _by_uid({resource_of(s.job) for s in every})
         pods: dict[tuple[str, ...], list[Json]] = {}
-        for pod in (yield from talk.list_all(PODS, labels=labels.selector())):
+        for pod in (yield from effects.list_all(PODS, labels=labels.selector())):
             pods.setdefault(_attempt_of(pod), []).append(pod)
-        now = yield from talk.server_time()
+        now = yield from effects.server_time()
         looked = [
             seen(_found(one, jobs, pods, now), memory=_kept(one), report=reports.from_dict(one.report))
             for one in every
@@ -437,7 +437,9 @@ class Verbs:
 
     def _readable_earlier(self, stored: Stored, attempt: int) -> Talk[Readable]:
         record = stored.record
-        pods = yield from talk.list_all(PODS, labels=labels.selector(record.run, attempt, record.generation))
+        pods = yield from effects.list_all(
+            PODS, labels=labels.selector(record.run, attempt, record.generation)
+        )
         past = self.pasts.earlier(record, attempt)
         yield from _shared(stored, past)
         return Readable(attempt, _tries(Layout.from_dict(stored.layout), pods), True, past.witness.kept)
@@ -445,7 +447,7 @@ class Verbs:
     # Owning and ending.
 
     def adopt(self, handle: Handle, old: Owner, new: Owner, lease: str = "") -> Talk[Handle]:
-        now = yield from talk.server_time()
+        now = yield from effects.server_time()
         stored = yield from ending.adopt(handle, old, new, lease, now)
         return launching.handle_of(stored.record, adopted=True)
 
@@ -475,7 +477,7 @@ class Verbs:
 
     def watch_over(self, run: str, lease: str) -> Talk[None]:
         """From now on this process follows the run for its owner."""
-        now = yield from talk.server_time()
+        now = yield from effects.server_time()
 
         def followed(stored: Stored) -> Stored | None:
             if stored.record.owner.kind == "detached" or stored.record.outcome is not None:
@@ -489,9 +491,9 @@ class Verbs:
 
     def prune(self, every: Iterable[Stored] | None = None) -> Talk[None]:
         """Remove records past their age, and what may be left of their jobs; a few at a time."""
-        now, keep = (yield from talk.server_time()), keep_seconds(self.environ)
+        now, keep = (yield from effects.server_time()), keep_seconds(self.environ)
         if every is None:
-            bodies = yield from talk.list_all(CONFIGMAPS, labels=records.overdue(now, keep))
+            bodies = yield from effects.list_all(CONFIGMAPS, labels=records.overdue(now, keep))
             every = readable(bodies)
         old = [s for s in every if records.is_overdue(s, now, keep)]
         for stored in old[: records.PRUNE_AT_ONCE]:
@@ -520,7 +522,7 @@ def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Tal
     if not found.pods and not over:
         return
     readable = _tries(Layout.from_dict(found.stored.layout), found.pods)
-    yield talk.Reading(
+    yield effects.Reading(
         lambda api: attend(api, None, witness, readable, over=over, asked=asked),
         lambda api: aattend(api, None, witness, readable, over=over, asked=asked),
     )
@@ -531,7 +533,7 @@ def _heard_out(witness: Witness, found: Found) -> Talk[None]:
     for _ in range(LAST_TRIES):
         if not witness.behind:
             return
-        yield from talk.sleep(LAST_REST)
+        yield from effects.sleep(LAST_REST)
         yield from _attended(witness, found, over=True, asked=False)
 
 
@@ -540,7 +542,7 @@ def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:
     found: dict[str, Json] = {}
     for resource in resources:
         try:
-            for job in (yield from talk.list_all(resource, labels=labels.selector())):
+            for job in (yield from effects.list_all(resource, labels=labels.selector())):
                 whole = {"apiVersion": resource.api_version, "kind": resource.kind, **job}
                 found[job["metadata"]["uid"]] = whole
         except Missing:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.echo import Echo
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODS
-from allaboard.backends.kubernetes.settings import Fixed, Secret
+from allaboard.backends.kubernetes.client.config import Fixed, Secret
+from allaboard.backends.kubernetes.client.echo import Echo
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.errors import AllaboardError
-from tests.core.kubernetes.scripted import Scripted, event, failure, pod, refused, says, streams
+from tests.core.backends.kubernetes.scripted import Scripted, event, failure, pod, refused, says, streams
 
 Client = Callable[..., Any]
 

@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from allaboard.backends.kubernetes.credentials import Plugin, borrowed, token_file, without_credentials
-from allaboard.backends.kubernetes.settings import Credentials, Fixed, Secret
+from allaboard.backends.kubernetes.client.config import Credentials, Fixed, Secret
+from allaboard.backends.kubernetes.client.credentials import (
+    Plugin,
+    borrowed,
+    token_file,
+    without_credentials,
+)
 from allaboard.errors import BadInput
 from allaboard.names import nearest, one_of
 from allaboard.spec.loader import home_of, read_text

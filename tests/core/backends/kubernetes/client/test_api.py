@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.errors import (
+from allaboard.backends.kubernetes.client.config import Fixed, Secret
+from allaboard.backends.kubernetes.client.errors import (
     Conflict,
     Exists,
     Forbidden,
@@ -20,11 +21,10 @@ from allaboard.backends.kubernetes.errors import (
     Silent,
     Unauthorized,
 )
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, NODES, PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.settings import Fixed, Secret
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, NODES, PODS, PYTORCHJOBS
 from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
-from tests.core.kubernetes.scripted import (
+from tests.core.backends.kubernetes.scripted import (
     Scripted,
     bookmark,
     cut,
@@ -264,7 +264,7 @@ def test_an_answer_that_no_api_server_gives(
 def test_an_answer_is_read_up_to_its_limit(
     server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.wire.LARGEST_ANSWER", 1_000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.client.protocol.LARGEST_ANSWER", 1_000)
     large = {"kind": "Pod", "x": "y" * 2_000}
     server.answers(says({"kind": "Pod"}), says(large))
     server.otherwise = says(large)
@@ -403,7 +403,7 @@ def test_a_port_that_nobody_listens_at(client: Client) -> None:
 def test_whoever_waits_for_an_answer_is_told_why_once(
     server: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.transport.TELL_AFTER", 0.0)
+    monkeypatch.setattr("allaboard.backends.kubernetes.client.api.TELL_AFTER", 0.0)
     told: list[str] = []
     api = server.api(patience=Patience(budget=60, first=0.01))
     api.on_silence = told.append
@@ -422,7 +422,7 @@ def test_a_name_that_means_nothing(server: Scripted, client: Client) -> None:
 
 
 def test_silence_is_no_answer(server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.wire.Request.headers", _silent_soon)
+    monkeypatch.setattr("allaboard.backends.kubernetes.client.protocol.Request.headers", _silent_soon)
     over = threading.Event()
 
     def never(_: object) -> None:
@@ -588,7 +588,7 @@ def test_a_watch_that_ends_badly_says_how(
 def test_a_watch_that_falls_silent_is_lost(
     server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.transport.WATCH_GRACE", 0.2)
+    monkeypatch.setattr("allaboard.backends.kubernetes.client.api.WATCH_GRACE", 0.2)
     server.answers(streams(event("ADDED", pod("a")), 3600, end="silent"))
     with pytest.raises(Silent, match="was silent for 1 s"):
         list(client(server).watch(PODS, resource_version="5", timeout=1))

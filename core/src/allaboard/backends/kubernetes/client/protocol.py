@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from allaboard.backends.kubernetes.errors import (
+from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Cause,
     Conflict,
@@ -38,7 +38,7 @@ from allaboard.backends.kubernetes.errors import (
     Missing,
     Unauthorized,
 )
-from allaboard.backends.kubernetes.resources import Resource
+from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.errors import BackendUnreachable, SiteError
 from allaboard.untrusted import ANSWERS, parse_json
 
@@ -275,7 +275,7 @@ def log(
     timestamps: bool,
     silence: float,
 ) -> Request:
-    from allaboard.backends.kubernetes.resources import PODS
+    from allaboard.backends.kubernetes.client.resources import PODS
 
     query = {
         "container": container,

@@ -16,7 +16,7 @@ from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import Rendered
 from allaboard.spec.job import TrainingJob
-from tests.core.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
+from tests.core.backends.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def spec(**fields: Any) -> dict[str, Any]:
 
 
 def test_one_job_whole() -> None:
-    """A difference is a change of what is sent: look at it, then `python -m tests.core.kubernetes.golden`."""
+    """A difference is a change of what is sent: look at it, then run
+    `python -m tests.core.backends.kubernetes.golden`.
+    """
     assert whole() == FILE.read_text()
 
 

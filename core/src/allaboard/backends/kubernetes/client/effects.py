@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from allaboard.backends.kubernetes.resources import Resource
+from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.errors import AllaboardError
 
 T = TypeVar("T")

@@ -26,9 +26,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from allaboard.backends.kubernetes.settings import Fixed, Secret, Settings
-from allaboard.backends.kubernetes.transport import Api, AsyncApi
-from allaboard.backends.kubernetes.wire import Patience
+from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
+from allaboard.backends.kubernetes.client.protocol import Patience
 
 QUICK = Patience(budget=1.5, first=0.01, longest=0.05)
 DATE = "Sat, 21 Nov 2026 12:00:00 GMT"

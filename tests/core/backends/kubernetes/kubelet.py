@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from allaboard.backends.kubernetes.errors import Invalid, Missing
+from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.lines import SECOND
 from allaboard.backends.kubernetes.tries import Seat
 from allaboard.errors import BackendUnreachable

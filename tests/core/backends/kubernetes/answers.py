@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from allaboard.backends.kubernetes.errors import Forbidden, Missing
-from allaboard.backends.kubernetes.resources import ACCESS_REVIEWS, Resource
+from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import ACCESS_REVIEWS, Resource
 from allaboard.units import rfc3339
 
 NOW = 1_795_262_400.0

@@ -1,6 +1,6 @@
 """Write the golden YAML anew, and look at the difference before you keep it.
 
-.venv/airflow/bin/python -m tests.core.kubernetes.golden
+.venv/airflow/bin/python -m tests.core.backends.kubernetes.golden
 """
 
 from __future__ import annotations

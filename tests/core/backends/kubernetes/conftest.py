@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.evidence import Witness
-from tests.core.kubernetes.kubelet import Node
-from tests.core.kubernetes.scripted import Scripted, scripted
+from tests.core.backends.kubernetes.kubelet import Node
+from tests.core.backends.kubernetes.scripted import Scripted, scripted
 
 pytest.importorskip("urllib3", reason="the Kubernetes backend needs urllib3")
 pytest.importorskip("aiohttp", reason="the async client needs aiohttp")

@@ -1,5 +1,5 @@
 """The API server, spoken to: `Api` blocks, `AsyncApi` does not, and both have the same methods over the same
-conversation (`wire`). Objects go and come as plain JSON mappings.
+conversation (`protocol`). Objects go and come as plain JSON mappings.
 
 Both stand on what the Kubernetes clients themselves stand on (urllib3; aiohttp), not on the clients: those
 build a TLS context each and read the CA bundle for it (25 ms), import for a third of a second, drop fields
@@ -25,13 +25,13 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from allaboard.backends.kubernetes import wire
-from allaboard.backends.kubernetes.echo import Echo
-from allaboard.backends.kubernetes.errors import Gone, Missing, Silent
-from allaboard.backends.kubernetes.resources import Resource
-from allaboard.backends.kubernetes.settings import Secret, Settings, Source
-from allaboard.backends.kubernetes.tls import context_of
-from allaboard.backends.kubernetes.wire import Broken, Json, Patience, Reply, Request
+from allaboard.backends.kubernetes.client import protocol
+from allaboard.backends.kubernetes.client.config import Secret, Settings, Source
+from allaboard.backends.kubernetes.client.echo import Echo
+from allaboard.backends.kubernetes.client.errors import Gone, Missing, Silent
+from allaboard.backends.kubernetes.client.protocol import Broken, Json, Patience, Reply, Request
+from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.client.tls import context_of
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class _Client:
     def _in(self, namespace: str | None) -> str:
         return self.namespace if namespace is None else namespace
 
-    def _talk(self, request: Request) -> Generator[wire.Ask, wire.Answer, Reply]:
-        return wire.exchange(
+    def _talk(self, request: Request) -> Generator[protocol.Ask, protocol.Answer, Reply]:
+        return protocol.exchange(
             request,
             server=self.server,
             started=time.monotonic(),
@@ -207,7 +207,7 @@ class Api(_Client):
         query: Mapping[str, Any] | None = None,
     ) -> Json:
         """Raises `Missing`."""
-        return self._json(wire.get(resource, name, self._in(namespace), query))
+        return self._json(protocol.get(resource, name, self._in(namespace), query))
 
     def list(
         self,
@@ -267,7 +267,7 @@ class Api(_Client):
         without a line: the caller then asks again from where it is. Raises `Invalid` while the container has
         not started.
         """
-        request = wire.log(
+        request = protocol.log(
             pod,
             self._in(namespace),
             container=container,
@@ -277,7 +277,7 @@ class Api(_Client):
             previous=previous,
             follow=follow,
             timestamps=timestamps,
-            silence=silence if follow else wire.READ_SECONDS,
+            silence=silence if follow else protocol.READ_SECONDS,
         )
         response = self._exchange(request).stream
         return Stream(response, self._lines(response, request, follow))
@@ -288,13 +288,13 @@ class Api(_Client):
         self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
     ) -> Json:
         """The object as it is now there. Raises `Exists`, `Invalid` and `Forbidden`."""
-        return self._json(wire.create(resource, body, self._in(namespace), dry_run=dry_run))
+        return self._json(protocol.create(resource, body, self._in(namespace), dry_run=dry_run))
 
     def replace(
         self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
     ) -> Json:
         """Compares and swaps by the resourceVersion of ``body``. Raises `Conflict`."""
-        return self._json(wire.replace_with(resource, body, self._in(namespace), sub=sub))
+        return self._json(protocol.replace_with(resource, body, self._in(namespace), sub=sub))
 
     def patch(
         self,
@@ -307,7 +307,7 @@ class Api(_Client):
         sub: str | None = None,
     ) -> Json:
         """``kind``: merge, json, strategic or apply."""
-        return self._json(wire.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
+        return self._json(protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
 
     def delete(
         self,
@@ -324,7 +324,7 @@ class Api(_Client):
         """What is not there is deleted. Raises `Conflict` when another object has the name (uid), or this one
         changed (resource_version).
         """
-        request = wire.delete(
+        request = protocol.delete(
             resource,
             name,
             self._in(namespace),
@@ -346,7 +346,7 @@ class Api(_Client):
         body: Any = None,
         *,
         query: Mapping[str, Any] | None = None,
-        accept: str = wire.JSON,
+        accept: str = protocol.JSON,
     ) -> Any:
         """Discovery, reviews, ``/readyz``: JSON as it is, anything else as text."""
         return _content(self._exchange(_raw(method, path, body, query, accept)))
@@ -382,9 +382,9 @@ class Api(_Client):
         ask = next(talk)
         while True:
             answer: Reply | Broken | None = None
-            if isinstance(ask, wire.Send):
+            if isinstance(ask, protocol.Send):
                 answer = self._send(ask.request)
-            elif isinstance(ask, wire.Pause):
+            elif isinstance(ask, protocol.Pause):
                 self._tell_silence(ask.why, time.monotonic() - began)
                 time.sleep(ask.seconds)
             else:
@@ -423,8 +423,8 @@ class Api(_Client):
             self._note_time(headers)
             if request.stream and response.status < 400:
                 return Reply(response.status, headers, stream=response)
-            body = response.read(wire.LARGEST_ANSWER + 1, decode_content=True)
-            if len(body) > wire.LARGEST_ANSWER:
+            body = response.read(protocol.LARGEST_ANSWER + 1, decode_content=True)
+            if len(body) > protocol.LARGEST_ANSWER:
                 response.close()
                 return TOO_LARGE
             response.release_conn()
@@ -449,7 +449,7 @@ class Api(_Client):
             raise _cut(self.server, _broken(error, request), request) from error
 
     def _lines(self, response: urllib3.BaseHTTPResponse, request: Request, follow: bool) -> Iterator[bytes]:
-        splitter = wire.Splitter()
+        splitter = protocol.Splitter()
         try:
             for chunk in self._chunks(response, request):
                 yield from self._echo.lines(splitter.feed(chunk))
@@ -500,7 +500,7 @@ class AsyncApi(_Client):
         *,
         query: Mapping[str, Any] | None = None,
     ) -> Json:
-        return await self._json(wire.get(resource, name, self._in(namespace), query))
+        return await self._json(protocol.get(resource, name, self._in(namespace), query))
 
     async def list(
         self,
@@ -559,7 +559,7 @@ class AsyncApi(_Client):
         timestamps: bool = True,
         silence: float = WATCH_SECONDS,
     ) -> AsyncGenerator[bytes, None]:
-        request = wire.log(
+        request = protocol.log(
             pod,
             self._in(namespace),
             container=container,
@@ -569,10 +569,10 @@ class AsyncApi(_Client):
             previous=previous,
             follow=follow,
             timestamps=timestamps,
-            silence=silence if follow else wire.READ_SECONDS,
+            silence=silence if follow else protocol.READ_SECONDS,
         )
         response = (await self._exchange(request)).stream
-        splitter = wire.Splitter()
+        splitter = protocol.Splitter()
         try:
             async for chunk in self._chunks(response, request):
                 for line in self._echo.lines(splitter.feed(chunk)):
@@ -591,12 +591,12 @@ class AsyncApi(_Client):
     async def create(
         self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
     ) -> Json:
-        return await self._json(wire.create(resource, body, self._in(namespace), dry_run=dry_run))
+        return await self._json(protocol.create(resource, body, self._in(namespace), dry_run=dry_run))
 
     async def replace(
         self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
     ) -> Json:
-        return await self._json(wire.replace_with(resource, body, self._in(namespace), sub=sub))
+        return await self._json(protocol.replace_with(resource, body, self._in(namespace), sub=sub))
 
     async def patch(
         self,
@@ -608,7 +608,7 @@ class AsyncApi(_Client):
         kind: str = "merge",
         sub: str | None = None,
     ) -> Json:
-        return await self._json(wire.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
+        return await self._json(protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
 
     async def delete(
         self,
@@ -622,7 +622,7 @@ class AsyncApi(_Client):
         grace: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        request = wire.delete(
+        request = protocol.delete(
             resource,
             name,
             self._in(namespace),
@@ -644,7 +644,7 @@ class AsyncApi(_Client):
         body: Any = None,
         *,
         query: Mapping[str, Any] | None = None,
-        accept: str = wire.JSON,
+        accept: str = protocol.JSON,
     ) -> Any:
         return _content(await self._exchange(_raw(method, path, body, query, accept)))
 
@@ -678,10 +678,10 @@ class AsyncApi(_Client):
         ask = next(talk)
         while True:
             answer: Reply | Broken | None = None
-            if isinstance(ask, wire.Send):
+            if isinstance(ask, protocol.Send):
                 async with self._turn:
                     answer = await self._send(ask.request)
-            elif isinstance(ask, wire.Pause):
+            elif isinstance(ask, protocol.Pause):
                 await asyncio.sleep(ask.seconds)
             else:
                 await asyncio.to_thread(self._reload)
@@ -795,10 +795,10 @@ def _pages_of(
     table: bool,
 ) -> Steps[Listed]:
     items: list[Json] = []
-    tables = wire.Tables()
+    tables = protocol.Tables()
     token: str | None = None
     while True:
-        reply = yield wire.page(
+        reply = yield protocol.page(
             resource,
             namespace,
             labels=labels,
@@ -813,7 +813,7 @@ def _pages_of(
         metadata = body.get("metadata")
         token = metadata.get("continue") if isinstance(metadata, dict) else None
         if not token or (at_most is not None and len(items) >= at_most):
-            return items[:at_most], wire.version_of(body)
+            return items[:at_most], protocol.version_of(body)
 
 
 def _whole(body: Json) -> list[Json]:
@@ -835,7 +835,7 @@ def _watch(
 ) -> Request:
     # Watches that began together shall not end together.
     seconds = max(1, round(timeout * random.uniform(0.9, 1.0)))
-    return wire.watch(
+    return protocol.watch(
         resource,
         namespace,
         labels=labels,
@@ -852,8 +852,8 @@ class _EventReader:
 
     def __init__(self, table: bool, echo: Echo) -> None:
         self._echo = echo
-        self._splitter = wire.Splitter(wire.LONGEST_EVENT)
-        self._tables = wire.Tables() if table else None
+        self._splitter = protocol.Splitter(protocol.LONGEST_EVENT)
+        self._tables = protocol.Tables() if table else None
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, Json]]:
         for line in self._splitter.feed(chunk):
@@ -862,7 +862,7 @@ class _EventReader:
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         try:
-            said = wire.parsed(line)
+            said = protocol.parsed(line)
             kind, thing = said["type"], said["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise BackendUnreachable("the API server sent half an event") from error
@@ -873,11 +873,11 @@ class _EventReader:
         if self._tables is None:
             return kind, thing
         rows = self._tables.rows(thing)
-        return kind, {"metadata": {"resourceVersion": wire.version_of(thing)}, "rows": rows}
+        return kind, {"metadata": {"resourceVersion": protocol.version_of(thing)}, "rows": rows}
 
 
 def _told(status: Json) -> AllaboardError:
-    error = wire.error_of_status(status)
+    error = protocol.error_of_status(status)
     if error.status == 429 or error.status >= 500 or not error.status:
         return BackendUnreachable(f"the API server ended the watch: {error.message}")
     return error
@@ -892,10 +892,10 @@ def _events(chunks: Iterator[bytes], table: bool, echo: Echo) -> Iterator[tuple[
 def _raw(method: str, path: str, body: Any, query: Mapping[str, Any] | None, accept: str) -> Request:
     return Request(
         method.upper(),
-        wire.url(path, query or {}),
-        None if body is None else wire.as_bytes(body),
+        protocol.url(path, query or {}),
+        None if body is None else protocol.as_bytes(body),
         accept=accept,
-        silence=wire.READ_SECONDS if method.upper() == "GET" else wire.WRITE_SECONDS,
+        silence=protocol.READ_SECONDS if method.upper() == "GET" else protocol.WRITE_SECONDS,
         what=path,
     )
 
@@ -946,7 +946,7 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
 
 
 TOO_LARGE = Broken(
-    f"sends more than the {wire.LARGEST_ANSWER:,} bytes that are read of an answer", passing=False
+    f"sends more than the {protocol.LARGEST_ANSWER:,} bytes that are read of an answer", passing=False
 )
 
 
@@ -955,7 +955,7 @@ async def _whole_body(response: aiohttp.ClientResponse) -> bytes | None:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > wire.LARGEST_ANSWER:
+        if len(body) > protocol.LARGEST_ANSWER:
             response.close()
             return None
     return bytes(body)

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from allaboard.backends.kubernetes import kubeconfig
-from allaboard.backends.kubernetes.credentials import borrowed, token_file
-from allaboard.backends.kubernetes.settings import Settings
+from allaboard.backends.kubernetes.client import kubeconfig
+from allaboard.backends.kubernetes.client.config import Settings
+from allaboard.backends.kubernetes.client.credentials import borrowed, token_file
 from allaboard.errors import BadInput, SiteError
 from allaboard.spec.loader import home_of
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.transport import Api, AsyncApi
-    from allaboard.backends.kubernetes.wire import Patience
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.protocol import Patience
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -61,13 +61,13 @@ class Access:
         )
 
     def api(self, patience: Patience | None = None) -> Api:
-        from allaboard.backends.kubernetes.transport import Api
+        from allaboard.backends.kubernetes.client.api import Api
 
         _needs("urllib3")
         return Api(self.settings, patience=patience)
 
     def async_api(self, patience: Patience | None = None) -> AsyncApi:
-        from allaboard.backends.kubernetes.transport import AsyncApi
+        from allaboard.backends.kubernetes.client.api import AsyncApi
 
         _needs("aiohttp")
         return AsyncApi(self.settings, patience=patience)

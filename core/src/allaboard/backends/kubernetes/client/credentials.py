@@ -1,5 +1,5 @@
 """Where secrets come from: a file that somebody renews, a plugin that is run, a client library's own
-configuration. (One that never changes is `settings.Fixed`.)
+configuration. (One that never changes is `config.Fixed`.)
 
 What was handed out is used until a minute before its end. When it cannot be renewed then, it is used to the
 end, and from there on the server counts as unreachable (it may pass: a login service that is down). Who has
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.kubernetes.settings import Secret
+from allaboard.backends.kubernetes.client.config import Secret
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
 from allaboard.redaction import HIDDEN, hide_known, redact_text
 from allaboard.spec.loader import read_text

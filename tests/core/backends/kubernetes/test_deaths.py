@@ -12,7 +12,12 @@ import pytest
 
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes import records
-from allaboard.backends.kubernetes.resources import CONFIGMAPS, PODGROUPS_COSCHEDULING, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import (
+    CONFIGMAPS,
+    PODGROUPS_COSCHEDULING,
+    PODS,
+    PYTORCHJOBS,
+)
 from allaboard.checking import checked
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner

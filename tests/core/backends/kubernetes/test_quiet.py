@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import LogLine, Selection
-from allaboard.backends.kubernetes.errors import Forbidden
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.hub import async_hub_of, hub_of
-from allaboard.backends.kubernetes.resources import PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.wire import Patience
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import State
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeCluster
-from tests.core.kubernetes.collection import Collection
-from tests.core.kubernetes.conftest import Loop
-from tests.core.kubernetes.scripted import Scripted
-from tests.core.kubernetes.test_backend import ME, a_plan, record, running
+from tests.core.backends.kubernetes.collection import Collection
+from tests.core.backends.kubernetes.conftest import Loop
+from tests.core.backends.kubernetes.scripted import Scripted
+from tests.core.backends.kubernetes.test_backend import ME, a_plan, record, running
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.backends.kubernetes import access as module
-from allaboard.backends.kubernetes import credentials
-from allaboard.backends.kubernetes.access import Access, proxy_of, settings_of
-from allaboard.backends.kubernetes.resources import PODS
-from allaboard.backends.kubernetes.settings import Secret, Settings
-from allaboard.backends.kubernetes.transport import Api
+from allaboard.backends.kubernetes.client import credentials
+from allaboard.backends.kubernetes.client import loader as module
+from allaboard.backends.kubernetes.client.api import Api
+from allaboard.backends.kubernetes.client.config import Secret, Settings
+from allaboard.backends.kubernetes.client.loader import Access, proxy_of, settings_of
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
-from tests.core.kubernetes.scripted import QUICK, Scripted, pod, refused, says
+from tests.core.backends.kubernetes.scripted import QUICK, Scripted, pod, refused, says
 
 NOWHERE = "https://api.example:6443"
 
@@ -501,7 +501,7 @@ def test_a_configuration_whose_certificate_is_gone(tmp_path: Path) -> None:
 
 def test_a_configuration_of_the_async_library(server: Scripted, loop: Any) -> None:
     client = pytest.importorskip("kubernetes_asyncio.client")
-    from allaboard.backends.kubernetes.transport import AsyncApi
+    from allaboard.backends.kubernetes.client.api import AsyncApi
 
     configuration = client.Configuration()
     configuration.host = server.url

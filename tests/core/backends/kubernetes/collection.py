@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.core.kubernetes.scripted import Answer, event, failure, refused, says, streams, table
+from tests.core.backends.kubernetes.scripted import Answer, event, failure, refused, says, streams, table
 
 
 @dataclass

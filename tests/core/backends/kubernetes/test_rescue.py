@@ -9,8 +9,8 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
-from allaboard.backends.kubernetes.resources import PODS
-from allaboard.backends.kubernetes.talk import Call, Reading
+from allaboard.backends.kubernetes.client.effects import Call, Reading
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Observation, State
@@ -19,7 +19,7 @@ from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from allaboard.units import rfc3339
-from tests.core.kubernetes.test_backend import ME, a_plan, running
+from tests.core.backends.kubernetes.test_backend import ME, a_plan, running
 
 
 @pytest.fixture
