@@ -94,7 +94,7 @@ def allaboard(story: Story, followers: int = 1) -> None:
     """The hub: rows wake, and state comes from one GET."""
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
-    from allaboard.backends.kubernetes.hub import async_hub_of
+    from allaboard.backends.kubernetes.watch.informer import async_hub_of
 
     async def follow(hub: Any, api: Any, name: str) -> None:
         async with hub.changes(name, PYTORCHJOBS) as changes:

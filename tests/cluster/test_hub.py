@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PYTORCHJOBS
-from allaboard.backends.kubernetes.hub import AsyncHub, async_hub_of, hub_of
+from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of, hub_of
 from allaboard.errors import AllaboardError
 from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import a_pytorchjob
@@ -59,8 +59,8 @@ def api(cluster: Cluster, namespace: str) -> Any:
 @pytest.fixture
 def by_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is woken was woken by a row: nobody looks for himself."""
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", 1e6)
-    monkeypatch.setattr("allaboard.backends.kubernetes.hub.READY_SECONDS", FOR_EVER)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.POLL", 1e6)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.informer.READY_SECONDS", FOR_EVER)
 
 
 @pytest.mark.usefixtures("by_rows_alone")
@@ -173,7 +173,7 @@ def test_an_api_server_that_is_restarted_and_a_compacted_etcd(
 def test_who_may_only_list_and_who_may_only_get(cluster: Cluster, api: Api, monkeypatch: Any) -> None:
     from tests.cluster.cluster import service_account
 
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", 0.8)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.POLL", 0.8)
     cluster.grant(
         api.namespace,
         service_account(api.namespace, "default"),

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.base import Selection
-from allaboard.backends.kubernetes import hub, rbac
+from allaboard.backends.kubernetes import rbac
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.rbac import Access
+from allaboard.backends.kubernetes.watch import informer
 from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
@@ -33,7 +34,9 @@ GANGS = {
 
 def asked(cluster: FakeCluster) -> set[Access]:
     """The rights that the requests so far have needed; watches of followers are the hub's."""
-    found = {Access("watch", w.resource.group, w.resource.plural) for w in hub._ours(PYTORCHJOBS, "default")}
+    found = {
+        Access("watch", w.resource.group, w.resource.plural) for w in informer._ours(PYTORCHJOBS, "default")
+    }
     for verb, name, _ in cluster.requests:
         plural, _, group = name.partition(".")
         if plural in BEYOND:

@@ -220,7 +220,7 @@ def test_who_may_read_no_pods_and_no_events_sees_the_job(
 
 
 def test_whoever_waits_for_it_is_woken_by_its_name() -> None:
-    """The hub's part is tests/core/kubernetes/test_hub.py; here: what it is asked for."""
+    """The hub's part is tests/core/backends/kubernetes/watch/test_informer.py; here: what it is asked for."""
     cluster = FakeCluster()
     asked: list[Any] = []
 

@@ -676,7 +676,7 @@ class FakeChanges:
 
     @property
     def quiet(self) -> bool:
-        """As `allaboard.backends.kubernetes.hub.Changes.quiet`."""
+        """As `allaboard.backends.kubernetes.watch.informer.Changes.quiet`."""
         if self._settled is None:
             return False
         since = self.cluster.history[self._settled :]

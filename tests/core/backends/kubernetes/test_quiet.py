@@ -15,7 +15,7 @@ from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.hub import async_hub_of, hub_of
+from allaboard.backends.kubernetes.watch.informer import async_hub_of, hub_of
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import State
 from allaboard.status import state_of
@@ -214,9 +214,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.FIRST_REST", 0.05)
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", 0.4)
-    monkeypatch.setattr("allaboard.backends.kubernetes.hub.PATIENCE", Patience(budget=0.0))
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.FIRST_REST", 0.05)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.POLL", 0.4)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.informer.PATIENCE", Patience(budget=0.0))
 
 
 @pytest.fixture

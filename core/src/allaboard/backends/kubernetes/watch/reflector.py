@@ -1,5 +1,5 @@
-"""What one list and watch knows, and what it does next. Pure: time and chance are handed in; `hub` carries it
-out.
+"""What one list and watch knows, and what it does next. Pure: time and chance are handed in; `informer`
+carries it out.
 
 A feed watches printed rows, not objects (contract, section 7): 207 bytes per change instead of 6,400. A row
 is a wake-up, never a state, so all that is kept of one is whether its cells, but for the ages, are what they

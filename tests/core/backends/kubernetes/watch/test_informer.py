@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import hub as module
 from allaboard.backends.kubernetes.client.config import Fixed, Secret
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
-from allaboard.backends.kubernetes.hub import AsyncHub, async_hub_of, hub_of
+from allaboard.backends.kubernetes.watch import informer as module
+from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of, hub_of
 from allaboard.errors import BackendUnreachable
 from tests.core.backends.kubernetes.collection import Collection
 from tests.core.backends.kubernetes.conftest import Loop
@@ -35,17 +35,17 @@ OFTEN, NEVER = 0.02, 1e6
 
 @pytest.fixture(autouse=True)
 def _paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.FIRST_REST", 0.01)
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.LONGEST_REST", 0.05)
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.EVERY", 0.0)
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", NEVER)
-    monkeypatch.setattr("allaboard.backends.kubernetes.hub.PATIENCE", Patience(budget=0.0))
-    monkeypatch.setattr("allaboard.backends.kubernetes.hub.READY_SECONDS", FOR_EVER)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.FIRST_REST", 0.01)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.LONGEST_REST", 0.05)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.EVERY", 0.0)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.POLL", NEVER)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.informer.PATIENCE", Patience(budget=0.0))
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.informer.READY_SECONDS", FOR_EVER)
 
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", OFTEN)
+    monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.POLL", OFTEN)
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_a_server_that_is_away_is_said_and_found_again(
         assert isinstance(changes.trouble, BackendUnreachable)
         cluster.refuse = None
         cluster.until(lambda c: c.watching == 1 and changes.trouble is None)
-        monkeypatch.setattr("allaboard.backends.kubernetes.feed.POLL", NEVER)
+        monkeypatch.setattr("allaboard.backends.kubernetes.watch.reflector.POLL", NEVER)
         follow.settle()
         drain(changes)
         cluster.put("a-1", "Failed")
@@ -360,7 +360,9 @@ def test_a_storm_of_changes_is_one_look(follow: Follow, cluster: Collection) -> 
 def test_each_wake_is_held_back_as_the_feed_says(
     follow: Follow, cluster: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says is tests/core/kubernetes/test_feed.py; here: that it is asked, and told what it said."""
+    """What the reflector says is in test_reflector.py; here: that it is asked, and that its word is passed
+    on.
+    """
     told: list[float] = []
 
     def spaced(due: float, now: float) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """One list and watch for each (cluster, credential, namespace, kind) of a process, shared by all who follow
-runs there; and one for the pods of those runs. What a feed does is decided in `feed`; here it is carried out,
-by a thread or a task, from the first follower to the last.
+runs there; and one for the pods of those runs. What a feed does is decided in `reflector`; here it is carried
+out, by a thread or a task, from the first follower to the last.
 
     with hub_of(api).changes(run, PYTORCHJOBS) as changes:
         changes.wait(300)
@@ -26,7 +26,7 @@ from functools import lru_cache
 from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
-from allaboard.backends.kubernetes.feed import Feed, List, Rest, Watch, spaced
+from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, spaced
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels as marks
 

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.client.errors import Forbidden, Gone, Silent
-from allaboard.backends.kubernetes.feed import AGAIN, POLL, SILENT, Feed, List, Rest, Watch, spaced
+from allaboard.backends.kubernetes.watch.reflector import (
+    AGAIN,
+    POLL,
+    SILENT,
+    Feed,
+    List,
+    Rest,
+    Watch,
+    spaced,
+)
 from allaboard.errors import BackendUnreachable
 
 
