@@ -86,7 +86,7 @@ def backend(kubeconfig: Path) -> Any:
 
 def may_submit(plane: Any) -> None:
     """The Role of submitters, its account, and the keys of the store for members."""
-    from allaboard.backends.kubernetes import rbac
+    from allaboard.backends.kubernetes.discovery import rbac
     from tests.cluster.components import s3
 
     for thing in rbac.objects("submitter"):

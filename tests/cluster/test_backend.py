@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.backends.kubernetes.rbac import objects
+from allaboard.backends.kubernetes.discovery.rbac import objects
 from allaboard.render import labels
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import rbac
 from allaboard.backends.kubernetes.client.resources import EVENTS
+from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on

@@ -10,7 +10,7 @@ import pytest
 from allaboard.backends.kubernetes import adopting, managing
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.parts import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.people import person
 from allaboard.cli import main
 from allaboard.cli.place import handle_of

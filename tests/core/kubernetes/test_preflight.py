@@ -13,14 +13,14 @@ import pytest
 from allaboard.backends.base import Plan
 from allaboard.backends.checks import Check
 from allaboard.backends.kubernetes import checks as checks_module
-from allaboard.backends.kubernetes import rbac, wants
 from allaboard.backends.kubernetes.client.effects import drive
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
+from allaboard.backends.kubernetes.discovery import capacity, rbac
+from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
+from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey
 from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.podsecurity import violations
 from allaboard.backends.kubernetes.preflight import preflight
-from allaboard.backends.kubernetes.survey import Node, Survey, survey
-from allaboard.backends.kubernetes.wants import Pods, amount
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
@@ -497,7 +497,7 @@ def test_required_affinity(expression: Json, fits: bool) -> None:
     term = {"matchExpressions": [expression]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     node = Node("n", {}, {"zone": "a", "size": "4"})
-    assert (wants.why_not({"affinity": {"nodeAffinity": required}}, node) is None) is fits
+    assert (capacity.why_not({"affinity": {"nodeAffinity": required}}, node) is None) is fits
 
 
 def test_pods_of_two_sizes_are_placed_largest_first() -> None:
@@ -506,8 +506,8 @@ def test_pods_of_two_sizes_are_placed_largest_first() -> None:
         return Pods(role, replicas, {"containers": [container]}, {})
 
     nodes = [Node(f"n{n}", {"cpu": "8", "pods": "110"}) for n in range(2)]
-    assert wants.room([pods("small", 4, 2), pods("large", 2, 4)], nodes) == 6
-    assert wants.room([pods("small", 8, 2), pods("large", 2, 4)], nodes) == 6
+    assert capacity.room([pods("small", 4, 2), pods("large", 2, 4)], nodes) == 6
+    assert capacity.room([pods("small", 8, 2), pods("large", 2, 4)], nodes) == 6
 
 
 @pytest.mark.parametrize(

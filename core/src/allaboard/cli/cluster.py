@@ -14,7 +14,7 @@ from allaboard.cli.place import cluster_options, json_option
 from allaboard.cli.saying import Ink, colours, say, show
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.survey import Found, Survey
+    from allaboard.backends.kubernetes.discovery.installed import Found, Survey
 
 EPILOG = """\b
 Examples:
@@ -41,7 +41,7 @@ def cluster(
 ) -> int:
     """Say what a cluster has installed for training, and how to install what it has not."""
     if rbac is not None:
-        from allaboard.backends.kubernetes.rbac import manifest, objects
+        from allaboard.backends.kubernetes.discovery.rbac import manifest, objects
 
         if as_json:
             show({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
@@ -53,8 +53,8 @@ def cluster(
     from allaboard.backends.kubernetes.client.effects import drive
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
+    from allaboard.backends.kubernetes.discovery.installed import survey
     from allaboard.backends.kubernetes.looking import check_namespace
-    from allaboard.backends.kubernetes.survey import survey
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
@@ -69,7 +69,7 @@ def cluster(
 
 
 def _page(found: Survey, ink: Ink) -> Iterator[str]:
-    from allaboard.backends.kubernetes.survey import summary_of_nodes
+    from allaboard.backends.kubernetes.discovery.installed import summary_of_nodes
 
     platform = ", OpenShift" if found.is_openshift else ""
     yield f"{found.server}  Kubernetes {found.version}{platform}, namespace {found.namespace}"

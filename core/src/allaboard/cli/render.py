@@ -82,7 +82,7 @@ def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -
     from allaboard.backends.kubernetes.client.effects import drive
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
-    from allaboard.backends.kubernetes.survey import known
+    from allaboard.backends.kubernetes.discovery.installed import known
     from allaboard.render.cluster_facts import of_place
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:

@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes import ending, managing, reading, records, th
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.parts import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes import checks, wants
+from allaboard.backends.kubernetes import checks
 from allaboard.backends.kubernetes.checks import Facts, Sought
 from allaboard.backends.kubernetes.client.errors import Missing
 from allaboard.backends.kubernetes.client.resources import (
@@ -26,9 +26,10 @@ from allaboard.backends.kubernetes.client.resources import (
     SERVICEACCOUNTS,
     Resource,
 )
+from allaboard.backends.kubernetes.discovery import capacity
+from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
 from allaboard.backends.kubernetes.looking import resource_of
 from allaboard.backends.kubernetes.placing import Ready
-from allaboard.backends.kubernetes.survey import Node, Survey, node_of
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Asking:
                 name: one if isinstance(one, Sought) else Sought(known=False) for name, one in asked.items()
             }
 
-        pods = wants.pods_of(ready.job)
+        pods = capacity.pods_of(ready.job)
         limits = found.get((LIMITRANGES.plural, ""))
         space = found.get((NAMESPACES.plural, self.api.namespace))
         survey = Survey(self.api.server, "", self.api.namespace, frozenset(), nodes=_nodes(found))
@@ -104,11 +105,11 @@ class Asking:
             # Without the defaults that LimitRanges give nothing is known of what a pod must state.
             quotas=found.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
             limits=limits,
-            claims=each(PVCS, wants.claims(pods)),
-            secrets=each(SECRETS, wants.secrets(pods)),
-            config_maps=each(CONFIGMAPS, wants.config_maps(pods, _own(ready))),
-            accounts=each(SERVICEACCOUNTS, wants.accounts(pods) - {"default"}),
-            priorities=each(PRIORITYCLASSES, wants.priorities(pods)),
+            claims=each(PVCS, capacity.claims(pods)),
+            secrets=each(SECRETS, capacity.secrets(pods)),
+            config_maps=each(CONFIGMAPS, capacity.config_maps(pods, _own(ready))),
+            accounts=each(SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
+            priorities=each(PRIORITYCLASSES, capacity.priorities(pods)),
         )
 
 
@@ -117,13 +118,13 @@ def _own(ready: Ready) -> list[str]:
 
 
 def _questions(ready: Ready, api: Api) -> dict[tuple[str, str], Callable[[], Any]]:
-    pods = wants.pods_of(ready.job)
+    pods = capacity.pods_of(ready.job)
     named = (
-        (PVCS, wants.claims(pods)),
-        (SECRETS, wants.secrets(pods)),
-        (CONFIGMAPS, wants.config_maps(pods, _own(ready))),
-        (SERVICEACCOUNTS, wants.accounts(pods) - {"default"}),
-        (PRIORITYCLASSES, wants.priorities(pods)),
+        (PVCS, capacity.claims(pods)),
+        (SECRETS, capacity.secrets(pods)),
+        (CONFIGMAPS, capacity.config_maps(pods, _own(ready))),
+        (SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
+        (PRIORITYCLASSES, capacity.priorities(pods)),
         (NAMESPACES, [api.namespace]),
     )
     found: dict[tuple[str, str], Callable[[], Any]] = {
@@ -138,7 +139,7 @@ def _questions(ready: Ready, api: Api) -> dict[tuple[str, str], Callable[[], Any
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
     """Whether not every node will do. The little that the operator's own container asks for is not meant."""
-    asks = wants.asked({"containers": spec.get("containers")})
+    asks = capacity.asked({"containers": spec.get("containers")})
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 

@@ -14,14 +14,15 @@ from decimal import Decimal
 from typing import Any
 
 from allaboard.backends.checks import ERROR, WARNING, Check
-from allaboard.backends.kubernetes import podsecurity, wants
+from allaboard.backends.kubernetes import podsecurity
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.discovery import capacity
+from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, asked, show
+from allaboard.backends.kubernetes.discovery.components import BY_GANG, BY_KIND
+from allaboard.backends.kubernetes.discovery.installed import Survey
+from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.fieldnames import problem_of
-from allaboard.backends.kubernetes.parts import BY_GANG, BY_KIND
-from allaboard.backends.kubernetes.rbac import Access
-from allaboard.backends.kubernetes.survey import Survey
-from allaboard.backends.kubernetes.wants import Pods, amount, asked, show
 from allaboard.diagnosis import Evidence
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
@@ -82,7 +83,7 @@ class Facts:
 
     @property
     def pods(self) -> list[Pods]:
-        return wants.pods_of(self.job)
+        return capacity.pods_of(self.job)
 
     @property
     def where(self) -> str:
@@ -485,7 +486,7 @@ def queue(facts: Facts) -> Iterator[Check]:
 
 def volumes(facts: Facts) -> Iterator[Check]:
     """Claims exist, and may be mounted by as many members as mount them."""
-    wanted = wants.claims(facts.pods)
+    wanted = capacity.claims(facts.pods)
     wrong = False
     for name, (members, writes) in wanted.items():
         for check in _claim(name, members, writes, facts.claims.get(name, Sought(known=False)), facts):
@@ -578,7 +579,7 @@ def nodes(facts: Facts) -> Iterator[Check]:
     yield from wrong
     if not wrong:
         total = sum(group.replicas for group in facts.pods)
-        fits = wants.room(facts.pods, found)
+        fits = capacity.room(facts.pods, found)
         if fits < total:
             words = f"{fits} of {counted(total, 'member')} have a place at once, even on empty nodes"
             yield Check(
@@ -624,7 +625,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
                     severity,
                 )
                 return
-        reasons = {node.name: wants.why_not(group.spec, node) for node in every}
+        reasons = {node.name: capacity.why_not(group.spec, node) for node in every}
         open_ = [node for node in every if reasons[node.name] is None]
         if not open_:
             said_ = tuple(_quote(f"node/{name}", "", f"{reason}") for name, reason in [*reasons.items()][:8])
@@ -634,7 +635,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
             )
             yield Check("nodes", False, f"no node takes the members of {group.role}", said_, fix, severity)
             return
-        lacks = {node.name: wants.lacking(group.spec, node) for node in open_}
+        lacks = {node.name: capacity.lacking(group.spec, node) for node in open_}
         if all(lacks.values()):
             best = min(open_, key=lambda node: len(lacks[node.name]))
             said_ = tuple(

@@ -23,10 +23,10 @@ from allaboard.backends.kubernetes.client.resources import (
     PODS,
     Resource,
 )
+from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.limits import limit_of
 from allaboard.backends.kubernetes.reading import Memory, Told
 from allaboard.backends.kubernetes.records import Stored
-from allaboard.backends.kubernetes.survey import Node
 from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun

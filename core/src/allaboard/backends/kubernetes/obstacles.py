@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.kubernetes import wants
-from allaboard.backends.kubernetes.survey import Node
+from allaboard.backends.kubernetes.discovery import capacity
+from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.diagnosis.starting import last_words, why_not_started
 from allaboard.gangs.places import condition
 from allaboard.names import nearest
@@ -382,7 +382,7 @@ def _amounts(text: str) -> dict[str, Decimal]:
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         try:
-            found[name] = wants.amount(value)
+            found[name] = capacity.amount(value)
         except (ValueError, ArithmeticError):
             continue
     return found
@@ -478,25 +478,25 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     """
     if not nodes:
         return None
-    asked = {name: value for name, value in wants.asked(spec).items() if value > 0}
+    asked = {name: value for name, value in capacity.asked(spec).items() if value > 0}
     for name, value in asked.items():
-        most = max((wants.amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
+        most = max((capacity.amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
         device = "/" in name
         if device and not most:
             offered = sorted(
-                {r for n in nodes for r, v in n.allocatable.items() if "/" in r and wants.amount(v)}
+                {r for n in nodes for r, v in n.allocatable.items() if "/" in r and capacity.amount(v)}
             )
             near = nearest(name, offered)
             meant = f"; did you mean {near}?" if near else ""
             return "gpu_not_advertised", f"no node offers {name}, of which it asks for {value}{meant}"
         if value > most:
-            has = f"the largest node has {wants.show(name, most)}"
-            words = f"it asks for {wants.show(name, value)} {name}, and {has}"
+            has = f"the largest node has {capacity.show(name, most)}"
+            words = f"it asks for {capacity.show(name, value)} {name}, and {has}"
             return "insufficient_gpu" if device else "unschedulable_constraints", words
     reasons: dict[str, int] = {}
     for node in nodes:
         willing = replace(node, ready=True, cordoned=False)
-        why = wants.why_not(spec, willing) or next(iter(wants.lacking(spec, node)), None)
+        why = capacity.why_not(spec, willing) or next(iter(capacity.lacking(spec, node)), None)
         if why is None:
             return None
         reasons[why] = reasons.get(why, 0) + 1
@@ -513,13 +513,13 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
     if nodes is None or not nodes or not waits or len(scene.pods) < scene.needed:
         return
     willing = [replace(node, ready=True, cordoned=False) for node in nodes]
-    groups = [wants.Pods(member, 1, pod.get("spec") or {}, {}) for member, pod in scene.pods.items()]
-    fits = wants.room(groups, willing)
+    groups = [capacity.Pods(member, 1, pod.get("spec") or {}, {}) for member, pod in scene.pods.items()]
+    fits = capacity.room(groups, willing)
     if fits >= scene.needed or any(may_grow(node) for node in nodes):
         return
     pod = scene.pods[waits[0]]
     said = str((condition(pod, "PodScheduled") or {}).get("message") or "")
-    gpus = any("/" in name for group in groups for name in wants.asked(group.spec))
+    gpus = any("/" in name for group in groups for name in capacity.asked(group.spec))
     text = (
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )

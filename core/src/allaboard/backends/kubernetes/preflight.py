@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allaboard.backends.checks import Check
-from allaboard.backends.kubernetes import rbac, wants
 from allaboard.backends.kubernetes.checks import Facts, Sought, Tried, examine
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
@@ -28,11 +27,12 @@ from allaboard.backends.kubernetes.client.resources import (
     SERVICEACCOUNTS,
     Resource,
 )
+from allaboard.backends.kubernetes.discovery import capacity, rbac
+from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES, VOLCANO_QUEUES
+from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
+from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.looking import resource_of
-from allaboard.backends.kubernetes.parts import LOCALQUEUES, VOLCANO_QUEUES
 from allaboard.backends.kubernetes.placing import Ready
-from allaboard.backends.kubernetes.rbac import Access
-from allaboard.backends.kubernetes.survey import May, Survey, may
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 WHO_AM_I = Resource(
@@ -51,7 +51,7 @@ def gather(ready: Ready, survey: Survey) -> Talk[Facts]:
     """All that the checks look at."""
     permitted = May(survey.namespace)
     resources = [resource_of(manifest) for manifest in ready.manifests]
-    pods = wants.pods_of(ready.job)
+    pods = capacity.pods_of(ready.job)
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
@@ -67,11 +67,11 @@ def gather(ready: Ready, survey: Survey) -> Talk[Facts]:
         helpful=(yield from _allowed(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
         quotas=(yield from _all(RESOURCEQUOTAS, permitted)),
         limits=(yield from _all(LIMITRANGES, permitted)),
-        claims=(yield from _each(PVCS, wants.claims(pods), permitted)),
-        secrets=(yield from _each(SECRETS, wants.secrets(pods), permitted)),
-        config_maps=(yield from _each(CONFIGMAPS, wants.config_maps(pods, own), permitted)),
-        accounts=(yield from _each(SERVICEACCOUNTS, wants.accounts(pods), permitted)),
-        priorities=(yield from _each(PRIORITYCLASSES, wants.priorities(pods), permitted)),
+        claims=(yield from _each(PVCS, capacity.claims(pods), permitted)),
+        secrets=(yield from _each(SECRETS, capacity.secrets(pods), permitted)),
+        config_maps=(yield from _each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
+        accounts=(yield from _each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
+        priorities=(yield from _each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
         queue=(yield from _queue(ready, permitted)),
         tried=(yield from _tried(ready.manifests, resources, survey)) if there else (),
         pods_tried=(yield from _pods_tried(ready, pods, permitted)) if there else None,
@@ -140,7 +140,7 @@ def _tried(manifests: Sequence[Json], resources: Sequence[Resource], survey: Sur
     return found
 
 
-def _pods_tried(ready: Ready, pods: Sequence[wants.Pods], permitted: May) -> Talk[list[Tried] | None]:
+def _pods_tried(ready: Ready, pods: Sequence[capacity.Pods], permitted: May) -> Talk[list[Tried] | None]:
     """The same for one pod of each role: nothing else tells what admission says to it. Its gang is left
     out, which may have to exist first.
     """
@@ -161,7 +161,7 @@ def _pods_tried(ready: Ready, pods: Sequence[wants.Pods], permitted: May) -> Tal
     return found
 
 
-def _pod_metadata(ready: Ready, group: wants.Pods) -> Mapping[str, Any]:
+def _pod_metadata(ready: Ready, group: capacity.Pods) -> Mapping[str, Any]:
     job = ready.job["metadata"]
     return {
         "name": f"{job['name']}-{group.role.lower()}-0",

@@ -26,8 +26,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.obstacles import Scene, obstacle_of, refusal, when
-from allaboard.backends.kubernetes.survey import Node
 from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen

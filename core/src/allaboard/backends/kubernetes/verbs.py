@@ -18,7 +18,6 @@ from allaboard.backends.kubernetes import (
     launching,
     records,
     reports,
-    survey,
     survivors,
     theirs,
 )
@@ -26,6 +25,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
+from allaboard.backends.kubernetes.discovery import installed
 from allaboard.backends.kubernetes.evidence import (
     PEERS,
     PROGRESS_EVERY,
@@ -157,7 +157,7 @@ class Verbs:
         self.pasts = Pasts(progress_every)
         self._lock = threading.Lock()
         self._saving: Counter[str] = Counter()
-        self._seen_nodes: tuple[float | None, tuple[survey.Node, ...] | None] = (None, None)
+        self._seen_nodes: tuple[float | None, tuple[installed.Node, ...] | None] = (None, None)
 
     # Launching.
 
@@ -191,7 +191,7 @@ class Verbs:
 
     def _prepare(self, plan: Plan, generation: int, attempt: int) -> Talk[Ready]:
         if not self.known:
-            self.facts = yield from survey.known(self.facts)
+            self.facts = yield from installed.known(self.facts)
             self.known = True
         facts = self.facts
         return (
@@ -262,11 +262,11 @@ class Verbs:
             found = replace(found, nodes=(yield from self._nodes(found.now)))
         return found, notes
 
-    def _nodes(self, now: float) -> Talk[tuple[survey.Node, ...] | None]:
+    def _nodes(self, now: float) -> Talk[tuple[installed.Node, ...] | None]:
         """Those of the cluster, of some time ago at most; None when they may not be read."""
         at, known = self._seen_nodes
         if at is None or now - at >= NODES_STAND:
-            known = yield from survey.nodes()
+            known = yield from installed.nodes()
             self._seen_nodes = (now, known)
         return known
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.kubernetes.survey import Node
+from allaboard.backends.kubernetes.discovery.installed import Node
 
 Json = Mapping[str, Any]
 _QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([numkKMGTPE]i?))?")

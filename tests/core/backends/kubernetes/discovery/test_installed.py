@@ -8,8 +8,13 @@ import pytest
 
 from allaboard.backends.kubernetes.client.effects import drive
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.parts import PARTS
-from allaboard.backends.kubernetes.survey import Survey, gang_of_operator, known, survey
+from allaboard.backends.kubernetes.discovery.components import PARTS
+from allaboard.backends.kubernetes.discovery.installed import (
+    Survey,
+    gang_of_operator,
+    known,
+    survey,
+)
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from tests.core.backends.kubernetes.answers import NOW, Answers, Json, ago

@@ -31,7 +31,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PYTORCHJOBS,
     Resource,
 )
-from allaboard.backends.kubernetes.parts import PARTS, Part
+from allaboard.backends.kubernetes.discovery.components import PARTS, Part
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
