@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery import rbac
+from allaboard.backends.kubernetes.state import records
 from allaboard.follow.run_record import RunRecord
 from allaboard.promotion.champion import history
 from allaboard.render import labels

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import rbac
-from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.state import records
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.checking import checked
 from allaboard.cli import main
 from allaboard.errors import BackendUnreachable

@@ -14,9 +14,9 @@ import pytest
 from kfp import dsl
 
 from allaboard import running
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BadInput
 from allaboard.observation import Owner
 from allaboard.render.cluster_facts import of_place

@@ -24,7 +24,6 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.serde import deserialize, serialize
 
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.client.api import AsyncApi
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
@@ -33,6 +32,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PODS,
     PYTORCHJOBS,
 )
+from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Owner
 from allaboard.status import state_of

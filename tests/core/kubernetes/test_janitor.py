@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.janitor import ORCHESTRATED_SECONDS
+from allaboard.backends.kubernetes.state import records
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of

@@ -9,7 +9,7 @@ import pytest
 from allaboard.backends.kubernetes import reports
 from allaboard.backends.kubernetes.past import Past
 from allaboard.backends.kubernetes.reading import Told, told
-from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner, Progress

@@ -29,7 +29,6 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes import leases
 from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.effects import drive
 from allaboard.backends.kubernetes.client.errors import (
@@ -48,6 +47,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PYTORCHJOBS,
     Resource,
 )
+from allaboard.backends.kubernetes.state import leases
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.operator import FakeOperator

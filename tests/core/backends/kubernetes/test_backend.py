@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.state import records
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable, Conflict, SpecChanged
 from allaboard.observation import Observation, Owner, State

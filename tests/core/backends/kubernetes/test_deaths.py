@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.base import Handle, Plan
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     PODGROUPS_COSCHEDULING,
     PODS,
     PYTORCHJOBS,
 )
+from allaboard.backends.kubernetes.state import records
 from allaboard.checking import checked
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allaboard.backends.base import Stopped
-from allaboard.backends.kubernetes import ending, managing, reading, records, theirs
+from allaboard.backends.kubernetes import ending, managing, reading, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun

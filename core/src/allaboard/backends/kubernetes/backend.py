@@ -28,11 +28,16 @@ from allaboard.backends.kubernetes import janitor, logs, theirs
 from allaboard.backends.kubernetes.asking import Asking
 from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
 from allaboard.backends.kubernetes.janitor import Orphan, Tidied
-from allaboard.backends.kubernetes.leases import AsyncKeeper, Keeper, async_keeper_of, keeper_of
 from allaboard.backends.kubernetes.looking import resource_of, takes_rank_0
 from allaboard.backends.kubernetes.others import OthersJob
-from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import SECONDS
+from allaboard.backends.kubernetes.state.leases import (
+    AsyncKeeper,
+    Keeper,
+    async_keeper_of,
+    keeper_of,
+)
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.theirs import resource_for
 from allaboard.backends.kubernetes.verbs import Look, Verbs
 from allaboard.backends.kubernetes.watch.informer import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.base import Handle, NotYours
-from allaboard.backends.kubernetes import ending, leases, records
+from allaboard.backends.kubernetes import ending
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
@@ -33,7 +33,8 @@ from allaboard.backends.kubernetes.looking import (
     resource_of,
     seen,
 )
-from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.state import leases, records
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
 from allaboard.observation import State

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.backends.base import Handle, Plan
-from allaboard.backends.kubernetes import records
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import (
@@ -49,8 +48,9 @@ from allaboard.backends.kubernetes.ending import (
 from allaboard.backends.kubernetes.fieldnames import problem_of
 from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
 from allaboard.backends.kubernetes.placing import Ready
-from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.reports import carried
+from allaboard.backends.kubernetes.state import records
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import BadInput, SiteError, SpecChanged
 from allaboard.errors import Conflict as Lost
 from allaboard.follow import run_record

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from allaboard.backends.kubernetes import reading, records
+from allaboard.backends.kubernetes import reading
 from allaboard.backends.kubernetes.client import effects, resources
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -26,7 +26,8 @@ from allaboard.backends.kubernetes.client.resources import (
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.limits import limit_of
 from allaboard.backends.kubernetes.reading import Memory, Told
-from allaboard.backends.kubernetes.records import Stored
+from allaboard.backends.kubernetes.state import records
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun

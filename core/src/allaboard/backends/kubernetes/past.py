@@ -15,8 +15,8 @@ from allaboard.backends.kubernetes.client.effects import Json
 from allaboard.backends.kubernetes.evidence import Witness
 from allaboard.backends.kubernetes.looking import Found
 from allaboard.backends.kubernetes.reading import Memory, Told, remembered
-from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import Snatched
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.tries import Seat
 from allaboard.follow.run_record import RunRecord
 

@@ -12,15 +12,7 @@ from dataclasses import dataclass, replace
 
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import (
-    ending,
-    janitor,
-    launching,
-    records,
-    reports,
-    survivors,
-    theirs,
-)
+from allaboard.backends.kubernetes import ending, janitor, launching, reports, survivors, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -53,7 +45,6 @@ from allaboard.backends.kubernetes.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.past import Past, Pasts
 from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.reading import Memory
-from allaboard.backends.kubernetes.records import Stored
 from allaboard.backends.kubernetes.snatching import (
     SECONDS,
     Snatched,
@@ -62,6 +53,8 @@ from allaboard.backends.kubernetes.snatching import (
     snatch,
     snatch_all,
 )
+from allaboard.backends.kubernetes.state import records
+from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
