@@ -28,7 +28,7 @@ from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.evidence import Witness, attend
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.logs import Looked, afollow, follow, read
-from allaboard.backends.kubernetes.tries import Seat, Try, tries
+from allaboard.backends.kubernetes.observe.containers import Seat, Try, tries
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State
 from allaboard.testing import a_job

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.reading import Memory, observation, remembered
+from allaboard.backends.kubernetes.observe.observation import Memory, observation, remembered
 from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.follow.run_record import RunRecord

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.reading import of_object
+from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out

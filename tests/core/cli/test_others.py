@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.kubernetes import adopting, managing
+from allaboard.backends.kubernetes import adopting
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.observe import managers
 from allaboard.backends.people import person
 from allaboard.cli import main
 from allaboard.cli.place import handle_of
@@ -215,7 +216,7 @@ def test_who_else_looks_after_it_is_told(nightly: Desk) -> None:
 
 
 def test_what_kueue_holds_back_is_not_resumed_and_what_it_lets_run_is_not_suspended(nightly: Desk) -> None:
-    mark_it(nightly, labels={managing.QUEUE: "research"})
+    mark_it(nightly, labels={managers.QUEUE: "research"})
     code, _, err = nightly("suspend", "nightly", "--adopt")
     said = " ".join(err.split())
     assert code == 2 and "Kueue would start it again at once" in said and '{"spec":{"active":false}}' in said

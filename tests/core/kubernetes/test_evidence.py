@@ -11,7 +11,7 @@ import pytest
 
 from allaboard.backends.kubernetes import evidence
 from allaboard.backends.kubernetes.evidence import CALLS, TIMES, Witness, _read_on, aattend, attend
-from allaboard.backends.kubernetes.tries import Try, tries
+from allaboard.backends.kubernetes.observe.containers import Try, tries
 from allaboard.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 

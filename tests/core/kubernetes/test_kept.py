@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from allaboard.backends.kubernetes.kept import Kept, Shelf
 from allaboard.backends.kubernetes.lines import SECOND, Stamped
-from allaboard.backends.kubernetes.tries import Try
+from allaboard.backends.kubernetes.observe.containers import Try
 
 
 def a_try(id: str, member: str = "worker-0") -> Try:

@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes import logs
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.lines import SECOND
 from allaboard.backends.kubernetes.logs import Looked, afollow, aread, follow, read
-from allaboard.backends.kubernetes.tries import tries
+from allaboard.backends.kubernetes.observe.containers import tries
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written

@@ -11,8 +11,8 @@ import pytest
 
 from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
 from allaboard.backends.kubernetes.lines import Stamped
+from allaboard.backends.kubernetes.observe.containers import Try, tries
 from allaboard.backends.kubernetes.snatching import Snatched, asnatch, snatch, whose
-from allaboard.backends.kubernetes.tries import Try, tries
 from allaboard.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 

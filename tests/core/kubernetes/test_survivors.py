@@ -12,9 +12,9 @@ import pytest
 
 from allaboard.backends.kubernetes.kept import Kept, KeptTry
 from allaboard.backends.kubernetes.lines import SECOND, Stamped
-from allaboard.backends.kubernetes.reading import Memory
+from allaboard.backends.kubernetes.observe.containers import Try
+from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.survivors import ROOM, _is_late, lost, merged, once, packed, unpacked
-from allaboard.backends.kubernetes.tries import Try
 from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.layout import Layout, lay_out

@@ -220,7 +220,7 @@ toy = replace(facts, engine="toyjob")
 assert engine_for(a_job(image="x"), toy).NAME == "pytorchjob", "a toy runs no pytorch"
 assert engine_for(a_job(image="x", framework="toy"), replace(toy, engine="pytorchjob")).NAME == "toyjob"
 assert worker["spec"]["schedulerName"] == "toy-scheduler" and worker["metadata"]["labels"]["toy.io/band"]
-from allaboard.backends.kubernetes.reading import of_object
+from allaboard.backends.kubernetes.observe.observation import of_object
 thing = {**a_pytorchjob("Created", gang="toy"), "apiVersion": "toy.io/v1", "kind": "ToyJob"}
 assert of_object(thing, now=BEGUN).waiting == "the band waits for 2"
 print("well")

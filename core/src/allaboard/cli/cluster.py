@@ -54,7 +54,7 @@ def cluster(
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey
-    from allaboard.backends.kubernetes.looking import check_namespace
+    from allaboard.backends.kubernetes.observe.lookup import check_namespace
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:

@@ -220,7 +220,7 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _clock_problems(layout: Layout) -> Iterator[Problem]:
-    """A clock without a hand (`allaboard.backends.kubernetes.reading`)."""
+    """A clock without a hand (`allaboard.backends.kubernetes.observe.observation`)."""
     if "rendezvous" in layout.policy.clocks:
         yield Problem(
             "policy.clocks.rendezvous",

@@ -20,7 +20,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.lines import SECOND
-from allaboard.backends.kubernetes.tries import Seat
+from allaboard.backends.kubernetes.observe.containers import Seat
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339, rfc3339
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allaboard.backends.base import Stopped
-from allaboard.backends.kubernetes import ending, managing, reading, theirs
+from allaboard.backends.kubernetes import ending, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.observe import managers, observation
+from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.state import records
-from allaboard.backends.kubernetes.tries import is_over
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
@@ -51,7 +52,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
     for _ in range(ending.TRIES):
         job = yield from _meant(engine, name, uid)
         if _has_ended(job) or _is_ending(job):
-            state = state_of(reading.of_object(job, now=0.0))
+            state = state_of(observation.of_object(job, now=0.0))
             raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
         yield from _refuse_kueue(engine, job, wanted)
         # The version, too: nobody has given it to Kueue since it was looked at.
@@ -114,9 +115,9 @@ def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Talk[None]:
     """Raises BadInput for a job that Kueue holds back or lets run: it alone decides that, and undoes what
     others do about it.
     """
-    queue = managing.queue_of(job)
+    queue = managers.queue_of(job)
     workload = yield from _workload(job)
-    if queue is None and workload is None and not managing.is_sent_away(job):
+    if queue is None and workload is None and not managers.is_sent_away(job):
         return
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     where = f"by its queue {show(queue)}" if queue is not None else "by its Workload"
@@ -160,7 +161,7 @@ def _left(engine: Engine, job: Json) -> Talk[str | None]:
 
 
 def _has_ended(job: Json) -> bool:
-    return state_of(reading.of_object(job, now=0.0)).is_final
+    return state_of(observation.of_object(job, now=0.0)).is_final
 
 
 def _is_ending(job: Json) -> bool:

@@ -28,7 +28,7 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
-from allaboard.backends.kubernetes.looking import resource_of
+from allaboard.backends.kubernetes.observe.lookup import resource_of
 from allaboard.backends.kubernetes.placing import Ready
 from allaboard.errors import AllaboardError
 

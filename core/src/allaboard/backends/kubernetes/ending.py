@@ -19,10 +19,17 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
-from allaboard.backends.kubernetes.looking import NUDGED, Found, look, resource_of, seen, stuck
+from allaboard.backends.kubernetes.observe.containers import is_over
+from allaboard.backends.kubernetes.observe.lookup import (
+    NUDGED,
+    Found,
+    look,
+    resource_of,
+    seen,
+    stuck,
+)
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.kubernetes.tries import is_over
 from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
 from allaboard.errors import Conflict as Lost
 from allaboard.layout import Layout

@@ -30,7 +30,8 @@ from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.kept import Kept
 from allaboard.backends.kubernetes.lines import SECOND, Lost, Tape
 from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, aanswer, answer, settle
-from allaboard.backends.kubernetes.reading import Told, told
+from allaboard.backends.kubernetes.observe.containers import Seat, Try, stands
+from allaboard.backends.kubernetes.observe.observation import Told, told
 from allaboard.backends.kubernetes.snatching import (
     AT_A_TIME,
     LARGEST_TAIL,
@@ -42,7 +43,6 @@ from allaboard.backends.kubernetes.snatching import (
     whose,
     within,
 )
-from allaboard.backends.kubernetes.tries import Seat, Try, stands
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:

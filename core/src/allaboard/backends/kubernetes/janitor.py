@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, Resource
-from allaboard.backends.kubernetes.looking import (
+from allaboard.backends.kubernetes.observe.lookup import (
     Found,
     check_namespace,
     is_meant,

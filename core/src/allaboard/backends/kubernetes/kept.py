@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from allaboard.backends.kubernetes.lines import SECOND, Stamped
-from allaboard.backends.kubernetes.tries import Try
+from allaboard.backends.kubernetes.observe.containers import Try
 
 EACH = 64 << 10
 """Bytes that are kept of one try: its end."""

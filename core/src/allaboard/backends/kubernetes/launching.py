@@ -46,9 +46,16 @@ from allaboard.backends.kubernetes.ending import (
     stop_recorded,
 )
 from allaboard.backends.kubernetes.fieldnames import problem_of
-from allaboard.backends.kubernetes.looking import Found, is_meant, is_of_spec, look, resource_of, seen
+from allaboard.backends.kubernetes.observe.lookup import (
+    Found,
+    is_meant,
+    is_of_spec,
+    look,
+    resource_of,
+    seen,
+)
+from allaboard.backends.kubernetes.observe.progress import carried
 from allaboard.backends.kubernetes.placing import Ready
-from allaboard.backends.kubernetes.reports import carried
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import BadInput, SiteError, SpecChanged

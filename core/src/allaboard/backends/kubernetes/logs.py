@@ -47,7 +47,7 @@ from allaboard.backends.kubernetes.lines import (
     Tape,
     stamp,
 )
-from allaboard.backends.kubernetes.tries import Try, chosen, stands, wanted
+from allaboard.backends.kubernetes.observe.containers import Try, chosen, stands, wanted
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:

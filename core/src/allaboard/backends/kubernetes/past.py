@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.backends.kubernetes import reports
 from allaboard.backends.kubernetes.client.effects import Json
 from allaboard.backends.kubernetes.evidence import Witness
-from allaboard.backends.kubernetes.looking import Found
-from allaboard.backends.kubernetes.reading import Memory, Told, remembered
+from allaboard.backends.kubernetes.observe import progress
+from allaboard.backends.kubernetes.observe.containers import Seat
+from allaboard.backends.kubernetes.observe.lookup import Found
+from allaboard.backends.kubernetes.observe.observation import Memory, Told, remembered
 from allaboard.backends.kubernetes.snatching import Snatched
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.kubernetes.tries import Seat
 from allaboard.follow.run_record import RunRecord
 
 REMEMBERED, ENDED = 20_000, 100
@@ -43,7 +43,7 @@ class Past:
     def of(cls, stored: Stored, progress_every: float) -> Past:
         """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
         memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
-        known = reports.from_dict(stored.report)
+        known = progress.from_dict(stored.report)
         which = (stored.record.run, stored.record.generation, stored.record.attempt)
         if stored.record.outcome is not None:
             return cls(memory, Witness(progress_every=0), known, which)
@@ -60,7 +60,7 @@ class Past:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """For the record."""
         told = self.report
-        return {"memory": self.memory.to_dict(), **({"report": reports.to_dict(told)} if told else {})}
+        return {"memory": self.memory.to_dict(), **({"report": progress.to_dict(told)} if told else {})}
 
 
 def _own(stored: Stored) -> str | None:

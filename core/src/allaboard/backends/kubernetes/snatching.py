@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.lines import SECOND, Lost, Stamped, Tape
-from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
+from allaboard.backends.kubernetes.observe.containers import Seat, Try, is_over, tries
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:

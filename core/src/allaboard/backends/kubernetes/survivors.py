@@ -29,9 +29,9 @@ from allaboard.backends.kubernetes.client.errors import (
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.kept import KeptTry
 from allaboard.backends.kubernetes.lines import Stamped
-from allaboard.backends.kubernetes.reading import Memory
+from allaboard.backends.kubernetes.observe.containers import Try
+from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.kubernetes.tries import Try
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
 from allaboard.render import labels as marks

@@ -9,14 +9,15 @@ from dataclasses import replace
 
 from allaboard.backends.base import Selection
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import reading
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.ending import stop_told
 from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
-from allaboard.backends.kubernetes.looking import (
+from allaboard.backends.kubernetes.observe import observation
+from allaboard.backends.kubernetes.observe.containers import Try, is_over
+from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
     NODE_LOST,
     do_not_end,
@@ -26,8 +27,7 @@ from allaboard.backends.kubernetes.looking import (
     resource_of,
     tries_of,
 )
-from allaboard.backends.kubernetes.managing import managers
-from allaboard.backends.kubernetes.tries import Try, is_over
+from allaboard.backends.kubernetes.observe.managers import managers
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Event, Observation
@@ -61,12 +61,12 @@ def observe(
     notes = [*managers(job)]
     pods = yield from pods_of(engine, job, notes)
     now = yield from effects.server_time()
-    seen = reading.of_object(job, now=now, pods=pods)
+    seen = observation.of_object(job, now=now, pods=pods)
     if evidence or state_of(seen) in ASKING:
         about = [thing["metadata"]["uid"] for thing in (job, *(pods if evidence else ()))]
         events = yield from happened(about, notes)
         tails = (yield from _tails(engine, seen, pods)) if evidence else {}
-        seen = reading.of_object(job, now=now, pods=pods, events=events, tails=tails)
+        seen = observation.of_object(job, now=now, pods=pods, events=events, tails=tails)
     late = overdue([pod for pod in pods if not is_over(pod)], now)
     if late:
         seen = replace(seen, flags=(*seen.flags, NODE_LOST))
@@ -111,7 +111,7 @@ def every() -> Talk[list[Observation]]:
                 if labels.label_of(pod, engine.JOB_LABEL) == name
                 and not _is_of_another(pod, engine.KIND, uid)
             ]
-            found.append(reading.of_object(job, now=now, pods=its))
+            found.append(observation.of_object(job, now=now, pods=its))
     return sorted(found, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
 
 
@@ -121,7 +121,7 @@ def events(engine: Engine, name: str) -> Talk[list[Event]]:
     pods = yield from pods_of(engine, job, [])
     about = yield from happened([thing["metadata"]["uid"] for thing in (job, *pods)], [])
     now = yield from effects.server_time()
-    return [*reading.of_object(job, now=now, pods=pods, events=about).events]
+    return [*observation.of_object(job, now=now, pods=pods, events=about).events]
 
 
 def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list[Try], bool]]:
@@ -136,7 +136,7 @@ def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list
         return [], True
     pods = yield from pods_of(engine, job, [])
     now = yield from effects.server_time()
-    seen = reading.of_object(job, now=now, pods=pods)
+    seen = observation.of_object(job, now=now, pods=pods)
     refuse_strangers(selection, seen.members)
     over = state_of(seen).is_final and not any(member.phase == "running" for member in seen.members)
     return tries_of(engine, seen.members, pods), over

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, janitor, launching, reports, survivors, theirs
+from allaboard.backends.kubernetes import ending, janitor, launching, survivors, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -26,7 +26,9 @@ from allaboard.backends.kubernetes.evidence import (
     attend,
 )
 from allaboard.backends.kubernetes.kept import Kept
-from allaboard.backends.kubernetes.looking import (
+from allaboard.backends.kubernetes.observe import progress
+from allaboard.backends.kubernetes.observe.containers import Seat, Try
+from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
     Found,
     check_namespace,
@@ -41,10 +43,10 @@ from allaboard.backends.kubernetes.looking import (
     takes_rank_0,
     tries_of,
 )
-from allaboard.backends.kubernetes.obstacles import is_unschedulable
+from allaboard.backends.kubernetes.observe.observation import Memory
+from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.past import Past, Pasts
 from allaboard.backends.kubernetes.placing import Ready, ready
-from allaboard.backends.kubernetes.reading import Memory
 from allaboard.backends.kubernetes.snatching import (
     SECONDS,
     Snatched,
@@ -55,7 +57,6 @@ from allaboard.backends.kubernetes.snatching import (
 )
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.kubernetes.tries import Seat, Try
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
@@ -380,7 +381,7 @@ class Verbs:
             pods.setdefault(_attempt_of(pod), []).append(pod)
         now = yield from effects.server_time()
         looked = [
-            seen(_found(one, jobs, pods, now), memory=_kept(one), report=reports.from_dict(one.report))
+            seen(_found(one, jobs, pods, now), memory=_kept(one), report=progress.from_dict(one.report))
             for one in every
         ]
         return sorted(looked, key=lambda s: (s.created or 0, s.run), reverse=True)

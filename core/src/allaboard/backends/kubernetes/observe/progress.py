@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from allaboard.backends.kubernetes.reading import Told
+from allaboard.backends.kubernetes.observe.observation import Told
 from allaboard.follow.progress import MOST_FLAGS, progress_of
 
 

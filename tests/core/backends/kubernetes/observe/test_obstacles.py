@@ -9,9 +9,9 @@ import pytest
 
 from allaboard.backends.kubernetes.discovery.capacity import Pods, room
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.backends.kubernetes.limits import limit_of
-from allaboard.backends.kubernetes.obstacles import PATIENCE, Scene, obstacle_of
-from allaboard.backends.kubernetes.reading import of_object
+from allaboard.backends.kubernetes.observe.deadlines import limit_of
+from allaboard.backends.kubernetes.observe.observation import of_object
+from allaboard.backends.kubernetes.observe.obstacles import PATIENCE, Scene, obstacle_of
 from allaboard.diagnosis import diagnose
 from allaboard.layout import Policy
 from allaboard.observation import Obstacle, Stop

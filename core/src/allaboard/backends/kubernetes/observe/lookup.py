@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from allaboard.backends.kubernetes import reading
 from allaboard.backends.kubernetes.client import effects, resources
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -24,11 +23,12 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
 )
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.backends.kubernetes.limits import limit_of
-from allaboard.backends.kubernetes.reading import Memory, Told
+from allaboard.backends.kubernetes.observe import observation
+from allaboard.backends.kubernetes.observe.containers import Seat, Try, is_over, tries
+from allaboard.backends.kubernetes.observe.deadlines import limit_of
+from allaboard.backends.kubernetes.observe.observation import Memory, Told
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.kubernetes.tries import Seat, Try, is_over, tries
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.follow.run_record import RunRecord
@@ -293,7 +293,7 @@ def seen(
     record = found.record
     if found.overdue:
         notes = (*notes, stuck(found))
-    looked = reading.observation(
+    looked = observation.observation(
         record,
         found.job,
         now=found.now,

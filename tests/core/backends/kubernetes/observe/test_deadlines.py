@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allaboard.backends.kubernetes.limits import CARRIED_OUT, REACTS, limit_of
+from allaboard.backends.kubernetes.observe.deadlines import CARRIED_OUT, REACTS, limit_of
 from allaboard.layout import Policy
 from allaboard.observation import Limit, Observation, Stop
 from allaboard.testing import seen

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from allaboard.backends.kubernetes.obstacles import PATIENCE
+from allaboard.backends.kubernetes.observe.obstacles import PATIENCE
 from allaboard.layout import Policy
 from allaboard.observation import PHASES, Limit, Observation
 from allaboard.status import state_of

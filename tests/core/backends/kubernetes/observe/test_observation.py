@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.reading import Memory, Told, observation, of_object, remembered, told
+from allaboard.backends.kubernetes.observe.observation import (
+    Memory,
+    Told,
+    observation,
+    of_object,
+    remembered,
+    told,
+)
 from allaboard.diagnosis import diagnose
 from allaboard.follow.run_record import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop

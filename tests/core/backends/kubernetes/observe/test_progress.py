@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from allaboard.backends.kubernetes import reports
+from allaboard.backends.kubernetes.observe import progress
+from allaboard.backends.kubernetes.observe.observation import Told, told
 from allaboard.backends.kubernetes.past import Past
-from allaboard.backends.kubernetes.reading import Told, told
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS
 from allaboard.follow.run_record import RunRecord
@@ -47,7 +47,7 @@ def test_what_is_kept_for_the_record_is_bounded() -> None:
     lines += [encode("progress", step=n, **{f"m{n}": 1.0}) for n in range(500)]
     found = heard(*lines)
     assert len(found.flags) <= MOST_FLAGS + 1 and len(found.progress.metrics) == MOST_METRICS
-    assert reports.from_dict(json.loads(json.dumps(reports.to_dict(found)))) == found
+    assert progress.from_dict(json.loads(json.dumps(progress.to_dict(found)))) == found
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_what_is_kept_for_the_record_is_bounded() -> None:
     [{}, {"progress": None}, {"progress": [1]}, {"progress": {"step": "x"}, "flags": 3, "first": "x"}],
 )
 def test_a_damaged_report_of_a_record_tells_nothing(data: dict[str, object]) -> None:
-    assert reports.from_dict(data) == Told()
-    assert reports.carried({"progress": 3}) == {}
+    assert progress.from_dict(data) == Told()
+    assert progress.carried({"progress": 3}) == {}
 
 
 def test_who_listens_knows_the_runs_own_folder() -> None:

@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.backends.kubernetes.obstacles import Scene, obstacle_of, refusal, when
-from allaboard.backends.kubernetes.tries import is_over
+from allaboard.backends.kubernetes.observe.containers import is_over
+from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.engines.kubeflow import NOT_STARTED
