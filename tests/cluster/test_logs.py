@@ -20,14 +20,14 @@ import pytest
 
 from allaboard import running
 from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.backends.kubernetes import logs
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.evidence import Witness, attend
-from allaboard.backends.kubernetes.kept import Kept
-from allaboard.backends.kubernetes.logs import Looked, afollow, follow, read
+from allaboard.backends.kubernetes.logs import stream
+from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.collector import Witness, attend
+from allaboard.backends.kubernetes.logs.stream import Looked, afollow, follow, read
 from allaboard.backends.kubernetes.observe.containers import Seat, Try, tries
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State
@@ -319,8 +319,8 @@ def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:
 
 
 def test_a_large_log_passes_in_bounded_pieces(gang: Gang, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LARGEST", 32 << 10)
-    monkeypatch.setattr(logs, "SMALLEST", 32 << 10)
+    monkeypatch.setattr(stream, "LARGEST", 32 << 10)
+    monkeypatch.setattr(stream, "SMALLEST", 32 << 10)
     script = "i=0; while [ $i -lt 6000 ]; do i=$((i + 1)); echo line $i; done"
     for name in ("master-0", "worker-0"):
         gang.member(name, script)
@@ -341,7 +341,7 @@ def test_a_log_of_any_size_is_read_once_and_in_little_memory(gang: Gang, api: Ap
     tracemalloc.start()
     try:
         count, size, last = 0, 0, deque[LogLine](maxlen=2)
-        for item in logs.read(api, None, gang.tries(), Selection()):
+        for item in stream.read(api, None, gang.tries(), Selection()):
             if isinstance(item, LogLine):
                 count, size = count + (not item.more), size + len(item.text)
                 last.append(item)

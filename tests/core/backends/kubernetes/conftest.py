@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.evidence import Witness
+from allaboard.backends.kubernetes.logs.collector import Witness
 from tests.core.backends.kubernetes.kubelet import Node
 from tests.core.backends.kubernetes.scripted import Scripted, scripted
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard.backends.kubernetes.client.errors import Invalid, Missing
-from allaboard.backends.kubernetes.lines import SECOND
+from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.observe.containers import Seat
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339, rfc3339

@@ -177,7 +177,7 @@ def test_what_the_witness_read_is_read_as_logs_once_the_pods_are_gone(cluster: F
 def test_what_is_known_of_earlier_attempts_is_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.past.ENDED", 3)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.history.ENDED", 3)
     backend = cluster.backend()
     run = a_run(cluster, backend)
     pasts: Any = backend.verbs.pasts
@@ -253,7 +253,7 @@ def test_a_pod_that_is_none_of_the_run_is_no_evidence(cluster: FakeCluster) -> N
 def test_rescued_evidence_that_nobody_looks_at_is_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.past.ENDED", 3)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.history.ENDED", 3)
     pasts: Any = cluster.backend().verbs.pasts
     for n in range(10):
         pasts.rescue(f"uid-{n}", (), {})

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from allaboard.backends.base import Handle, NotYours, Stopped
-from allaboard.backends.kubernetes import survivors
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
+from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.lookup import (
     NUDGED,
@@ -418,7 +418,7 @@ def delete(found: Found) -> Talk[None]:
         raise Lost(f"run {found.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:
         yield from remove_all(thing, stored.record.run)
-    yield from survivors.forget(stored.record.run)
+    yield from archive.forget(stored.record.run)
 
     def deleted(now: Stored) -> Stored | None:
         if now.record.uid != found.record.uid:

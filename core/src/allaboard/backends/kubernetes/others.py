@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import adopting, logs, theirs
+from allaboard.backends.kubernetes import adopting, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Talk, drive
+from allaboard.backends.kubernetes.logs import stream as logs
 from allaboard.backends.people import person
 from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop

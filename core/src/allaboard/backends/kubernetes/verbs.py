@@ -12,20 +12,30 @@ from dataclasses import dataclass, replace
 
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, janitor, launching, survivors, theirs
+from allaboard.backends.kubernetes import ending, janitor, launching, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import installed
-from allaboard.backends.kubernetes.evidence import (
+from allaboard.backends.kubernetes.logs import archive
+from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.capture import (
+    SECONDS,
+    Snatched,
+    asnatch,
+    asnatch_all,
+    snatch,
+    snatch_all,
+)
+from allaboard.backends.kubernetes.logs.collector import (
     PEERS,
     PROGRESS_EVERY,
     Witness,
     aattend,
     attend,
 )
-from allaboard.backends.kubernetes.kept import Kept
+from allaboard.backends.kubernetes.logs.history import Past, Pasts
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.containers import Seat, Try
 from allaboard.backends.kubernetes.observe.lookup import (
@@ -45,16 +55,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 )
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
-from allaboard.backends.kubernetes.past import Past, Pasts
 from allaboard.backends.kubernetes.placing import Ready, ready
-from allaboard.backends.kubernetes.snatching import (
-    SECONDS,
-    Snatched,
-    asnatch,
-    asnatch_all,
-    snatch,
-    snatch_all,
-)
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.saved import with_checkpoints
@@ -286,7 +287,7 @@ class Verbs:
             if not is_first:
                 yield from _shared(stored, past)
             if looked.restarts or state_of(looked) is not State.SUCCEEDED or goes:
-                yield from survivors.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
+                yield from archive.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
         if is_first:
             now = yield from ending.recorded(found, state_of(looked), past.to_dict())
             if now is None or now.record.uid != stored.record.uid:
@@ -426,7 +427,7 @@ class Verbs:
             yield from _shared(stored, past)
             met = [*here, *(one.one for one in past.witness.kept.tries())]
             container = ENGINES[layout.engine].CONTAINER
-            past.witness.kept.restore(survivors.lost(past.memory, layout, met, container))
+            past.witness.kept.restore(archive.lost(past.memory, layout, met, container))
         return Readable(attempt, here, over, past.witness.kept)
 
     def _readable_earlier(self, stored: Stored, attempt: int) -> Talk[Readable]:
@@ -508,7 +509,7 @@ def _shared(stored: Stored, past: Past) -> Talk[None]:
     if not past.shared:
         past.shared = True
         _, generation, attempt = past.which
-        past.witness.kept.restore((yield from survivors.load(stored, attempt, generation)))
+        past.witness.kept.restore((yield from archive.load(stored, attempt, generation)))
 
 
 def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Talk[None]:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from allaboard.backends.kubernetes.logs.history import Past
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import Told, told
-from allaboard.backends.kubernetes.past import Past
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS
 from allaboard.follow.run_record import RunRecord

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import evidence
-from allaboard.backends.kubernetes.evidence import CALLS, TIMES, Witness, _read_on, aattend, attend
+from allaboard.backends.kubernetes.logs import collector
+from allaboard.backends.kubernetes.logs.collector import (
+    CALLS,
+    TIMES,
+    Witness,
+    _read_on,
+    aattend,
+    attend,
+)
 from allaboard.backends.kubernetes.observe.containers import Try, tries
 from allaboard.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
@@ -126,7 +133,7 @@ def test_of_a_long_log_the_end_is_kept(node: Node, witness: Witness) -> None:
 def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number(
     node: Node, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "LARGEST_TAIL", 5000)
+    monkeypatch.setattr(collector, "LARGEST_TAIL", 5000)
     gang = a_gang(node, 1)
     for n in range(100):
         gang[0].writes(f"line {n} " + "x" * 100)
@@ -139,7 +146,7 @@ def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number
 def test_a_node_that_does_not_answer_holds_nobody_up(
     node: Node, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "SECONDS", 2.0)
+    monkeypatch.setattr(collector, "SECONDS", 2.0)
     gang = a_gang(node, 3)
     gang[1].ends(1)
 
@@ -256,14 +263,14 @@ def test_steps_lost_to_a_restart_are_counted_over_tries(node: Node) -> None:
 def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.LARGEST", 2000)
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.SMALLEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
     witness = Witness(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], *range(1, 301))
     steps = []
     while (asked := attends(node, witness)) and len(steps) < 50:
-        assert len(asked) <= evidence.READS
+        assert len(asked) <= collector.READS
         assert witness.report is not None
         steps.append(witness.report.progress.step)
     assert steps == sorted(steps) and len(steps) > 3 and steps[-1] == 300
@@ -275,8 +282,8 @@ def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
 def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
     node: Node, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool], way: str
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.LARGEST", 2000)
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.SMALLEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
     witness = Witness(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
     if way == "blocking":
@@ -287,9 +294,9 @@ def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
 
 
 def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.LARGEST", 2000)
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.SMALLEST", 2000)
-    monkeypatch.setattr(evidence, "SECONDS", 0.0)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
+    monkeypatch.setattr(collector, "SECONDS", 0.0)
     witness = Witness(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
     one = witness.progress(found(node), 0.0, over=True)

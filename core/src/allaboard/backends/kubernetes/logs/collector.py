@@ -27,12 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.kept import Kept
-from allaboard.backends.kubernetes.lines import SECOND, Lost, Tape
-from allaboard.backends.kubernetes.logs import Book, Entry, Fetch, Pass, aanswer, answer, settle
-from allaboard.backends.kubernetes.observe.containers import Seat, Try, stands
-from allaboard.backends.kubernetes.observe.observation import Told, told
-from allaboard.backends.kubernetes.snatching import (
+from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.capture import (
     AT_A_TIME,
     LARGEST_TAIL,
     SECONDS,
@@ -43,6 +39,18 @@ from allaboard.backends.kubernetes.snatching import (
     whose,
     within,
 )
+from allaboard.backends.kubernetes.logs.parsing import SECOND, Lost, Tape
+from allaboard.backends.kubernetes.logs.stream import (
+    Book,
+    Entry,
+    Fetch,
+    Pass,
+    aanswer,
+    answer,
+    settle,
+)
+from allaboard.backends.kubernetes.observe.containers import Seat, Try, stands
+from allaboard.backends.kubernetes.observe.observation import Told, told
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:

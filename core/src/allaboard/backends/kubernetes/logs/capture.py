@@ -3,7 +3,7 @@
 A node gives the log of the container that is there when it is asked. By then the one that failed may have
 been started again, or another pod may have its name. So a pod is looked at again after its log was read, and
 an answer that more than one try can have written is nobody's: what is not gone can still be asked for by
-somebody who knows its try (`evidence`).
+somebody who knows its try (`collector`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.lines import SECOND, Lost, Stamped, Tape
+from allaboard.backends.kubernetes.logs.parsing import SECOND, Lost, Stamped, Tape
 from allaboard.backends.kubernetes.observe.containers import Seat, Try, is_over, tries
 from allaboard.errors import AllaboardError
 

@@ -10,11 +10,19 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.kept import Kept, KeptTry
-from allaboard.backends.kubernetes.lines import SECOND, Stamped
+from allaboard.backends.kubernetes.logs.archive import (
+    ROOM,
+    _is_late,
+    lost,
+    merged,
+    once,
+    packed,
+    unpacked,
+)
+from allaboard.backends.kubernetes.logs.cache import Kept, KeptTry
+from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
 from allaboard.backends.kubernetes.observe.containers import Try
 from allaboard.backends.kubernetes.observe.observation import Memory
-from allaboard.backends.kubernetes.survivors import ROOM, _is_late, lost, merged, once, packed, unpacked
 from allaboard.checking import checked
 from allaboard.engines import engine_of
 from allaboard.layout import Layout, lay_out

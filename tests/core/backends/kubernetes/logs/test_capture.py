@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.evidence import Witness, aattend, attend
-from allaboard.backends.kubernetes.lines import Stamped
+from allaboard.backends.kubernetes.logs.capture import Snatched, asnatch, snatch, whose
+from allaboard.backends.kubernetes.logs.collector import Witness, aattend, attend
+from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import Try, tries
-from allaboard.backends.kubernetes.snatching import Snatched, asnatch, snatch, whose
 from allaboard.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 

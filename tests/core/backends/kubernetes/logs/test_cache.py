@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from allaboard.backends.kubernetes.kept import Kept, Shelf
-from allaboard.backends.kubernetes.lines import SECOND, Stamped
+from allaboard.backends.kubernetes.logs.cache import Kept, Shelf
+from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
 from allaboard.backends.kubernetes.observe.containers import Try
 
 

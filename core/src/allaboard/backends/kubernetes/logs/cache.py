@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from allaboard.backends.kubernetes.lines import SECOND, Stamped
+from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
 from allaboard.backends.kubernetes.observe.containers import Try
 
 EACH = 64 << 10

@@ -12,7 +12,7 @@ rules:
   those that come late. The clocks of nodes are believed.
 - What is held of answers is bounded: a log of any size passes through. Those of a few pods are read as they
   come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
-- What was read survives its pod, with the follower that read it (`kept`).
+- What was read survives its pod, with the follower that read it (`cache`).
 
 A cursor holds a position for each try: its container's id, the time of the last line, and the number of lines
 since that second began.
@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from allaboard.backends.base import Cursor, Gap, LogLine, Selection
 from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.kept import Kept, KeptTry
-from allaboard.backends.kubernetes.lines import (
+from allaboard.backends.kubernetes.logs.cache import Kept, KeptTry
+from allaboard.backends.kubernetes.logs.parsing import (
     HOLD,
     SECOND,
     START,
@@ -669,7 +669,7 @@ def read(
     """The lines selected after the cursor, up to the present, merged by time; the last item is the new
     cursor.
 
-    ``found``: every try of the attempt that can be read now (`tries`). Raises BackendUnreachable.
+    ``found``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
     """
     book = Book(cursor, kept)
     one = _begin(book, found, selection, first=cursor is None)

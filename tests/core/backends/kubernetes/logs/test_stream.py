@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Cursor, Gap, LogLine, Selection
-from allaboard.backends.kubernetes import lines as tape
-from allaboard.backends.kubernetes import logs
-from allaboard.backends.kubernetes.kept import Kept
-from allaboard.backends.kubernetes.lines import SECOND
-from allaboard.backends.kubernetes.logs import Looked, afollow, aread, follow, read
+from allaboard.backends.kubernetes.logs import parsing as tape
+from allaboard.backends.kubernetes.logs import stream
+from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.parsing import SECOND
+from allaboard.backends.kubernetes.logs.stream import Looked, afollow, aread, follow, read
 from allaboard.backends.kubernetes.observe.containers import tries
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339
@@ -378,10 +378,10 @@ def test_the_lines_since_a_moment(node: Node) -> None:
 def test_a_large_log_passes_in_bounded_requests_or_as_it_comes(
     node: Node, monkeypatch: pytest.MonkeyPatch, at_once: int, limits: set[int | None]
 ) -> None:
-    monkeypatch.setattr(logs, "SIDE_BY_SIDE", at_once)
-    monkeypatch.setattr(logs, "SMALLEST", 100)
-    monkeypatch.setattr(logs, "LARGEST", 400)
-    monkeypatch.setattr(logs, "AT_ONCE", 800)
+    monkeypatch.setattr(stream, "SIDE_BY_SIDE", at_once)
+    monkeypatch.setattr(stream, "SMALLEST", 100)
+    monkeypatch.setattr(stream, "LARGEST", 400)
+    monkeypatch.setattr(stream, "AT_ONCE", 800)
     pods = [node.pod(f"worker-{n}", n) for n in range(3)]
     written = []
     for n in range(120):
@@ -400,9 +400,9 @@ def test_a_large_log_passes_in_bounded_requests_or_as_it_comes(
 
 @pytest.mark.parametrize("at_once", [1, 8], ids=["many", "few"])
 def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(logs, "SIDE_BY_SIDE", at_once)
-    monkeypatch.setattr(logs, "LARGEST", 32 << 10)
-    monkeypatch.setattr(logs, "SMALLEST", 32 << 10)
+    monkeypatch.setattr(stream, "SIDE_BY_SIDE", at_once)
+    monkeypatch.setattr(stream, "LARGEST", 32 << 10)
+    monkeypatch.setattr(stream, "SMALLEST", 32 << 10)
     for n in range(2):
         node.pod(f"worker-{n}", n).ends()
     body = b"".join(written(NOON + n * SECOND // 100, f"step {n:06d} " + "x" * 60) for n in range(10_000))
@@ -432,8 +432,8 @@ def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.Monke
 def test_an_answer_that_is_cut_is_gone_on_with(
     node: Node, monkeypatch: pytest.MonkeyPatch, blocks: bool
 ) -> None:
-    monkeypatch.setattr(logs, "SMALLEST", 100)
-    monkeypatch.setattr(logs, "LARGEST", 100)
+    monkeypatch.setattr(stream, "SMALLEST", 100)
+    monkeypatch.setattr(stream, "LARGEST", 100)
     pod = node.pod("worker-0", 0)
     for n in range(60):
         pod.writes(f"step {n}")
@@ -451,8 +451,8 @@ def test_an_answer_that_is_cut_is_gone_on_with(
 def test_an_answer_that_is_always_cut_at_one_place_is_not_asked_for_for_ever(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "SMALLEST", 100)
-    monkeypatch.setattr(logs, "LARGEST", 100)
+    monkeypatch.setattr(stream, "SMALLEST", 100)
+    monkeypatch.setattr(stream, "LARGEST", 100)
     node.pod("worker-0", 0).writes(*(f"step {n}" for n in range(60)))
     node.breaks = 1_000_000
     with pytest.raises(BackendUnreachable):
@@ -487,8 +487,8 @@ def test_whatever_happens_every_line_comes_once_or_its_loss_is_told(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members write, crash, restart, vanish, come back and have their logs rotated while they are read."""
-    monkeypatch.setattr(logs, "SMALLEST", 60)
-    monkeypatch.setattr(logs, "LARGEST", 60 + seed * 20)
+    monkeypatch.setattr(stream, "SMALLEST", 60)
+    monkeypatch.setattr(stream, "LARGEST", 60 + seed * 20)
     chance = random.Random(seed)
     node = Node(seed)
     names = [f"worker-{n}" for n in range(3)]
@@ -675,8 +675,8 @@ A_LIFE = [
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(logs, "HOLD", 0.05)
+    monkeypatch.setattr(stream, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(stream, "HOLD", 0.05)
 
 
 @pytest.mark.usefixtures("quick")
@@ -736,7 +736,7 @@ def test_a_follower_that_goes_on_from_a_cursor(node: Node) -> None:
 
 
 def test_one_member_alone_is_not_held_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "HOLD", 1e6)
+    monkeypatch.setattr(stream, "HOLD", 1e6)
     pod = node.pod("worker-0", 0)
 
     def script(story: Story) -> None:

@@ -27,8 +27,8 @@ from allaboard.backends.kubernetes.client.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
-from allaboard.backends.kubernetes.kept import KeptTry
-from allaboard.backends.kubernetes.lines import Stamped
+from allaboard.backends.kubernetes.logs.cache import KeptTry
+from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import Try
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.state.records import Stored

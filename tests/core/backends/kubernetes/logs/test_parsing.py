@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes import lines as module
-from allaboard.backends.kubernetes.lines import SECOND, START, Lost, Merge, Position, Tape
+from allaboard.backends.kubernetes.logs import parsing as module
+from allaboard.backends.kubernetes.logs.parsing import SECOND, START, Lost, Merge, Position, Tape
 from tests.core.backends.kubernetes.kubelet import NOON, written
 
 Line = tuple[int, str]

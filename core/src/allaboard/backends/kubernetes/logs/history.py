@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.kubernetes.client.effects import Json
-from allaboard.backends.kubernetes.evidence import Witness
+from allaboard.backends.kubernetes.logs.capture import Snatched
+from allaboard.backends.kubernetes.logs.collector import Witness
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.containers import Seat
 from allaboard.backends.kubernetes.observe.lookup import Found
 from allaboard.backends.kubernetes.observe.observation import Memory, Told, remembered
-from allaboard.backends.kubernetes.snatching import Snatched
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.run_record import RunRecord
 
