@@ -198,7 +198,7 @@ def plan_of(number: int) -> Any:
 
 
 def render(number: int) -> tuple[dict[str, Any], ...]:
-    from allaboard.backends.kubernetes.placing import ready
+    from allaboard.backends.kubernetes.lifecycle.prepare import ready
     from allaboard.render.cluster_facts import of_place
     from allaboard.spec.site import site_of
 

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import installed, rbac
-from allaboard.backends.kubernetes.placing import ready
+from allaboard.backends.kubernetes.lifecycle.prepare import ready
 from allaboard.backends.kubernetes.preflight import preflight
 from allaboard.checking import checked
 from allaboard.observation import Owner

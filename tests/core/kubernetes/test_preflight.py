@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey
-from allaboard.backends.kubernetes.placing import Ready, ready
+from allaboard.backends.kubernetes.lifecycle.prepare import Ready, ready
 from allaboard.backends.kubernetes.podsecurity import violations
 from allaboard.backends.kubernetes.preflight import preflight
 from allaboard.checking import checked

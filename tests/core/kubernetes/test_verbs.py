@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PODS,
     PYTORCHJOBS,
 )
-from allaboard.backends.kubernetes.ending import event
+from allaboard.backends.kubernetes.lifecycle.stop import event
 from allaboard.backends.people import person
 from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
 from allaboard.observation import Owner, State

@@ -12,7 +12,7 @@ from allaboard.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
-    from allaboard.backends.kubernetes.janitor import Orphan
+    from allaboard.backends.kubernetes.lifecycle.orphans import Orphan
 
 _HERE = "runs of this machine are watched by their own supervisors; they leave no orphans"
 

@@ -67,7 +67,7 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey
-    from allaboard.backends.kubernetes.placing import ready
+    from allaboard.backends.kubernetes.lifecycle.prepare import ready
     from allaboard.backends.kubernetes.preflight import preflight
     from allaboard.render.cluster_facts import of_place
 

@@ -53,7 +53,7 @@ def render(
 ) -> int:
     """Print the objects that a launch of this job (YAML or JSON; -: stdin) would send to a cluster."""
     from allaboard.backends.base import Plan
-    from allaboard.backends.kubernetes.placing import ready
+    from allaboard.backends.kubernetes.lifecycle.prepare import ready
     from allaboard.checking import checked
     from allaboard.cli.place import site
     from allaboard.render.cluster_facts import of_place

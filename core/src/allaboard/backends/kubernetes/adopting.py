@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allaboard.backends.base import Stopped
-from allaboard.backends.kubernetes import ending, theirs
+from allaboard.backends.kubernetes import theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.lifecycle import stop as ending
 from allaboard.backends.kubernetes.observe import managers, observation
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.state import records

@@ -28,8 +28,8 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
+from allaboard.backends.kubernetes.lifecycle.prepare import Ready
 from allaboard.backends.kubernetes.observe.lookup import resource_of
-from allaboard.backends.kubernetes.placing import Ready
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:

@@ -24,10 +24,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import janitor, theirs
+from allaboard.backends.kubernetes import theirs
 from allaboard.backends.kubernetes.asking import Asking
 from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
-from allaboard.backends.kubernetes.janitor import Orphan, Tidied
+from allaboard.backends.kubernetes.lifecycle import orphans as janitor
+from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream as logs
 from allaboard.backends.kubernetes.logs.capture import SECONDS
 from allaboard.backends.kubernetes.observe.lookup import resource_of, takes_rank_0

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, asked
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, BY_KIND
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
-from allaboard.backends.kubernetes.fieldnames import problem_of
+from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.diagnosis import Evidence
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan

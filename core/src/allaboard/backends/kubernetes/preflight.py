@@ -31,8 +31,8 @@ from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES, VOLCANO_QUEUES
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
+from allaboard.backends.kubernetes.lifecycle.prepare import Ready
 from allaboard.backends.kubernetes.observe.lookup import resource_of
-from allaboard.backends.kubernetes.placing import Ready
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 WHO_AM_I = Resource(

@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
-from allaboard.backends.kubernetes.ending import stop_told
+from allaboard.backends.kubernetes.lifecycle.stop import stop_told
 from allaboard.backends.kubernetes.logs.collector import Witness, aattend, attend
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import Try, is_over

@@ -12,12 +12,16 @@ from dataclasses import dataclass, replace
 
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import ending, janitor, launching, theirs
+from allaboard.backends.kubernetes import theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import installed
+from allaboard.backends.kubernetes.lifecycle import launch as launching
+from allaboard.backends.kubernetes.lifecycle import orphans
+from allaboard.backends.kubernetes.lifecycle import stop as ending
+from allaboard.backends.kubernetes.lifecycle.prepare import Ready, ready
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.logs.cache import Kept
 from allaboard.backends.kubernetes.logs.capture import (
@@ -55,7 +59,6 @@ from allaboard.backends.kubernetes.observe.lookup import (
 )
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
-from allaboard.backends.kubernetes.placing import Ready, ready
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.saved import with_checkpoints
@@ -374,7 +377,7 @@ class Verbs:
         if not bodies:
             yield from check_namespace(self.namespace)
         yield from self.prune(every)
-        yield from janitor.forgotten_leases()
+        yield from orphans.forgotten_leases()
         # After the records: what a record knows to have been created is in these lists, or is gone.
         jobs = yield from _by_uid({resource_of(s.job) for s in every})
         pods: dict[tuple[str, ...], list[Json]] = {}

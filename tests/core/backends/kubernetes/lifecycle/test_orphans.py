@@ -11,7 +11,7 @@ import pytest
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
-from allaboard.backends.kubernetes.janitor import ORCHESTRATED_SECONDS
+from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS
 from allaboard.backends.kubernetes.state import records
 from allaboard.observation import Owner, State
 from allaboard.render import labels
@@ -92,8 +92,8 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     third = cluster.backend()
     [orphan] = third.orphans()
     cluster.backend().launch(a_plan(), ME)
-    from allaboard.backends.kubernetes import janitor
     from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.lifecycle import orphans as janitor
 
     tidied = drive(janitor._tidied(orphan), third.api, cluster.tick)
     assert not tidied.done and "taken it up meanwhile" in tidied.words

@@ -35,7 +35,9 @@ from allaboard.backends.kubernetes.client.errors import (
     Invalid,
     Missing,
 )
-from allaboard.backends.kubernetes.ending import (
+from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
+from allaboard.backends.kubernetes.lifecycle.prepare import Ready
+from allaboard.backends.kubernetes.lifecycle.stop import (
     carry_out,
     change_object,
     clear,
@@ -45,7 +47,6 @@ from allaboard.backends.kubernetes.ending import (
     remove_extras,
     stop_recorded,
 )
-from allaboard.backends.kubernetes.fieldnames import problem_of
 from allaboard.backends.kubernetes.observe.lookup import (
     Found,
     is_meant,
@@ -55,7 +56,6 @@ from allaboard.backends.kubernetes.observe.lookup import (
     seen,
 )
 from allaboard.backends.kubernetes.observe.progress import carried
-from allaboard.backends.kubernetes.placing import Ready
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import BadInput, SiteError, SpecChanged

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.base import Handle, NotYours
-from allaboard.backends.kubernetes import ending
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, Resource
+from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.observe.lookup import (
     Found,
     check_namespace,
@@ -295,21 +295,21 @@ def _with_record(orphan: Orphan, stored: Stored) -> Talk[str | None]:
     record = now.record
     if orphan.kind == "stop":
         assert record.stop is not None
-        yield from ending.carry_out(found, record.stop)
+        yield from stop.carry_out(found, record.stop)
         return "its job is being ended"
     if orphan.kind == "start":
         if found.was_created:
             return None
-        yield from ending.recorded(found, State.LOST)
+        yield from stop.recorded(found, State.LOST)
         return "it counts as lost; launched again under its key, it starts"
     if orphan.kind == "end":
         state = state_of(seen(found))
         if not state.is_final:
             return None
-        yield from ending.recorded(found, state)
+        yield from stop.recorded(found, state)
         return f"written down: it {state}"
     handle = Handle(record.run, record.attempt, record.generation, record.uid)
-    answer = yield from ending.stop(handle, record.owner, "the janitor", orphan.why)
+    answer = yield from stop.stop(handle, record.owner, "the janitor", orphan.why)
     return None if isinstance(answer, NotYours) else "stopped"
 
 
