@@ -23,7 +23,7 @@ from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import installed, rbac
 from allaboard.backends.kubernetes.lifecycle.prepare import ready
-from allaboard.backends.kubernetes.preflight import preflight
+from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.checking import checked
 from allaboard.observation import Owner
 from allaboard.render.cluster_facts import ClusterFacts

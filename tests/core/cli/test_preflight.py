@@ -19,8 +19,8 @@ from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import ApiError
 from allaboard.backends.kubernetes.client.resources import Resource
 from tests.core.backends.kubernetes.answers import Answers, Json
+from tests.core.backends.kubernetes.preflight.test_gather import OBJECTS, operator_answers
 from tests.core.cli.terminal import Terminal
-from tests.core.kubernetes.test_preflight import OBJECTS, operator_answers
 
 KINDS = ["kubeflow.org/v1/PyTorchJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"]
 BY_PATH = {(r.api_version, r.plural): r for r in vars(resources).values() if isinstance(r, Resource)}

@@ -68,7 +68,7 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey
     from allaboard.backends.kubernetes.lifecycle.prepare import ready
-    from allaboard.backends.kubernetes.preflight import preflight
+    from allaboard.backends.kubernetes.preflight.gather import preflight
     from allaboard.render.cluster_facts import of_place
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.

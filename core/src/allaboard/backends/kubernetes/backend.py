@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes import theirs
-from allaboard.backends.kubernetes.asking import Asking
 from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
 from allaboard.backends.kubernetes.lifecycle import orphans as janitor
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
@@ -33,6 +32,7 @@ from allaboard.backends.kubernetes.logs import stream as logs
 from allaboard.backends.kubernetes.logs.capture import SECONDS
 from allaboard.backends.kubernetes.observe.lookup import resource_of, takes_rank_0
 from allaboard.backends.kubernetes.others import OthersJob
+from allaboard.backends.kubernetes.preflight.at_launch import Asking
 from allaboard.backends.kubernetes.state.leases import (
     AsyncKeeper,
     Keeper,

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes import checks
-from allaboard.backends.kubernetes.checks import Facts, Sought
 from allaboard.backends.kubernetes.client.errors import Missing
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
@@ -30,6 +28,8 @@ from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
 from allaboard.backends.kubernetes.lifecycle.prepare import Ready
 from allaboard.backends.kubernetes.observe.lookup import resource_of
+from allaboard.backends.kubernetes.preflight import checks
+from allaboard.backends.kubernetes.preflight.checks import Facts, Sought
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allaboard.backends.checks import Check
-from allaboard.backends.kubernetes.checks import Facts, Sought, Tried, examine
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
@@ -33,6 +32,7 @@ from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.prepare import Ready
 from allaboard.backends.kubernetes.observe.lookup import resource_of
+from allaboard.backends.kubernetes.preflight.checks import Facts, Sought, Tried, examine
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 WHO_AM_I = Resource(

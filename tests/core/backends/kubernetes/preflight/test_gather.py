@@ -12,15 +12,15 @@ import pytest
 
 from allaboard.backends.base import Plan
 from allaboard.backends.checks import Check
-from allaboard.backends.kubernetes import checks as checks_module
 from allaboard.backends.kubernetes.client.effects import drive
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey
 from allaboard.backends.kubernetes.lifecycle.prepare import Ready, ready
-from allaboard.backends.kubernetes.podsecurity import violations
-from allaboard.backends.kubernetes.preflight import preflight
+from allaboard.backends.kubernetes.preflight import checks as checks_module
+from allaboard.backends.kubernetes.preflight.gather import preflight
+from allaboard.backends.kubernetes.preflight.pod_security import violations
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts

@@ -14,7 +14,6 @@ from decimal import Decimal
 from typing import Any
 
 from allaboard.backends.checks import ERROR, WARNING, Check
-from allaboard.backends.kubernetes import podsecurity
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
@@ -23,6 +22,7 @@ from allaboard.backends.kubernetes.discovery.components import BY_GANG, BY_KIND
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
+from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
 from allaboard.diagnosis import Evidence
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
