@@ -45,7 +45,7 @@ from allaboard_provider.task import Leg
 from allaboard_provider.triggers import train
 from allaboard_provider.triggers.jobs import JobTrigger
 from allaboard_provider.triggers.train import TrainingJobTrigger
-from tests.core.kubernetes.test_theirs import theirs
+from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.provider.building import StateStore, TaskInstance, a_context
 
 JOB = {"name": "small", "command": ["python", "train.py"], "workers": 2, "policy": {"restart": "never"}}

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.kubernetes import adopting
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
+from allaboard.backends.kubernetes.operations import adoption
 from allaboard.backends.people import person
 from allaboard.cli import main
 from allaboard.cli.place import handle_of
 from allaboard.observation import Owner, State
 from allaboard.render import labels as marks
 from allaboard.status import state_of
+from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.test_on_a_cluster import Desk, desk
-from tests.core.kubernetes.test_theirs import theirs
 
 __all__ = ["desk"]
 
@@ -231,7 +231,7 @@ def test_what_kueue_holds_back_is_not_resumed_and_what_it_lets_run_is_not_suspen
 def test_kueue_is_known_by_its_workload_too(nightly: Desk) -> None:
     cluster = nightly.cluster
     cluster.served = (*cluster.served, KUEUE_WORKLOADS)
-    labels = {adopting.JOB_UID: cluster.all(PYTORCHJOBS)[0]["metadata"]["uid"]}
+    labels = {adoption.JOB_UID: cluster.all(PYTORCHJOBS)[0]["metadata"]["uid"]}
     metadata = {"name": "pytorchjob-nightly-1f", "labels": labels}
     kind = {"apiVersion": KUEUE_WORKLOADS.api_version, "kind": "Workload"}
     cluster.client().create(KUEUE_WORKLOADS, {**kind, "metadata": metadata})

@@ -18,7 +18,7 @@ from allaboard.errors import BadInput, SiteError, UnknownRun
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend, Handle
     from allaboard.backends.kubernetes.backend import KubernetesBackend
-    from allaboard.backends.kubernetes.others import OthersJob
+    from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.observation import Observation
     from allaboard.spec.site import Site

@@ -24,14 +24,16 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import theirs
 from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
 from allaboard.backends.kubernetes.lifecycle import orphans as janitor
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream as logs
 from allaboard.backends.kubernetes.logs.capture import SECONDS
 from allaboard.backends.kubernetes.observe.lookup import resource_of, takes_rank_0
-from allaboard.backends.kubernetes.others import OthersJob
+from allaboard.backends.kubernetes.operations import foreign
+from allaboard.backends.kubernetes.operations.foreign import resource_for
+from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
+from allaboard.backends.kubernetes.operations.runs import Look, Verbs
 from allaboard.backends.kubernetes.preflight.at_launch import Asking
 from allaboard.backends.kubernetes.state.leases import (
     AsyncKeeper,
@@ -40,8 +42,6 @@ from allaboard.backends.kubernetes.state.leases import (
     keeper_of,
 )
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.kubernetes.theirs import resource_for
-from allaboard.backends.kubernetes.verbs import Look, Verbs
 from allaboard.backends.kubernetes.watch.informer import (
     AsyncChanges,
     AsyncHub,
@@ -263,11 +263,11 @@ class KubernetesBackend:
             found = OthersJob(self, engine_of_kind(kind), job, adopt=adopt)
             found.observe(job)
             return found
-        return OthersJob(self, self._do(theirs.engine_of(name)), name, adopt=adopt)
+        return OthersJob(self, self._do(foreign.engine_of(name)), name, adopt=adopt)
 
     def list_others(self) -> list[Observation]:
         """Every job that somebody else made here, newest first."""
-        return self._do(theirs.every())
+        return self._do(foreign.every())
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

@@ -20,8 +20,8 @@ from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
+from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.backends.kubernetes.test_backend import ME, a_plan_with_code, running
-from tests.core.kubernetes.test_theirs import theirs
 
 BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allaboard.backends.base import Stopped
-from allaboard.backends.kubernetes import theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
@@ -17,6 +16,7 @@ from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.lifecycle import stop as ending
 from allaboard.backends.kubernetes.observe import managers, observation
 from allaboard.backends.kubernetes.observe.containers import is_over
+from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun
@@ -42,7 +42,7 @@ def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool =
     if not ended and not _is_ending(job):
         yield from ending.take_away(job, Stop(by, reason, now), _has_ended)
     if ended or kill:
-        for pod in (yield from theirs.pods_of(engine, job, [])):
+        for pod in (yield from foreign.pods_of(engine, job, [])):
             yield from ending.end_pod(pod, kill)
     return Stopped(already=ended)
 
@@ -61,7 +61,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
         change = {"metadata": {**metadata, **said}, "spec": {"runPolicy": {"suspend": wanted}}}
         try:
-            yield from effects.patch(theirs.resource_for(engine), name, change)
+            yield from effects.patch(foreign.resource_for(engine), name, change)
         except (Conflict, Missing):
             continue
         yield from ending.tell(job, word.title(), f"{word} by {by}", again=True)
@@ -73,7 +73,7 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
     """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
     job = yield from _meant(engine, name, uid)
     begun = yield from effects.server_time()
-    pods = yield from theirs.pods_of(engine, job, [])
+    pods = yield from foreign.pods_of(engine, job, [])
     if _has_ended(job) or _is_ending(job):
         yield from ending.delete_job(job)
     else:
@@ -89,7 +89,7 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
 def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
     """The job, if it is still the one that was looked at, and nobody's run of ours."""
     try:
-        job = yield from effects.get(theirs.resource_for(engine), name)
+        job = yield from effects.get(foreign.resource_for(engine), name)
     except Missing:
         raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
     if job["metadata"]["uid"] != uid:
@@ -147,12 +147,12 @@ def _workload(job: Json) -> Talk[str | None]:
 def _left(engine: Engine, job: Json) -> Talk[str | None]:
     """What is still there of a job that is being deleted, in a sentence; None: nothing."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    pods = [pod for pod in (yield from theirs.pods_of(engine, job, [])) if not is_over(pod)]
+    pods = [pod for pod in (yield from foreign.pods_of(engine, job, [])) if not is_over(pod)]
     if pods:
         names = ", ".join(str(pod["metadata"]["name"]) for pod in pods[:5])
         return f"{engine.KIND} {name} is being deleted, and its pods do not end: {names}; look at their nodes"
     try:
-        there = yield from effects.get(theirs.resource_for(engine), name)
+        there = yield from effects.get(foreign.resource_for(engine), name)
     except Missing:
         return None
     if there["metadata"]["uid"] != uid:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
-from allaboard.backends.kubernetes import adopting, theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Talk, drive
 from allaboard.backends.kubernetes.logs import stream as logs
+from allaboard.backends.kubernetes.operations import adoption, foreign
 from allaboard.backends.people import person
 from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop
@@ -45,7 +45,7 @@ class OthersJob:
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
         if self._acted:  # what becomes of this very job is asked for, whatever has its name now
-            asked = theirs.observe(self.engine, self.job, evidence=evidence, uid=self.uid, only=True)
+            asked = foreign.observe(self.engine, self.job, evidence=evidence, uid=self.uid, only=True)
             seen = self._do(asked)
         else:
             seen = self.backend.observe_job(self.engine.KIND, self.job, evidence, uid=self.uid)
@@ -59,13 +59,13 @@ class OthersJob:
         return self.backend.changes_of(self.engine.KIND, self.job)
 
     def events(self, run: str) -> list[Event]:
-        return self._do(theirs.events(self.engine, self.job))
+        return self._do(foreign.events(self.engine, self.job))
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         def look() -> logs.Looked:
-            return logs.Looked(*self._do(theirs.readable(self.engine, self.job, selection)))
+            return logs.Looked(*self._do(foreign.readable(self.engine, self.job, selection)))
 
         if follow:
             return logs.follow(self.backend.api, None, look, selection, cursor)
@@ -104,23 +104,23 @@ class OthersJob:
     def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped:
         """Its object is deleted, as that of a run of ours is; there is no record that would stay."""
         uid = self._change("stop", handle.uid)
-        answer = self._do(adopting.stop(self.engine, self.job, uid, by, reason, kill))
+        answer = self._do(adoption.stop(self.engine, self.job, uid, by, reason, kill))
         if not answer.already:
             self._stop = Stop(by, reason, self._do(effects.server_time()))
         return answer
 
     def suspend(self, run: str) -> None:
         uid = self._change("suspend")
-        self._do(adopting.suspend(self.engine, self.job, uid, True, person()))
+        self._do(adoption.suspend(self.engine, self.job, uid, True, person()))
 
     def resume(self, run: str) -> None:
         uid = self._change("resume")
-        self._do(adopting.suspend(self.engine, self.job, uid, False, person()))
+        self._do(adoption.suspend(self.engine, self.job, uid, False, person()))
 
     def delete(self, run: str) -> None:
         """It is gone, with its pods, when this returns."""
         uid = self._change("delete")
-        self._do(adopting.delete(self.engine, self.job, uid, person()))
+        self._do(adoption.delete(self.engine, self.job, uid, person()))
 
     def _no_run(self, done: str) -> NoReturn:
         raise BadInput(f"{self.engine.KIND} {self.job!r} is no run of allaboard, and is never {done}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.kubernetes import theirs
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -59,6 +58,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 )
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
+from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.saved import with_checkpoints
@@ -306,10 +306,10 @@ class Verbs:
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, uid: str | None = None
     ) -> Talk[Observation]:
-        """What is seen now of a job that somebody else made (`theirs`)."""
+        """What is seen now of a job that somebody else made (`foreign`)."""
         engine = engine_of_kind(kind)
         try:
-            return (yield from theirs.observe(engine, name, evidence=evidence, uid=uid))
+            return (yield from foreign.observe(engine, name, evidence=evidence, uid=uid))
         except UnknownRun:
             yield from check_namespace(self.namespace)
             raise
