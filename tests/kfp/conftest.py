@@ -15,7 +15,7 @@ import pytest
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
-from allaboard.backends.local.procs import sweep
+from allaboard.backends.local.host.processes import sweep
 from allaboard.backends.local.records import read
 from allaboard.observation import Observation
 

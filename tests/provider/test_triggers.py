@@ -19,7 +19,7 @@ from airflow.sdk.serde import deserialize, serialize
 from allaboard import State, TrainingJob
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.machine import cpus
+from allaboard.backends.local.host.machine import cpus
 from allaboard.checkpoints import Manifest, save
 from allaboard.observation import Owner
 from allaboard.spec.identity import airflow_key

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
-from allaboard.backends.local.procs import find_marked, sweep
+from allaboard.backends.local.host.processes import find_marked, sweep
 from allaboard.backends.local.records import read
 from allaboard.cli.place import handle_of
 from allaboard.observation import Observation, State

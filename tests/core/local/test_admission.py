@@ -9,7 +9,7 @@ from itertools import chain, combinations
 import pytest
 
 from allaboard.backends.local.admission import Claim, Need, Request, Used, decide, fit, shrink
-from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.host.machine import Capacity
 
 GiB = 1 << 30
 ROOM = Capacity(4.0, 8 * GiB, ("a", "b", "c"))

@@ -19,8 +19,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder, prepare
 from allaboard.errors import SiteError, UnknownRun
 from allaboard.status import state_of
-from tests.core.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
-from tests.core.local.test_backend import ME, SLEEP, running
+from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
+from tests.core.backends.local.test_backend import ME, SLEEP, running
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as somebody else")

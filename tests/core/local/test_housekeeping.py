@@ -26,8 +26,8 @@ from allaboard.errors import SiteError
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner
 from allaboard.status import state_of
-from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
-from tests.core.local.test_backend import ME, QUICK, SLEEP, running
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
+from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
 from tests.core.local.test_folders import everything, fill
 from tests.core.storage.mounts import mounted
 

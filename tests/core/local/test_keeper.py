@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.local import procs
-from tests.core.local.processes import (
+from allaboard.backends.local.host import processes
+from tests.core.backends.local.processes import (
     Family,
     Supervisor,
     environment,
@@ -34,8 +34,8 @@ FINDABLE = ("child", "grandchild", "daemon")
 NO_PRCTL = {"ALLABOARD_NO_PRCTL": "1"}
 
 
-def all_gone(family: dict[str, procs.Identity]) -> bool:
-    return not any(procs.alive(who) for who in family.values())
+def all_gone(family: dict[str, processes.Identity]) -> bool:
+    return not any(processes.alive(who) for who in family.values())
 
 
 # --- starting ---------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_member_cannot_be_spawned_twice_at_once(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no command"):
             keeper.spawn("worker-1", [], environment(), str(tmp_path), log)
         assert keeper.close(within=60)[-1].member == "worker-0"
-        assert not procs.alive(keeper.identity)
+        assert not processes.alive(keeper.identity)
 
 
 # --- ending -----------------------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def test_a_kill_takes_the_whole_family_and_spares_the_others(tmp_path: Path) -> 
         one.tell("kill", member="worker-0")
         assert one.wait("Exited")["code"] == -signal.SIGKILL
         # The one without a name is nobody's while another member could have started it.
-        assert [name for name, who in born.items() if procs.alive(who)] == ["nameless"]
-        assert all(procs.alive(who) for who in others.values())
+        assert [name for name, who in born.items() if processes.alive(who)] == ["nameless"]
+        assert all(processes.alive(who) for who in others.values())
         one.tell("kill_all")
         one.wait("Exited")
         assert all_gone({**others, "lost": born["nameless"]})
@@ -320,8 +320,8 @@ def test_whoever_forks_while_being_killed_is_killed(relative: str, tmp_path: Pat
         until((family.folder / relative).exists, "the first fork")
         one.tell("kill", member="worker-0")
         assert one.wait("Exited")["survivors"] == []
-        assert procs.find_marked(one.mark) == []
-        assert procs.descendants(one.keeper) == []
+        assert processes.find_marked(one.mark) == []
+        assert processes.descendants(one.keeper) == []
 
 
 # --- nobody outlives its keepers --------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def world(request: pytest.FixtureRequest) -> tuple[dict[str, str], tuple[str, ..
     return ({}, WHOLE_FAMILY) if request.param == "prctl" else (NO_PRCTL, FINDABLE)
 
 
-def _two_families(one: Supervisor, folder: Path, relatives: tuple[str, ...]) -> dict[str, procs.Identity]:
+def _two_families(one: Supervisor, folder: Path, relatives: tuple[str, ...]) -> dict[str, processes.Identity]:
     everybody = {}
     for member in ("worker-0", "worker-1"):
         family = Family(folder / member)
@@ -350,7 +350,7 @@ def test_a_killed_supervisor_takes_all_with_it(world, tmp_path: Path) -> None:
         born = _two_families(one, tmp_path, relatives)
         one.kill()
         until(lambda: all_gone(born), "all members are gone")
-        until(lambda: procs.identity(one.keeper) is None, "the keeper is gone")
+        until(lambda: processes.identity(one.keeper) is None, "the keeper is gone")
 
 
 def test_a_killed_keeper_takes_all_with_it_and_the_supervisor_goes_on(world, tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_when_both_are_killed_the_kernel_takes_the_members_and_a_sweep_the_rest(
         mains = {name: who for name, who in born.items() if name.endswith("main")}
         until(lambda: all_gone(mains), "the kernel killed the main processes")
         assert not all_gone(born), "or this test shows nothing"
-        assert procs.sweep(one.mark, mains.values()) == ()
+        assert processes.sweep(one.mark, mains.values()) == ()
         assert all_gone(born)
 
 
@@ -389,18 +389,18 @@ def test_when_both_are_killed_without_prctl_a_sweep_takes_all_that_can_be_found(
         os.kill(one.keeper, signal.SIGSTOP)
         one.kill()
         os.kill(one.keeper, signal.SIGKILL)
-        until(lambda: procs.identity(one.keeper) is None, "the keeper is gone")
+        until(lambda: processes.identity(one.keeper) is None, "the keeper is gone")
         mains = [who for name, who in born.items() if name.endswith("main")]
         try:
-            assert all(procs.alive(who) for who in mains), "nothing but a sweep ends them"
-            assert procs.sweep(one.mark, mains) == ()
-            living = sorted(name for name, who in born.items() if procs.alive(who))
+            assert all(processes.alive(who) for who in mains), "nothing but a sweep ends them"
+            assert processes.sweep(one.mark, mains) == ()
+            living = sorted(name for name, who in born.items() if processes.alive(who))
             assert living == ["worker-0 nameless", "worker-1 nameless"], (
                 "the documented weakness, and no more"
             )
         finally:
             for who in born.values():
-                procs.send(who, signal.SIGKILL)
+                processes.send(who, signal.SIGKILL)
 
 
 def test_a_member_that_is_stopped_is_killed_all_the_same(tmp_path: Path) -> None:

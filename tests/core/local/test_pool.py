@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local import pool as pool_module
-from allaboard.backends.local import procs
-from allaboard.backends.local import sharedfiles as files
-from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.host import processes
+from allaboard.backends.local.host import shared_files as files
+from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool import Entry, Grant, Need, Pool, Request, asked_for, default_path
 from allaboard.errors import BadInput, SiteError
-from tests.core.local.processes import HERE, environment, fresh_mark, until
+from tests.core.backends.local.processes import HERE, environment, fresh_mark, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
@@ -67,7 +67,7 @@ def another(code: str, *arguments: str, user: int = 0, **options: Any) -> Iterat
     head = f"""
 import os, sys, time, json, pwd, socket, ctypes
 from allaboard.backends.local import procs
-from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool import Entry, Need, Pool, Request
 Entry.from_json(b"{{}}")
 if {user}:
@@ -309,25 +309,25 @@ time.sleep(600)
 def test_what_a_killed_gang_left_is_killed_before_its_slots_are_given_away(how: str, pool: Pool) -> None:
     with another(HOLD, pool.path, fresh_mark(), how) as other:
         pid = int(line(other).split()[0])
-        survivor = procs.identity(pid)
+        survivor = processes.identity(pid)
         assert survivor
         try:
             waiting = pool.ask(ALL_GPUS)
             assert pool.try_admit(waiting) is None
             other.kill()
             other.wait()
-            assert procs.alive(survivor), "or this test shows nothing"
+            assert processes.alive(survivor), "or this test shows nothing"
             assert until(lambda: pool.try_admit(waiting), "the survivor is swept")
-            assert not procs.alive(survivor)
+            assert not processes.alive(survivor)
         finally:
-            procs.send(survivor, signal.SIGKILL)
+            processes.send(survivor, signal.SIGKILL)
 
 
 @linux
 def test_a_survivor_that_nobody_can_find_keeps_its_slots(pool: Pool) -> None:
     with another(HOLD, pool.path, fresh_mark(), "unmarked") as other:
         pid = int(line(other).split()[0])
-        survivor = procs.identity(pid)
+        survivor = processes.identity(pid)
         assert survivor
         try:
             other.kill()
@@ -337,10 +337,10 @@ def test_a_survivor_that_nobody_can_find_keeps_its_slots(pool: Pool) -> None:
             grant = pool.try_admit(small)
             assert grant and grant.gpus(0) == ("2",)
             assert [gang["leftover"] for gang in pool.describe()["gangs"]] == [True, False]
-            procs.send(survivor, signal.SIGKILL)
+            processes.send(survivor, signal.SIGKILL)
             assert until(lambda: pool.try_admit(waiting), "its lock is free")
         finally:
-            procs.send(survivor, signal.SIGKILL)
+            processes.send(survivor, signal.SIGKILL)
 
 
 def test_a_gang_counts_while_its_keeper_holds_the_owner_lock(pool: Pool) -> None:
@@ -549,7 +549,7 @@ def test_a_user_neither_counts_nor_kills_what_a_killed_run_of_another_left_but_r
 ) -> None:
     mark = fresh_mark()
     with another(HOLD, open_path, mark, "marked") as roots:
-        survivor = procs.identity(int(line(roots).split()[0]))
+        survivor = processes.identity(int(line(roots).split()[0]))
         assert survivor
         try:
             roots.kill()
@@ -563,16 +563,16 @@ print(pool.try_admit(cpus) is None, len(os.listdir(sys.argv[1] + ".0")), flush=T
 """
             with another(ask, open_path, user=NOBODY, stdin=subprocess.PIPE) as his:
                 assert line(his) == "True ('2',)"
-                assert procs.alive(survivor), "it is not his to kill"
-                procs.send(survivor, signal.SIGKILL)
-                until(lambda: not procs.alive(survivor), "dead")
+                assert processes.alive(survivor), "it is not his to kill"
+                processes.send(survivor, signal.SIGKILL)
+                until(lambda: not processes.alive(survivor), "dead")
                 assert his.stdin
                 his.stdin.write("\n")
                 his.stdin.flush()
                 assert line(his) == "False 2", "root's entry cannot be removed, and counts for nothing"
                 his.stdin.close()
         finally:
-            procs.send(survivor, signal.SIGKILL)
+            processes.send(survivor, signal.SIGKILL)
     with Pool(open_path, ROOM) as pool:
         admitted(pool, ALL_GPUS)
         assert len(os.listdir(f"{open_path}.0")) == 2, "its user tidies up"
@@ -583,8 +583,8 @@ print(pool.try_admit(cpus) is None, len(os.listdir(sys.argv[1] + ".0")), flush=T
 def test_an_entry_of_one_user_never_aims_at_processes_of_another(open_path: str) -> None:
     """Somebody writes down a process of root's as his own and dies; root's next run must not kill it."""
     mark = fresh_mark()
-    with subprocess.Popen(["sleep", "600"], env=environment(**{procs.MARK: mark})) as target:
-        identity = until(lambda: procs.identity(target.pid), "started")
+    with subprocess.Popen(["sleep", "600"], env=environment(**{processes.MARK: mark})) as target:
+        identity = until(lambda: processes.identity(target.pid), "started")
         lie = """
 pool = Pool(sys.argv[1], ROOM)
 grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=1),))))
@@ -806,7 +806,7 @@ def test_an_entry_survives_being_written_and_read() -> None:
         ((0, ("0",)),),
         ("0", "1"),
         (20000,),
-        (procs.Identity(5, 6),),
+        (processes.Identity(5, 6),),
     )
     read = Entry.from_json(entry.to_json())
     assert read is not None

@@ -13,9 +13,9 @@ from allaboard import BadInput, State
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.secrets import MOST_BYTES, MOST_TOGETHER, located, variables
 from allaboard.status import state_of
-from tests.core.local.helpers import a_plan, wait_for
-from tests.core.local.test_backend import ME, text
-from tests.core.local.test_bad_days import run
+from tests.core.backends.local.helpers import a_plan, wait_for
+from tests.core.backends.local.test_backend import ME, text
+from tests.core.backends.local.test_bad_days import run
 
 
 @pytest.fixture

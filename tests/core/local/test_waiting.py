@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.base import Handle
-from allaboard.backends.local import sharedfiles as files
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.machine import capacity, cpus
+from allaboard.backends.local.host import shared_files as files
+from allaboard.backends.local.host.machine import capacity, cpus
 from allaboard.backends.local.pool import Pool
 from allaboard.backends.local.records import read
 from allaboard.observation import Observation, Owner, State
 from allaboard.status import state_of
-from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 ME = Owner("me", kind="detached")

@@ -19,7 +19,7 @@ class CheckpointTrigger(LookTrigger):
         return {"uri": self.uri, "after": self.after}
 
     def is_here(self) -> bool:
-        from allaboard.backends.local.machine import fingerprint
+        from allaboard.backends.local.host.machine import fingerprint
 
         known = dict(self.fingerprint or {})
         try:
@@ -63,7 +63,7 @@ def fingerprint_of(uri: str) -> dict[str, Any] | None:
     """What tells this disk from another machine's: of the folder, or of what is there of the way to it. None
     for a bucket.
     """
-    from allaboard.backends.local.machine import fingerprint
+    from allaboard.backends.local.host.machine import fingerprint
     from allaboard.storage import open_store
 
     folder: Path | None = open_store(uri).local_path()

@@ -13,7 +13,7 @@ from pathlib import Path
 from allaboard.backends.local import housekeeping
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import HOUSEKEEPING, locked
-from allaboard.backends.local.procs import detach
+from allaboard.backends.local.host.processes import detach
 from allaboard.errors import AllaboardError
 
 

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.host.machine import Capacity
 from allaboard.units import show_bytes
 
 

@@ -40,9 +40,16 @@ from allaboard.backends.local.folders import (
     waited_for,
     write_json,
 )
-from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus, fingerprint
+from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
+from allaboard.backends.local.host.processes import (
+    Identity,
+    alive,
+    identity,
+    send,
+    spawn_supervisor,
+    sweep,
+)
 from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
-from allaboard.backends.local.procs import Identity, alive, identity, send, spawn_supervisor, sweep
 from allaboard.backends.local.secrets import folder_of, located, variables
 from allaboard.backends.local.watching import tail
 from allaboard.backends.saved import with_checkpoints

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from allaboard.backends.local.machine import machine_id
-from allaboard.backends.local.sharedfiles import user_name
+from allaboard.backends.local.host.machine import machine_id
+from allaboard.backends.local.host.shared_files import user_name
 from allaboard.errors import SiteError
 from allaboard.untrusted import show
 

@@ -42,8 +42,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from allaboard.backends.local import procs
-from allaboard.backends.local.procs import Identity
+from allaboard.backends.local.host import processes
+from allaboard.backends.local.host.processes import Identity
 
 _CLOSING_LIMIT = 5.0
 """Seconds after which a member that cannot be killed whole is reported with its survivors."""
@@ -189,7 +189,7 @@ class Keeper:
 
     def __init__(self, pid: int, sock: socket.socket, mark: str) -> None:
         self.pid = pid
-        self.identity = Identity(pid, procs.start_time(pid) or 0)
+        self.identity = Identity(pid, processes.start_time(pid) or 0)
         self.mark = mark
         self._wire = _Wire(sock)
         self._members: dict[str, Identity | None] = {}
@@ -202,7 +202,7 @@ class Keeper:
         It keeps ``keep_fds`` open until it ends (the run's lock: then a free lock means that the members are
         gone too) and closes every other descriptor of the supervisor. Raises OSError when the fork fails.
         """
-        procs.set_subreaper()
+        processes.set_subreaper()
         ours, theirs = socket.socketpair()
         keep = [theirs.fileno(), *keep_fds]
         # Until it ignores them, a signal would end the keeper, or run the supervisor's handler in it.
@@ -297,14 +297,16 @@ class Keeper:
         spare = {os.getpid(), *keep}
 
         def left() -> Iterator[Identity]:
-            yield from procs.below_here(keep)
-            if not procs.has_prctl():  # orphans went to init: what we were told and the mark must do
-                here = {who for who in (*self._seen, *procs.find_marked(self.mark)) if procs.alive(who)}
+            yield from processes.below_here(keep)
+            if not processes.has_prctl():  # orphans went to init: what we were told and the mark must do
+                here = {
+                    who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.alive(who)
+                }
                 here = {who for who in here if who.pid not in spare}
                 yield from here
-                yield from procs.below([who.pid for who in here], spare)
+                yield from processes.below([who.pid for who in here], spare)
 
-        survivors = procs.kill_all(left, within)
+        survivors = processes.kill_all(left, within)
         self._wire.open = False
         self._wire.sock.close()
         return survivors
@@ -372,16 +374,16 @@ def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoRe
     try:
         os.setsid()  # a kill of the supervisor's process group must not take both
         gc.freeze()  # the supervisor's garbage holds descriptor numbers that mean something else here
-        procs.close_all_but(keep)
-        procs.set_subreaper()
-        procs.set_name("allaboard-keep")
+        processes.close_all_but(keep)
+        processes.set_subreaper()
+        processes.set_name("allaboard-keep")
         _Keeping(sock, mark).run()
         code = 0
     except BaseException:
         import traceback
 
         traceback.print_exc()
-        procs.kill_all(procs.below_here)
+        processes.kill_all(processes.below_here)
     finally:
         os._exit(code)
 
@@ -455,7 +457,7 @@ class _Keeping:
 
     def spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         name = message["member"]
-        environment = {**message["env"], procs.MARK: self.mark, procs.MEMBER: name}
+        environment = {**message["env"], processes.MARK: self.mark, processes.MEMBER: name}
         try:
             report, childs_end = os.pipe()
             try:
@@ -471,7 +473,7 @@ class _Keeping:
             self.tell_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
         else:
             os.set_blocking(report, False)
-            self.members[name] = _Member(name, pid, procs.start_time(pid) or 0, report)
+            self.members[name] = _Member(name, pid, processes.start_time(pid) or 0, report)
         finally:
             for fd in fds:  # the member has its own copies: a slot is free when its processes are gone
                 os.close(fd)
@@ -503,7 +505,7 @@ class _Keeping:
 
     def reap(self) -> None:
         mains = {member.pid: member for member in self.members.values() if member.ended is None}
-        for pid, code, maxrss in procs.reap():
+        for pid, code, maxrss in processes.reap():
             if member := mains.get(pid):
                 member.early.clear()  # its pid may be somebody else's by now
                 self.settle_report(member)
@@ -523,7 +525,7 @@ class _Keeping:
 
     def close(self, member: _Member) -> None:
         """One round of killing; tells the end when nothing is left, or when it will not go."""
-        left = procs.strike(lambda: self.belongings(member))
+        left = processes.strike(lambda: self.belongings(member))
         if left or member.ended is None:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
@@ -533,7 +535,7 @@ class _Keeping:
         if member.failure:
             self.tell_failure(member.name, **member.failure)
         else:
-            survivors = [who.pid for who in left if procs.alive(who)]
+            survivors = [who.pid for who in left if processes.alive(who)]
             self.tell("exited", member.name, **member.ended, survivors=survivors)
 
     def belongings(self, member: _Member) -> Iterator[Identity]:
@@ -541,38 +543,38 @@ class _Keeping:
         mains = {each.pid for each in self.members.values() if each.ended is None}
         others = {each.pid for each in self.members.values() if each is not member}
         roots: list[int] = []
-        if member.ended is None and (who := procs.identity(member.pid)):
+        if member.ended is None and (who := processes.identity(member.pid)):
             roots.append(who.pid)
             yield who
         for pid in self.orphans():
-            process = None if pid in mains else procs.look(pid)
+            process = None if pid in mains else processes.look(pid)
             if process is None:
                 continue
             if process.dead:
                 if process.session not in others:  # it may have left a child since the orphans were listed
-                    yield Identity(pid, procs.GONE)
+                    yield Identity(pid, processes.GONE)
             elif self.owner_of(process) in (member.name, _ANYBODY):
                 roots.append(pid)
                 yield process.identity
-        yield from procs.below(roots, mains)
+        yield from processes.below(roots, mains)
 
     def orphans(self) -> Iterable[int]:
         """Processes of members that lost their parent: our children now, among the main processes."""
-        if procs.has_prctl():
-            return procs.children(os.getpid())
+        if processes.has_prctl():
+            return processes.children(os.getpid())
         # They are init's. Those that left the session and hid their environment are out of reach.
         sessions = {each.pid for each in self.members.values()}
-        in_session = (p.pid for p in procs.processes().values() if p.session in sessions and not p.dead)
+        in_session = (p.pid for p in processes.processes().values() if p.session in sessions and not p.dead)
         marked = (
-            who.pid for who in procs.find_marked(self.mark) if who.pid not in (os.getpid(), os.getppid())
+            who.pid for who in processes.find_marked(self.mark) if who.pid not in (os.getpid(), os.getppid())
         )
         return {*in_session, *marked}
 
-    def owner_of(self, process: procs.Process) -> str | None:
+    def owner_of(self, process: processes.Process) -> str | None:
         """Which member an orphan belonged to; anybody if it hides and all are ending; None: not known."""
-        environment = procs.environment(process.pid)
-        if environment.get(procs.MARK) == self.mark:
-            return environment.get(procs.MEMBER)
+        environment = processes.environment(process.pid)
+        if environment.get(processes.MARK) == self.mark:
+            return environment.get(processes.MEMBER)
         for member in self.members.values():
             if process.session == member.pid:
                 return member.name
@@ -581,15 +583,15 @@ class _Keeping:
     def end(self) -> None:
         """The supervisor is gone, or told us to leave: nothing of ours may outlive us."""
         deadline = time.monotonic() + _ABANDONED_LIMIT
-        while procs.kill_all(self.everything, within=1.0) and time.monotonic() < deadline:
+        while processes.kill_all(self.everything, within=1.0) and time.monotonic() < deadline:
             pass
 
     def everything(self) -> Iterator[Identity]:
-        yield from procs.below_here()
-        if not procs.has_prctl():
-            lost = [who for pid in self.orphans() if (who := procs.identity(pid))]
+        yield from processes.below_here()
+        if not processes.has_prctl():
+            lost = [who for pid in self.orphans() if (who := processes.identity(pid))]
             yield from lost
-            yield from procs.below([who.pid for who in lost], [os.getpid()])
+            yield from processes.below([who.pid for who in lost], [os.getpid()])
 
     # Words to the supervisor.
 
@@ -616,10 +618,10 @@ def _become(
         os.setsid()
         signal.set_wakeup_fd(-1)
         _default_signals()
-        procs.close_all_but([report, *fds])
+        processes.close_all_but([report, *fds])
         for fd in fds:
             os.set_inheritable(fd, True)
-        if procs.set_pdeathsig(signal.SIGKILL) and os.getppid() != keeper:
+        if processes.set_pdeathsig(signal.SIGKILL) and os.getppid() != keeper:
             os._exit(127)  # the keeper died between fork and prctl: no signal would come
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -45,14 +45,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allaboard.backends.local import machine, procs
-from allaboard.backends.local import sharedfiles as files
 from allaboard.backends.local.admission import Allotment, Claim, Used, decide, fit
 from allaboard.backends.local.admission import Need as Need
 from allaboard.backends.local.admission import Request as Request
 from allaboard.backends.local.admission import shrink as shrink
-from allaboard.backends.local.machine import Capacity
-from allaboard.backends.local.procs import Identity
+from allaboard.backends.local.host import machine, processes
+from allaboard.backends.local.host import shared_files as files
+from allaboard.backends.local.host.machine import Capacity
+from allaboard.backends.local.host.processes import Identity
 from allaboard.errors import BadInput, SiteError
 from allaboard.units import show_bytes
 from allaboard.untrusted import Limits, Unreadable, parse_json
@@ -651,7 +651,7 @@ class Pool:
         self._swept[name] = time.monotonic() + _SWEEP_AGAIN
         here = entry.boot == machine.boot_id() and entry.pid_namespace == machine.pid_namespace()
         if here and entry.request.mark:
-            procs.sweep(entry.request.mark, entry.identities, uid=None if user == 0 else user)
+            processes.sweep(entry.request.mark, entry.identities, uid=None if user == 0 else user)
 
     def _wake(self, seen: _Seen, keys: Iterable[_Key]) -> None:
         """Tell these that a try is worth it."""
@@ -751,7 +751,7 @@ def _pids(folder: str, name: str) -> list[int]:
     """Who has a file of the pool open, among the processes that we may look into."""
     with contextlib.suppress(OSError):
         found = os.lstat(os.path.join(folder, name))
-        return [pid for pid in procs.holders(found.st_dev, found.st_ino) if pid != os.getpid()]
+        return [pid for pid in processes.holders(found.st_dev, found.st_ino) if pid != os.getpid()]
     return []
 
 

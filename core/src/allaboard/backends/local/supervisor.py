@@ -27,10 +27,10 @@ from allaboard.backends.local import housekeeping, records, waiting
 from allaboard.backends.local import operator as op
 from allaboard.backends.local.environment import local_command, member_environment
 from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
+from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
+from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
-from allaboard.backends.local.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket, asked_for
-from allaboard.backends.local.procs import Identity, detach, set_subreaper
 from allaboard.backends.local.secrets import variables
 from allaboard.backends.local.watching import LogWatch, links_followed, listening
 from allaboard.errors import AllaboardError, BadInput, SiteError

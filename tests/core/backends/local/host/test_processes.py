@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.local import procs
-from allaboard.backends.local.procs import Identity
+from allaboard.backends.local.host import processes
+from allaboard.backends.local.host.processes import Identity
 from allaboard.errors import SiteError
-from tests.core.local.processes import Family, environment, fresh_mark, python, sleeper, until
+from tests.core.backends.local.processes import Family, environment, fresh_mark, python, sleeper, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
@@ -27,7 +27,7 @@ NOBODY = 65534
 def mark() -> Iterator[str]:
     one = fresh_mark()
     yield one
-    procs.sweep(one)
+    processes.sweep(one)
 
 
 @pytest.fixture
@@ -56,31 +56,31 @@ def run_here(code: str, *arguments: str) -> str:
 def test_an_identity_ends_with_its_process() -> None:
     child = sleeper()
     try:
-        who = procs.identity(child.pid)
+        who = processes.identity(child.pid)
         assert who is not None
-        assert who.start == procs.start_time(child.pid)
-        assert procs.alive(who)
-        assert not procs.alive(Identity(who.pid, who.start + 1)), "another process with the same pid"
+        assert who.start == processes.start_time(child.pid)
+        assert processes.alive(who)
+        assert not processes.alive(Identity(who.pid, who.start + 1)), "another process with the same pid"
         child.kill()
-        until(lambda: not procs.alive(who), "the zombie counts as dead")
-        assert procs.start_time(child.pid) == who.start, "though it is still in the table"
+        until(lambda: not processes.alive(who), "the zombie counts as dead")
+        assert processes.start_time(child.pid) == who.start, "though it is still in the table"
     finally:
         child.kill()
         child.wait()
-    assert procs.identity(child.pid) is None
-    assert procs.look(child.pid) is None
+    assert processes.identity(child.pid) is None
+    assert processes.look(child.pid) is None
 
 
 def test_a_signal_never_reaches_a_later_process_with_the_same_pid() -> None:
     child = sleeper()
     try:
-        who = procs.identity(child.pid)
+        who = processes.identity(child.pid)
         assert who
-        assert not procs.send(Identity(who.pid, who.start - 1), signal.SIGKILL)
+        assert not processes.send(Identity(who.pid, who.start - 1), signal.SIGKILL)
         assert child.poll() is None
-        assert procs.send(who, signal.SIGKILL)
+        assert processes.send(who, signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
-        assert not procs.send(who, signal.SIGKILL)
+        assert not processes.send(who, signal.SIGKILL)
     finally:
         child.kill()
         child.wait()
@@ -99,7 +99,7 @@ def test_a_process_whose_first_thread_ended_is_not_dead() -> None:
         try:
             until(lambda: b") Z " in Path(f"/proc/{child.pid}/stat").read_bytes(), "the first thread ended")
             assert child.poll() is None
-            assert procs.identity(child.pid)
+            assert processes.identity(child.pid)
             assert kill_tree(child.pid) == ()
             assert child.wait() == -signal.SIGKILL
         finally:
@@ -113,7 +113,7 @@ def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> Non
     with subprocess.Popen([str(odd), "600"]) as child:
         try:
             until(lambda: b"a) S 1" in Path(f"/proc/{child.pid}/stat").read_bytes(), "exec")
-            seen = procs.look(child.pid)
+            seen = processes.look(child.pid)
             assert seen
             assert (seen.parent, seen.dead) == (os.getpid(), False)
         finally:
@@ -124,13 +124,13 @@ def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> Non
 def test_descendants_are_found_at_every_depth(
     kernel_helps: bool | None, family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(procs, "_lists_children", kernel_helps)
+    monkeypatch.setattr(processes, "_lists_children", kernel_helps)
     with subprocess.Popen(family.command("child", "grandchild")) as main:
         born = family.born("child", "grandchild")
-        found = procs.descendants(main.pid)
+        found = processes.descendants(main.pid)
         assert {born["child"], born["grandchild"]} <= set(found)
         assert born["main"] not in found
-        assert {main.pid} <= set(procs.children(os.getpid()))
+        assert {main.pid} <= set(processes.children(os.getpid()))
         kill_tree(main.pid)
 
 
@@ -139,18 +139,18 @@ def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of systems without /proc, tried where both are there."""
     child = sleeper(start_new_session=True)
     try:
-        by_proc = procs.look(child.pid)
-        monkeypatch.setattr(procs, "_LINUX", False)
-        monkeypatch.setattr(procs, "_lists_children", None)
-        by_ps = procs.look(child.pid)
+        by_proc = processes.look(child.pid)
+        monkeypatch.setattr(processes, "_LINUX", False)
+        monkeypatch.setattr(processes, "_lists_children", None)
+        by_ps = processes.look(child.pid)
         assert by_proc and by_ps
         assert by_ps[:4] == by_proc[:4]
         assert abs(by_ps.start - time.time()) < 3600
-        assert procs.identity(child.pid) == by_ps.identity
-        assert child.pid in procs.children(os.getpid())
-        assert child.pid in [who.pid for who in procs.descendants(os.getpid())]
-        assert procs.user_of(child.pid) == os.getuid()
-        assert procs.find_marked("anything") == []
+        assert processes.identity(child.pid) == by_ps.identity
+        assert child.pid in processes.children(os.getpid())
+        assert child.pid in [who.pid for who in processes.descendants(os.getpid())]
+        assert processes.user_of(child.pid) == os.getuid()
+        assert processes.find_marked("anything") == []
         assert kill_tree(child.pid) == ()
         assert child.wait() == -signal.SIGKILL
     finally:
@@ -160,19 +160,19 @@ def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @linux
 def test_marked_processes_are_found_by_run_and_by_member(mark: str) -> None:
-    env = environment(**{procs.MARK: mark, procs.MEMBER: "worker-1"})
+    env = environment(**{processes.MARK: mark, processes.MEMBER: "worker-1"})
     child = subprocess.Popen(["sleep", "600"], env=env)
     try:
-        (who,) = until(lambda: procs.find_marked(mark), "exec")
+        (who,) = until(lambda: processes.find_marked(mark), "exec")
         assert who.pid == child.pid
-        assert procs.find_marked(mark, "worker-1") == [who]
-        assert procs.find_marked(mark, "worker-10") == []
-        assert procs.find_marked(mark[:-1]) == []
-        assert procs.environment(child.pid)[procs.MEMBER] == "worker-1"
+        assert processes.find_marked(mark, "worker-1") == [who]
+        assert processes.find_marked(mark, "worker-10") == []
+        assert processes.find_marked(mark[:-1]) == []
+        assert processes.environment(child.pid)[processes.MEMBER] == "worker-1"
     finally:
         child.kill()
         child.wait()
-    assert procs.find_marked(mark) == []
+    assert processes.find_marked(mark) == []
 
 
 @linux
@@ -180,7 +180,7 @@ def test_holders_of_a_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w") as file, subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()]) as child:
         found = path.stat()
-        assert set(procs.holders(found.st_dev, found.st_ino)) == {os.getpid(), child.pid}
+        assert set(processes.holders(found.st_dev, found.st_ino)) == {os.getpid(), child.pid}
         child.kill()
 
 
@@ -189,16 +189,16 @@ def test_holders_of_a_file_are_found(tmp_path: Path) -> None:
 
 def kill_tree(root: int, keep: Iterable[int] = ()) -> tuple[Identity, ...]:
     """Kill a process and all below it but these; who survives."""
-    known = {who for who in [procs.identity(root)] if who}
+    known = {who for who in [processes.identity(root)] if who}
 
     def find() -> Iterator[Identity]:
-        known.intersection_update([who for who in known if procs.alive(who)])
+        known.intersection_update([who for who in known if processes.alive(who)])
         yield from tuple(known)
-        for who in procs.below([who.pid for who in known], keep):
+        for who in processes.below([who.pid for who in known], keep):
             known.add(who)
             yield who
 
-    return procs.kill_all(find, within=30)
+    return processes.kill_all(find, within=30)
 
 
 def test_a_tree_is_killed_whole_and_what_is_kept_lives(family: Family) -> None:
@@ -206,9 +206,9 @@ def test_a_tree_is_killed_whole_and_what_is_kept_lives(family: Family) -> None:
         try:
             born = family.born("child", "grandchild")
             assert kill_tree(main.pid, [born["grandchild"].pid]) == ()
-            assert [name for name, who in born.items() if procs.alive(who)] == ["grandchild"]
+            assert [name for name, who in born.items() if processes.alive(who)] == ["grandchild"]
             assert kill_tree(born["grandchild"].pid) == ()
-            assert not procs.alive(born["grandchild"])
+            assert not processes.alive(born["grandchild"])
             assert other.poll() is None
         finally:
             other.kill()
@@ -218,14 +218,14 @@ def test_a_long_line_of_descent_is_killed_to_its_end(family: Family) -> None:
     """We are no subreaper: were a parent killed before its child is found, the child would be lost to us."""
     with subprocess.Popen(family.command("chain")) as main:
         born = family.born("chain")
-        line = procs.descendants(main.pid)
+        line = processes.descendants(main.pid)
         try:
             assert born["chain"] in line and len(line) >= 30
             assert kill_tree(main.pid) == ()
-            assert [who for who in line if procs.alive(who)] == []
+            assert [who for who in line if processes.alive(who)] == []
         finally:
             for who in line:
-                procs.send(who, signal.SIGKILL)
+                processes.send(who, signal.SIGKILL)
 
 
 KILL_AS_SUBREAPER = """
@@ -286,7 +286,7 @@ who = procs.identity(int(sys.argv[1]))
 print(procs.kill_all(lambda: [who], within=0.1))
 """
     try:
-        who = procs.identity(child.pid)
+        who = processes.identity(child.pid)
         assert run_here(code, str(child.pid)) == f"({who!r},)\n"
         assert child.poll() is None
     finally:
@@ -298,14 +298,16 @@ print(procs.kill_all(lambda: [who], within=0.1))
 def test_a_sweep_takes_the_marked_the_recorded_and_their_trees(mark: str, tmp_path: Path) -> None:
     marked, recorded = Family(tmp_path / "marked"), Family(tmp_path / "recorded")
     bystander = sleeper(fresh_mark())
-    first = subprocess.Popen(marked.command("daemon", "grandchild"), env=environment(**{procs.MARK: mark}))
+    first = subprocess.Popen(
+        marked.command("daemon", "grandchild"), env=environment(**{processes.MARK: mark})
+    )
     second = subprocess.Popen(recorded.command("grandchild"), env=environment())
     try:
         born = {**marked.born("daemon", "grandchild")}
         others = recorded.born("grandchild")
         stale = Identity(bystander.pid, 1)
-        assert procs.sweep(mark, [others["main"], stale]) == ()
-        assert not any(procs.alive(who) for who in (*born.values(), *others.values()))
+        assert processes.sweep(mark, [others["main"], stale]) == ()
+        assert not any(processes.alive(who) for who in (*born.values(), *others.values()))
         assert bystander.poll() is None
     finally:
         for child in (first, second, bystander):
@@ -321,7 +323,7 @@ def test_a_sweep_spares_itself_and_those_above_it(mark: str) -> None:
     code = "import sys; from allaboard.backends.local import procs; print(procs.sweep(sys.argv[1]))"
     shell = ["sh", "-c", '"$@"; exit 0', "sh", sys.executable, "-c", code, mark]
     done = subprocess.run(
-        shell, env=environment(**{procs.MARK: mark}), capture_output=True, text=True, timeout=60
+        shell, env=environment(**{processes.MARK: mark}), capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "()\n")
 
@@ -331,10 +333,10 @@ def test_a_sweep_spares_itself_and_those_above_it(mark: str) -> None:
 def test_a_sweep_for_one_user_touches_nobody_else(mark: str) -> None:
     mine, his = sleeper(mark), sleeper(mark, user=NOBODY)
     try:
-        until(lambda: len(procs.find_marked(mark)) == 2, "exec")
-        identity = procs.identity(mine.pid)
+        until(lambda: len(processes.find_marked(mark)) == 2, "exec")
+        identity = processes.identity(mine.pid)
         assert identity
-        assert procs.sweep(mark, [identity], uid=NOBODY) == ()
+        assert processes.sweep(mark, [identity], uid=NOBODY) == ()
         assert his.wait() == -signal.SIGKILL
         assert mine.poll() is None
     finally:
@@ -363,9 +365,9 @@ c.kill()
 
 def test_prctl_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLABOARD_NO_PRCTL", "1")
-    assert not procs.has_prctl()
-    assert not procs.set_subreaper()
-    assert not procs.set_pdeathsig(signal.SIGKILL)
+    assert not processes.has_prctl()
+    assert not processes.set_subreaper()
+    assert not processes.set_pdeathsig(signal.SIGKILL)
 
 
 # --- daemons ----------------------------------------------------------------------------------------------
@@ -392,7 +394,7 @@ time.sleep(600)
 
 def _spawn(tmp_path: Path, code: str = DAEMON) -> int:
     argv = [sys.executable, "-c", code, str(tmp_path / "facts")]
-    return procs.spawn_supervisor(argv, environment(), str(tmp_path / "log"))
+    return processes.spawn_supervisor(argv, environment(), str(tmp_path / "log"))
 
 
 def _facts(tmp_path: Path) -> dict:
@@ -420,7 +422,7 @@ def test_a_daemon_is_no_child_of_ours_and_inherits_nothing(tmp_path: Path) -> No
         assert facts["fds"][:3] == [0, 1, 2]
         os.close(right)
         assert os.read(left, 1) == b"", "nobody else holds the other end"
-        assert pid not in [who.pid for who in procs.descendants(os.getpid())]
+        assert pid not in [who.pid for who in processes.descendants(os.getpid())]
         assert (tmp_path / "log").read_text() == "hello\n"
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, 0)
@@ -468,7 +470,7 @@ os.killpg(0, signal.SIGKILL)
     pid = int(client.stdout)
     try:
         assert _facts(tmp_path)["pid"] == pid
-        assert procs.identity(pid)
+        assert processes.identity(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -490,17 +492,17 @@ pid = procs.spawn_supervisor([sys.executable, "-c", {DAEMON!r}, sys.argv[1]], di
 
 
 def test_what_cannot_be_spawned_says_why(tmp_path: Path) -> None:
-    log, before = str(tmp_path / "log"), procs.children(os.getpid())
+    log, before = str(tmp_path / "log"), processes.children(os.getpid())
     with pytest.raises(SiteError, match=r"/no/such/python: No such file"):
-        procs.spawn_supervisor(["/no/such/python"], environment(), log)
+        processes.spawn_supervisor(["/no/such/python"], environment(), log)
     with pytest.raises(SiteError, match=r"gone/log: No such file"):
-        procs.spawn_supervisor(["true"], environment(), str(tmp_path / "gone" / "log"))
+        processes.spawn_supervisor(["true"], environment(), str(tmp_path / "gone" / "log"))
     with pytest.raises(SiteError, match=r"ended at once \(exit code 1\).*cannot import this"):
-        procs.spawn_supervisor(python("raise SystemExit('cannot import this')"), environment(), log)
-    assert procs.children(os.getpid()) == before
+        processes.spawn_supervisor(python("raise SystemExit('cannot import this')"), environment(), log)
+    assert processes.children(os.getpid()) == before
 
 
 def test_run_in_the_foreground_detach_does_nothing() -> None:
     before = os.getpid()
-    procs.detach()
+    processes.detach()
     assert os.getpid() == before

@@ -18,8 +18,8 @@ from allaboard.errors import SiteError, UnknownRun
 from allaboard.observation import Stop
 from allaboard.status import state_of
 from allaboard.testing import a_layout
-from tests.core.local.helpers import a_plan, ended, processes_of, wait_for
-from tests.core.local.test_backend import ME, QUICK, SLEEP
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
+from tests.core.backends.local.test_backend import ME, QUICK, SLEEP
 
 MANY = 300
 

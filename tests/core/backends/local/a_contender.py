@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool import Entry, Need, Pool, Request
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 from allaboard.errors import SiteError
 
 _DRIVER_PATIENCE = 20.0
@@ -76,7 +76,7 @@ def fingerprint(folder: str) -> dict[str, str | int]:
 
 def _sysctl(name: str) -> str:
     """A string of the kernel of macOS; "" elsewhere."""
-    return procs.output_of("sysctl", "-n", name).strip() if os.uname().sysname == "Darwin" else ""
+    return processes.output_of("sysctl", "-n", name).strip() if os.uname().sysname == "Darwin" else ""
 
 
 # --- CPU and memory -----------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def _is_split(root: str, minor: str) -> bool:
 
 def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
     try:
-        listing = procs.output_of("nvidia-smi", "-L", path=environ.get("PATH"), within=_DRIVER_PATIENCE)
+        listing = processes.output_of("nvidia-smi", "-L", path=environ.get("PATH"), within=_DRIVER_PATIENCE)
     except TimeoutError as error:
         raise SiteError(
             f"nvidia-smi has not answered within {_DRIVER_PATIENCE:g} s: the GPU driver hangs; repair it, "

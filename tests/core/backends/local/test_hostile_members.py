@@ -13,7 +13,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.watching import LogWatch, links_followed
 from allaboard.follow.progress import is_below
 from allaboard.reportline import PREFIX, Report, encode
-from tests.core.local.test_bad_days import run
+from tests.core.backends.local.test_bad_days import run
 
 PRINTS = """
 import json, os, sys

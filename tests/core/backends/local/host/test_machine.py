@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.local import machine
-from allaboard.backends.local.machine import Capacity
+from allaboard.backends.local.host import machine
+from allaboard.backends.local.host.machine import Capacity
 from allaboard.errors import SiteError
 
 GiB = 1 << 30

@@ -14,8 +14,8 @@ from allaboard.follow.loop import FollowPolicy, Outcome
 from allaboard.running import Follower
 from allaboard.status import state_of
 from allaboard.storage import open_store
-from tests.core.local.helpers import a_plan, wait_for
-from tests.core.local.test_backend import ME, SLEEP, running, text
+from tests.core.backends.local.helpers import a_plan, wait_for
+from tests.core.backends.local.test_backend import ME, SLEEP, running, text
 from tests.core.s3server import S3Server, s3_server
 
 SAVES = """

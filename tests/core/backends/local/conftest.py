@@ -12,9 +12,9 @@ import pytest
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
-from allaboard.backends.local.procs import sweep
+from allaboard.backends.local.host.processes import sweep
 from allaboard.backends.local.records import read
-from tests.core.local.helpers import wait_for
+from tests.core.backends.local.helpers import wait_for
 
 
 @pytest.fixture

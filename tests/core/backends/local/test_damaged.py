@@ -17,9 +17,9 @@ from allaboard.backends.local.folders import DAMAGED, RunFolder, remove, write_j
 from allaboard.backends.local.records import changing
 from allaboard.errors import Conflict, SiteError, UnknownRun
 from allaboard.status import state_of
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
+from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
 from tests.core.cli.terminal import Terminal, a_terminal
-from tests.core.local.helpers import a_plan, ended, processes_of, wait_for
-from tests.core.local.test_backend import ME, QUICK, SLEEP, running
 
 
 def _wrong(field: str, value: object) -> Callable[[RunFolder], None]:

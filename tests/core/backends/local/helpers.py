@@ -12,7 +12,7 @@ from allaboard import TrainingJob
 from allaboard.backends.base import Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.folders import RunFolder
-from allaboard.backends.local.procs import find_marked
+from allaboard.backends.local.host.processes import find_marked
 from allaboard.backends.local.records import read
 from allaboard.checking import checked
 from allaboard.observation import Observation

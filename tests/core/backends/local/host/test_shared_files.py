@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.local import sharedfiles as files
+from allaboard.backends.local.host import shared_files as files
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
 ME = os.geteuid()

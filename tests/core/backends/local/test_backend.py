@@ -26,7 +26,7 @@ from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State
 from allaboard.running import Follower
 from allaboard.status import state_of, summary
-from tests.core.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 ME = Owner("me")
 DEFERRED = Owner("me", phase="deferred", kind="orchestrated")
@@ -543,7 +543,7 @@ def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBacke
 
 
 def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder: Path) -> None:
-    from allaboard.backends.local.machine import capacity
+    from allaboard.backends.local.host.machine import capacity
 
     room = capacity(with_gpus=False).cpu
     first = backend.launch(a_plan(folder, SLEEP, key="1", workers=1, resources={"cpu": room}), ME)

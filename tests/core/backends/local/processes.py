@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import allaboard
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
+from allaboard.backends.local.host.processes import Identity
 from allaboard.backends.local.keeper import Keeper
-from allaboard.backends.local.procs import Identity
 
 HERE = Path(__file__).parent
 SOURCES = str(Path(allaboard.__file__).parents[1])
@@ -42,7 +42,7 @@ def python(code: str) -> list[str]:
 
 
 def sleeper(mark: str = "", **options: Any) -> subprocess.Popen[bytes]:
-    env = environment(**({procs.MARK: mark} if mark else {}))
+    env = environment(**({processes.MARK: mark} if mark else {}))
     return subprocess.Popen(["sleep", "600"], env=env, **options)
 
 
@@ -58,8 +58,8 @@ def keeper_here(**options: Any) -> Iterator[Keeper]:
         yield keeper
     finally:
         keeper.close(within=60)
-        procs._prctl(procs._PR_SET_CHILD_SUBREAPER, 0)
-        procs._subreapers = 0
+        processes._prctl(processes._PR_SET_CHILD_SUBREAPER, 0)
+        processes._subreapers = 0
 
 
 class Family:
@@ -80,7 +80,7 @@ class Family:
         """Wait until these have written their pids."""
         names = ("main", *who)
         until(lambda: all((self.folder / name).exists() for name in names), f"{names} in {self.folder}")
-        found = {name: procs.identity(int((self.folder / name).read_text())) for name in names}
+        found = {name: processes.identity(int((self.folder / name).read_text())) for name in names}
         assert all(found.values()), found
         return {name: one for name, one in found.items() if one}
 
@@ -140,14 +140,14 @@ class Supervisor:
     def close(self) -> None:
         """Leave nothing behind, whatever the test did."""
         everybody = [self.pid, self.keeper]
-        below = {who for pid in everybody for who in procs.descendants(pid)}
+        below = {who for pid in everybody for who in processes.descendants(pid)}
         for pid in everybody:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for who in below:
-            procs.send(who, signal.SIGKILL)
+            processes.send(who, signal.SIGKILL)
         self.process.wait()
-        procs.sweep(self.mark)
+        processes.sweep(self.mark)
         for stream in (self.process.stdin, self.process.stdout):
             assert stream
             with contextlib.suppress(BrokenPipeError):
