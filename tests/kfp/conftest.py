@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.host.processes import sweep
-from allaboard.backends.local.records import read
+from allaboard.backends.local.state.paths import RunFolder
+from allaboard.backends.local.state.records import read
 from allaboard.observation import Observation
 
 pytest.importorskip("kfp")

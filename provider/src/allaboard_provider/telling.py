@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Cursor, LogLine, Selection
-from allaboard.backends.local.folders import write_json
+from allaboard.backends.local.state.paths import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.observation import MemberSeen, Observation, Progress, State

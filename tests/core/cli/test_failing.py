@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from allaboard.backends.local.folders import prepare
+from allaboard.backends.local.state.paths import prepare
 from allaboard.cli import failing, main
 from allaboard.errors import (
     BackendUnreachable,

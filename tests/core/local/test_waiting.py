@@ -15,7 +15,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import capacity, cpus
 from allaboard.backends.local.pool import Pool
-from allaboard.backends.local.records import read
+from allaboard.backends.local.state.records import read
 from allaboard.observation import Observation, Owner, State
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from allaboard import TrainingJob
 from allaboard.backends.base import Plan
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import RunFolder
 from allaboard.backends.local.host.processes import find_marked
-from allaboard.backends.local.records import read
+from allaboard.backends.local.state.paths import RunFolder
+from allaboard.backends.local.state.records import read
 from allaboard.checking import checked
 from allaboard.observation import Observation
 from allaboard.status import state_of

@@ -19,8 +19,8 @@ import allaboard
 from allaboard import BadInput
 from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import prepare
-from allaboard.backends.local.records import read
+from allaboard.backends.local.state.paths import prepare
+from allaboard.backends.local.state.records import read
 from allaboard.errors import Conflict, SpecChanged, UnknownRun
 from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State

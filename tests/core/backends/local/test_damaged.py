@@ -13,8 +13,8 @@ import pytest
 from allaboard import State
 from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import DAMAGED, RunFolder, remove, write_json
-from allaboard.backends.local.records import changing
+from allaboard.backends.local.state.paths import DAMAGED, RunFolder, remove, write_json
+from allaboard.backends.local.state.records import changing
 from allaboard.errors import Conflict, SiteError, UnknownRun
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for

@@ -10,10 +10,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from allaboard.backends.local import housekeeping
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import HOUSEKEEPING, locked
 from allaboard.backends.local.host.processes import detach
+from allaboard.backends.local.state import housekeeping
+from allaboard.backends.local.state.paths import HOUSEKEEPING, locked
 from allaboard.errors import AllaboardError
 
 

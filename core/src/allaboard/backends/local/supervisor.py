@@ -23,15 +23,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.local import housekeeping, records, waiting
 from allaboard.backends.local import operator as op
+from allaboard.backends.local import waiting
 from allaboard.backends.local.environment import local_command, member_environment
-from allaboard.backends.local.folders import AttemptFolder, RunFolder, opened, read_json, write_json
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket, asked_for
 from allaboard.backends.local.secrets import variables
+from allaboard.backends.local.state import housekeeping, records
+from allaboard.backends.local.state.paths import (
+    AttemptFolder,
+    RunFolder,
+    opened,
+    read_json,
+    write_json,
+)
 from allaboard.backends.local.watching import LogWatch, links_followed, listening
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, after, flags_of, progress_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allaboard.backends.local.folders import opened
+from allaboard.backends.local.state.paths import opened
 from allaboard.follow.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from allaboard.backends.local.folders import (
+from allaboard.backends.local.state.paths import (
     RunFolder,
     damaged,
     discard,

@@ -16,7 +16,7 @@ import pytest
 from allaboard import State
 from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import RunFolder, prepare
+from allaboard.backends.local.state.paths import RunFolder, prepare
 from allaboard.errors import SiteError, UnknownRun
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
@@ -289,7 +289,7 @@ def test_missing_parents_of_a_home_are_made(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_waited_for_without_being_made(tmp_path: Path) -> None:
-    from allaboard.backends.local.folders import waited_for
+    from allaboard.backends.local.state.paths import waited_for
 
     with waited_for(tmp_path / "none" / "record.lock"):
         assert list(tmp_path.iterdir()) == []

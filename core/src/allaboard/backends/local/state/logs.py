@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.choosing import refuse_strangers
-from allaboard.backends.local.folders import AttemptFolder
+from allaboard.backends.local.state.paths import AttemptFolder
 from allaboard.observation import MemberSeen
 
 LONGEST = 256 << 10

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.backends.local import logs
-from allaboard.backends.local.folders import AttemptFolder, locked
+from allaboard.backends.local.state import logs
+from allaboard.backends.local.state.paths import AttemptFolder, locked
 from allaboard.observation import MemberSeen
 
 MEMBERS = (MemberSeen("master", 0, 0, "running"), MemberSeen("worker", 0, 1, "running"))
@@ -143,7 +143,7 @@ import resource, sys
 from pathlib import Path
 from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.local import logs
-from allaboard.backends.local.folders import AttemptFolder
+from allaboard.backends.local.state.paths import AttemptFolder
 from allaboard.cli.logs import _Printer
 from allaboard.observation import Observation
 import json

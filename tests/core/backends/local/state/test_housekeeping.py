@@ -18,17 +18,17 @@ import pytest
 
 from allaboard import BadInput, State
 from allaboard.backends.base import LogLine, Plan, Selection
-from allaboard.backends.local import housekeeping
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.folders import HOUSEKEEPING, RunFolder, write_json
-from allaboard.backends.local.records import changing, read
+from allaboard.backends.local.state import housekeeping
+from allaboard.backends.local.state.paths import HOUSEKEEPING, RunFolder, write_json
+from allaboard.backends.local.state.records import changing, read
 from allaboard.errors import SiteError
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
+from tests.core.backends.local.state.test_paths import everything, fill
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
-from tests.core.local.test_folders import everything, fill
 from tests.core.storage.mounts import mounted
 
 DAY = 86400.0
@@ -365,7 +365,7 @@ def test_what_cannot_be_removed_is_told_once_by_the_next_launch(backend: LocalBa
 
 
 def _is_busy(backend: LocalBackend) -> bool:
-    from allaboard.backends.local.folders import is_held
+    from allaboard.backends.local.state.paths import is_held
 
     return is_held(base(backend) / HOUSEKEEPING)
 

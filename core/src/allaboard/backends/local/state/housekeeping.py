@@ -14,8 +14,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from allaboard.backends.local.folders import HOUSEKEEPING, locked, opened, read_json, write_json
 from allaboard.backends.local.host.processes import spawn_supervisor
+from allaboard.backends.local.state.paths import (
+    HOUSEKEEPING,
+    locked,
+    opened,
+    read_json,
+    write_json,
+)
 from allaboard.errors import SiteError
 
 EVERY = 3600.0

@@ -1,0 +1,1 @@
+"""What a run keeps on this machine: its folder, its record, its logs."""
