@@ -94,7 +94,7 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
 def _slots(now: float) -> Iterator[str]:
     """One line for who holds slots, and one for each that waits; nothing while nobody states resources."""
     from allaboard.backends.local.host.machine import capacity
-    from allaboard.backends.local.pool import Pool, default_path
+    from allaboard.backends.local.pool.pool import Pool, default_path
 
     with suppress(SiteError, OSError):  # a full disk shows its runs all the same
         pool = Pool(default_path(os.environ), capacity(os.environ, with_gpus=True))

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from allaboard.backends.local.host.machine import Capacity
-from allaboard.backends.local.pool import Entry, Need, Pool, Request
+from allaboard.backends.local.pool.pool import Entry, Need, Pool, Request
 
 
 def journal(folder: Path, **what: object) -> None:

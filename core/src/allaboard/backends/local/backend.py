@@ -31,7 +31,7 @@ from allaboard.backends.local.host.processes import (
     spawn_supervisor,
     sweep,
 )
-from allaboard.backends.local.pool import Glance, Need, Pool, default_path, shrink
+from allaboard.backends.local.pool.pool import Glance, Need, Pool, default_path, shrink
 from allaboard.backends.local.secrets import folder_of, located, variables
 from allaboard.backends.local.state import housekeeping, logs, records
 from allaboard.backends.local.state.paths import (

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.local import operator as op
-from allaboard.backends.local import waiting
 from allaboard.backends.local.environment import local_command, member_environment
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
 from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
-from allaboard.backends.local.pool import Grant, Need, Pool, Request, Ticket, asked_for
+from allaboard.backends.local.pool import waiting
+from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket, asked_for
 from allaboard.backends.local.secrets import variables
 from allaboard.backends.local.state import housekeeping, records
 from allaboard.backends.local.state.paths import (

@@ -185,7 +185,7 @@ def _is_name(name: str) -> bool:
 
 
 def _folders(pool: str) -> list[str]:
-    """As `sharedfiles.user_folders`."""
+    """As `shared_files.user_folders`."""
     parent, _, base = pool.rpartition("/")
     found = []
     for at, start in ((parent or "/", f"{base}."), (pool, "")):

@@ -12,8 +12,8 @@
 
 The kernel closes a pipe with the last process that has it, and only its user may read it: nothing has to be
 cleaned up for the numbers to be right, and nobody can lie about another one. A gang whose ``owner`` nobody
-reads is dead: whoever of its user (or root) decides next first kills what it left (`procs.sweep`); it counts
-only while ``slots`` is read even then. `admission` holds the rule by which gangs are admitted.
+reads is dead: whoever of its user (or root) decides next first kills what it left (`processes.sweep`); it
+counts only while ``slots`` is read even then. `admission` holds the rule by which gangs are admitted.
 
 **Several users.** Everybody reads the entries of everybody, writes in his own folder, and kills only his own
 processes; root kills for everybody, but for an entry of a user only processes of that user. There is no lock
@@ -45,14 +45,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allaboard.backends.local.admission import Allotment, Claim, Used, decide, fit
-from allaboard.backends.local.admission import Need as Need
-from allaboard.backends.local.admission import Request as Request
-from allaboard.backends.local.admission import shrink as shrink
 from allaboard.backends.local.host import machine, processes
 from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.host.processes import Identity
+from allaboard.backends.local.pool.admission import Allotment, Claim, Used, decide, fit
+from allaboard.backends.local.pool.admission import Need as Need
+from allaboard.backends.local.pool.admission import Request as Request
+from allaboard.backends.local.pool.admission import shrink as shrink
 from allaboard.errors import BadInput, SiteError
 from allaboard.units import show_bytes
 from allaboard.untrusted import Limits, Unreadable, parse_json

@@ -14,7 +14,7 @@ from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import capacity, cpus
-from allaboard.backends.local.pool import Pool
+from allaboard.backends.local.pool.pool import Pool
 from allaboard.backends.local.state.records import read
 from allaboard.observation import Observation, Owner, State
 from allaboard.status import state_of

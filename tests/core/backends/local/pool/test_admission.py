@@ -8,8 +8,8 @@ from itertools import chain, combinations
 
 import pytest
 
-from allaboard.backends.local.admission import Claim, Need, Request, Used, decide, fit, shrink
 from allaboard.backends.local.host.machine import Capacity
+from allaboard.backends.local.pool.admission import Claim, Need, Request, Used, decide, fit, shrink
 
 GiB = 1 << 30
 ROOM = Capacity(4.0, 8 * GiB, ("a", "b", "c"))

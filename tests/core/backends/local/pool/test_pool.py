@@ -22,11 +22,19 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.local import pool as pool_module
 from allaboard.backends.local.host import processes
 from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import Capacity
-from allaboard.backends.local.pool import Entry, Grant, Need, Pool, Request, asked_for, default_path
+from allaboard.backends.local.pool import pool as pool_module
+from allaboard.backends.local.pool.pool import (
+    Entry,
+    Grant,
+    Need,
+    Pool,
+    Request,
+    asked_for,
+    default_path,
+)
 from allaboard.errors import BadInput, SiteError
 from tests.core.backends.local.processes import HERE, environment, fresh_mark, until
 
