@@ -21,9 +21,9 @@ from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import sweep
-from allaboard.backends.local.operator import SETTLE
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read
+from allaboard.backends.local.supervisor.controller import SETTLE
 from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.observation import MemberSeen, Observation, Owner

@@ -8,7 +8,7 @@ import os
 import select
 import sys
 
-from allaboard.backends.local.keeper import Keeper
+from allaboard.backends.local.supervisor.reaper import Keeper
 
 
 def say(word: str, **more: object) -> None:

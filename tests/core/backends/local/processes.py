@@ -17,7 +17,7 @@ from typing import Any
 import allaboard
 from allaboard.backends.local.host import processes
 from allaboard.backends.local.host.processes import Identity
-from allaboard.backends.local.keeper import Keeper
+from allaboard.backends.local.supervisor.reaper import Keeper
 
 HERE = Path(__file__).parent
 SOURCES = str(Path(allaboard.__file__).parents[1])

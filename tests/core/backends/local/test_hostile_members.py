@@ -10,7 +10,7 @@ import pytest
 
 from allaboard import State
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.watching import LogWatch, links_followed
+from allaboard.backends.local.supervisor.probes import LogWatch, links_followed
 from allaboard.follow.progress import is_below
 from allaboard.reportline import PREFIX, Report, encode
 from tests.core.backends.local.test_bad_days import run

@@ -11,9 +11,9 @@ import pytest
 
 from allaboard import State
 from allaboard.backends.local import backend as local
-from allaboard.backends.local import operator as op
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
+from allaboard.backends.local.supervisor import controller as op
 from allaboard.errors import SiteError, UnknownRun
 from allaboard.observation import Stop
 from allaboard.status import state_of

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.local.environment import passed_on, why_not_startable
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
@@ -32,7 +31,6 @@ from allaboard.backends.local.host.processes import (
     sweep,
 )
 from allaboard.backends.local.pool.pool import Glance, Need, Pool, default_path, shrink
-from allaboard.backends.local.secrets import folder_of, located, variables
 from allaboard.backends.local.state import housekeeping, logs, records
 from allaboard.backends.local.state.paths import (
     DAMAGED,
@@ -51,7 +49,9 @@ from allaboard.backends.local.state.paths import (
     waited_for,
     write_json,
 )
-from allaboard.backends.local.watching import tail
+from allaboard.backends.local.supervisor.environment import passed_on, why_not_startable
+from allaboard.backends.local.supervisor.probes import tail
+from allaboard.backends.local.supervisor.secrets import folder_of, located, variables
 from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun

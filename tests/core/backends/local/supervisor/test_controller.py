@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.local import operator as op
+from allaboard.backends.local.supervisor import controller as op
 from allaboard.observation import Observation, Stop
 from allaboard.status import state_of
 from allaboard.testing import a_layout

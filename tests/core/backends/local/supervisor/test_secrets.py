@@ -11,7 +11,12 @@ import pytest
 
 from allaboard import BadInput, State
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.secrets import MOST_BYTES, MOST_TOGETHER, located, variables
+from allaboard.backends.local.supervisor.secrets import (
+    MOST_BYTES,
+    MOST_TOGETHER,
+    located,
+    variables,
+)
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, wait_for
 from tests.core.backends.local.test_backend import ME, text

@@ -464,7 +464,7 @@ def test_closing_a_keeper_that_is_dead_or_hangs_leaves_nothing(sig: int, tmp_pat
     code = """
 import os, sys, time
 from allaboard.backends.local import procs
-from allaboard.backends.local.keeper import Keeper
+from allaboard.backends.local.supervisor.reaper import Keeper
 keeper = Keeper.start("")
 keeper.spawn("worker-0", ["sleep", "600"], {"PATH": os.environ["PATH"]}, "/", sys.argv[1])
 while not keeper.read_events(): time.sleep(0.001)

@@ -1,6 +1,6 @@
 """The supervisor: the process that owns one attempt of a run, from admission to the last member's end.
 
-It carries out what `operator` decides: asks the pool for slots, has the keeper start and end members, reads
+It carries out what `controller` decides: asks the pool for slots, has the keeper start and end members, reads
 what they write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe
 that wakes it. A run that was never admitted is `waiting` most of the time: the same process with the same
 locks, and a few MB instead of many. It imports all that it needs before its first member starts, so that an
@@ -23,14 +23,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.local import operator as op
-from allaboard.backends.local.environment import local_command, member_environment
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
-from allaboard.backends.local.keeper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.pool import waiting
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket, asked_for
-from allaboard.backends.local.secrets import variables
 from allaboard.backends.local.state import housekeeping, records
 from allaboard.backends.local.state.paths import (
     AttemptFolder,
@@ -39,7 +35,11 @@ from allaboard.backends.local.state.paths import (
     read_json,
     write_json,
 )
-from allaboard.backends.local.watching import LogWatch, links_followed, listening
+from allaboard.backends.local.supervisor import controller as op
+from allaboard.backends.local.supervisor.environment import local_command, member_environment
+from allaboard.backends.local.supervisor.probes import LogWatch, links_followed, listening
+from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
+from allaboard.backends.local.supervisor.secrets import variables
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, after, flags_of, progress_of
 from allaboard.follow.run_record import RunRecord

@@ -11,7 +11,7 @@ Each of the two sees the other's death as the end of the socket and then kills e
 once. Both are subreapers: whatever a member leaves behind (double forks, own sessions) becomes a child of the
 keeper, and once that is dead a child of the supervisor. Members also get SIGKILL from the kernel when the
 keeper dies, so if both die at the same instant only grandchildren remain, and the next allaboard process
-finds them by the mark in their environment (`procs.sweep`). Without prctl (macOS) there are neither
+finds them by the mark in their environment (`processes.sweep`). Without prctl (macOS) there are neither
 subreapers nor parent-death signals: the same code runs, but a child that left its member's session and lost
 its parent may survive.
 
