@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.gangs.places import STUCK
+from allaboard.gangs.placement import STUCK
 from allaboard.render import labels
 from tests.cluster.api import Object, until
 from tests.cluster.own_nodes import OwnNodes, own_nodes

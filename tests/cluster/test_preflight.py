@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from allaboard.backends.base import Plan, Selection
-from allaboard.backends.checks import Check
+from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.effects import drive
 from allaboard.backends.kubernetes.client.errors import Forbidden

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
+from allaboard.backends.actor import person
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.backends.people import person
 from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import (

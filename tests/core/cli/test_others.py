@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from allaboard.backends.actor import person
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
 from allaboard.backends.kubernetes.operations import adoption
-from allaboard.backends.people import person
 from allaboard.cli import main
 from allaboard.cli.place import handle_of
 from allaboard.observation import Owner, State

@@ -8,7 +8,7 @@ import pytest
 
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import half_started, only_echoes, places, reasons, unfamiliar
+from allaboard.gangs.placement import half_started, only_echoes, places, reasons, unfamiliar
 from allaboard.testing.objects import BEGUN, a_pod, an_event
 
 SHORT = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu"

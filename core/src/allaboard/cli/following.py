@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+from allaboard.backends.actor import person
 from allaboard.backends.base import Backend, Handle, NotYours, Plan
-from allaboard.backends.people import person
 from allaboard.cli.failing import starting, watching
 from allaboard.cli.place import command, handle_of
 from allaboard.cli.saying import say

@@ -16,7 +16,7 @@ from allaboard.errors import BadInput
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Plan
-    from allaboard.backends.checks import Check
+    from allaboard.backends.check import Check
 
 EPILOG = """\b
 Examples:
@@ -85,7 +85,7 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
 
 
 def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
-    from allaboard.backends.checks import Check
+    from allaboard.backends.check import Check
 
     try:
         notes = local(site(store, mounts, fit)).examine(plan)
@@ -96,7 +96,7 @@ def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None)
 
 def _problems(error: BadInput) -> Iterator[Check]:
     """What is wrong with the job itself, one check each."""
-    from allaboard.backends.checks import Check
+    from allaboard.backends.check import Check
     from allaboard.diagnosis import Evidence
 
     if not error.problems:
@@ -112,7 +112,7 @@ def _problems(error: BadInput) -> Iterator[Check]:
 
 
 def _notes(notes: Sequence[str]) -> Iterator[Check]:
-    from allaboard.backends.checks import WARNING, Check
+    from allaboard.backends.check import WARNING, Check
 
     for note in notes:
         yield Check("job", True, note, severity=WARNING)

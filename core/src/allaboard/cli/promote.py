@@ -76,7 +76,7 @@ def promote(
     as_json: bool,
 ) -> None:
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
-    from allaboard.backends.people import person
+    from allaboard.backends.actor import person
     from allaboard.promotion import champion as promotion
     from allaboard.promotion.gate import Gate
     from allaboard.storage import open_store

@@ -6,8 +6,8 @@ import time
 
 import click
 
+from allaboard.backends.actor import person
 from allaboard.backends.base import Backend, NotYours
-from allaboard.backends.people import person
 from allaboard.cli.orphans import stop_orphans
 from allaboard.cli.place import Place, adopt_option, command, handle_of, json_option, place_options
 from allaboard.cli.saying import say, show

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from allaboard.gangs import places
+from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, Look
 from allaboard.units import show_bytes
 
@@ -53,16 +53,16 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(look: Look) -> str | None:
-    at = places.places(look)
-    if words := places.bereft(look, at, "coscheduling"):
+    at = placement.places(look)
+    if words := placement.bereft(look, at, "coscheduling"):
         return words
     if at.placed >= look.needed:
         return None
-    if words := places.gated(look, at) or places.unnoticed(look, at):
+    if words := placement.gated(look, at) or placement.unnoticed(look, at):
         return words
     if not at.waiting:
         return None
-    said = places.said(look) or "no node fits"
+    said = placement.said(look) or "no node fits"
     if "PodGroup not found" in said:
         return "coscheduling does not find the PodGroup of this gang; was it deleted?"
     if few := _SIBLINGS.search(said):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from allaboard.gangs import places
+from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, Look
 
 NAME = "none"
@@ -32,22 +32,22 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 def read(look: Look) -> str | None:
     """Why members have no place. A gang that started in part is told as what it is."""
-    at = places.places(look)
+    at = placement.places(look)
     if at.placed >= look.needed:
         return None
-    if words := places.gated(look, at) or places.unnoticed(look, at):
+    if words := placement.gated(look, at) or placement.unnoticed(look, at):
         return words
-    said = places.said(look)
+    said = placement.said(look)
     if not at.waiting:
         return None
     if at.held:
         rest = f"{len(at.waiting)} {'has' if len(at.waiting) == 1 else 'have'} none"
         told = f" ({said})" if said else ""
         idle = f"{len(at.held)} of {look.total} members hold places and idle, because {rest}{told}; "
-        if rivals := places.stuck_rivals(look):
+        if rivals := placement.stuck_rivals(look):
             return f"{idle}{_names(rivals)} the same way, and they wait for each other for ever"
         return f"{idle}without a gang scheduler nobody takes these places back"
-    return f"{len(at.waiting)} of {places.members(look.total)} wait for a place: {said or 'no node fits'}"
+    return f"{len(at.waiting)} of {placement.members(look.total)} wait for a place: {said or 'no node fits'}"
 
 
 def _names(runs: Sequence[str]) -> str:

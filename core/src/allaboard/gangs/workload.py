@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from allaboard.gangs import places
+from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, Look
 
 NAME = "workload"
@@ -43,18 +43,18 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(look: Look) -> str | None:
-    at = places.places(look)
-    if words := places.bereft(look, at, "kube-scheduler"):
+    at = placement.places(look)
+    if words := placement.bereft(look, at, "kube-scheduler"):
         return words
     if at.placed >= look.needed:
         return None
-    if words := places.gated(look, at):
+    if words := placement.gated(look, at):
         return words
     if at.silent and not at.waiting and not at.placed:
-        return _silent(look) or places.unnoticed(look, at)
+        return _silent(look) or placement.unnoticed(look, at)
     if not at.waiting:
         return None
-    said = places.said(look) or "no node fits"
+    said = placement.said(look) or "no node fits"
     half = f"; {len(at.held)} hold places already" if at.held else ""
     return f"kube-scheduler finds no {look.needed} places together: {said}{half}"
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from allaboard.backends.actor import person
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
 from allaboard.backends.kubernetes.lifecycle import orphans as janitor
@@ -50,7 +51,6 @@ from allaboard.backends.kubernetes.watch.informer import (
     async_hub_of,
     hub_of,
 )
-from allaboard.backends.people import person
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import FollowPolicy

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
@@ -52,7 +53,6 @@ from allaboard.backends.local.state.paths import (
 from allaboard.backends.local.supervisor.environment import passed_on, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, located, variables
-from allaboard.backends.saved import with_checkpoints
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record

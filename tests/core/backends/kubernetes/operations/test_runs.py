@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import allaboard
+from allaboard.backends.actor import person
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import (
@@ -21,7 +22,6 @@ from allaboard.backends.kubernetes.client.resources import (
     PYTORCHJOBS,
 )
 from allaboard.backends.kubernetes.lifecycle.stop import event
-from allaboard.backends.people import person
 from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
 from allaboard.observation import Owner, State
 from allaboard.render import labels

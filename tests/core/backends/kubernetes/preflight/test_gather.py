@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Plan
-from allaboard.backends.checks import Check
+from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.client.effects import drive
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac

@@ -32,7 +32,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.follow.run_record import RunRecord
-from allaboard.gangs.places import only_echoes
+from allaboard.gangs.placement import only_echoes
 from allaboard.layout import Layout
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State

@@ -36,7 +36,15 @@ from allaboard.follow.progress import add_flags, after, flags_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import Look
-from allaboard.gangs.places import bereft, condition, half_started, places, too_few, unfamiliar, unnoticed
+from allaboard.gangs.placement import (
+    bereft,
+    condition,
+    half_started,
+    places,
+    too_few,
+    unfamiliar,
+    unnoticed,
+)
 from allaboard.layout import Layout
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
 from allaboard.render import labels

@@ -18,7 +18,7 @@ from typing import Any
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.diagnosis.starting import last_words, why_not_started
-from allaboard.gangs.places import condition
+from allaboard.gangs.placement import condition
 from allaboard.names import nearest
 from allaboard.observation import Obstacle
 from allaboard.units import counted, from_rfc3339

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from allaboard.backends.base import Selection
-from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -28,6 +27,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
     tries_of,
 )
 from allaboard.backends.kubernetes.observe.managers import managers
+from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Event, Observation

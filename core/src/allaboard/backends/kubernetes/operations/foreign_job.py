@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from allaboard.backends.actor import person
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Talk, drive
 from allaboard.backends.kubernetes.logs import stream as logs
 from allaboard.backends.kubernetes.operations import adoption, foreign
-from allaboard.backends.people import person
 from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop
 

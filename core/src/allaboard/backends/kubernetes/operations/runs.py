@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
-from allaboard.backends.choosing import refuse_strangers
+from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Talk
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -61,11 +61,11 @@ from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.backends.saved import with_checkpoints
+from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.follow.run_record import keep_seconds
-from allaboard.gangs.places import condition
+from allaboard.gangs.placement import condition
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
 from allaboard.observation import Event, MemberSeen, Observation, Owner, State, in_order

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.checks import ERROR, WARNING, Check
+from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity

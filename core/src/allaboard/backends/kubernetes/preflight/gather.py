@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from allaboard.backends.checks import Check
+from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.backends.choosing import refuse_strangers
 from allaboard.backends.local.state.paths import AttemptFolder
+from allaboard.backends.selection import refuse_strangers
 from allaboard.observation import MemberSeen
 
 LONGEST = 256 << 10
