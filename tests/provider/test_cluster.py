@@ -38,10 +38,10 @@ from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard_provider import plugin
+from allaboard_provider.operators._lifecycle import Leg
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
-from allaboard_provider.task import Leg
 from allaboard_provider.triggers import train
 from allaboard_provider.triggers.jobs import JobTrigger
 from allaboard_provider.triggers.train import TrainingJobTrigger

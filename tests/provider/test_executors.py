@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard_provider import task
 from allaboard_provider.executors import why_it_would_not_outlive
+from allaboard_provider.operators import _lifecycle
 from allaboard_provider.operators.train import TrainingJobOperator
 from tests.provider.building import TaskInstance, a_context
 
@@ -53,7 +53,7 @@ def test_which_workers_end_with_their_task(
 
 def test_a_worker_in_a_pod_of_its_own_follows_a_local_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
-    monkeypatch.setattr(task, "first_process", lambda: "")
+    monkeypatch.setattr(_lifecycle, "first_process", lambda: "")
     job = {"name": "small", "command": ["python", "-c", "print('hello')"]}
     operator = TrainingJobOperator(task_id="train", job=job, allaboard_conn_id=None, deferrable=True)
     assert operator.execute(a_context(TaskInstance()))["state"] == "succeeded"

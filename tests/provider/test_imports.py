@@ -17,7 +17,7 @@ ONLY_WHERE_IT_RUNS = (
     "allaboard.backends",
     "allaboard.storage",
     "allaboard.checking",
-    "allaboard_provider.task",
+    "allaboard_provider.operators._lifecycle",
 )
 
 

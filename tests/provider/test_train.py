@@ -29,8 +29,8 @@ from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard_provider import plugin
 from allaboard_provider.identity import on_worker
+from allaboard_provider.operators._lifecycle import Leg
 from allaboard_provider.operators.train import TrainingJobOperator
-from allaboard_provider.task import Leg
 from tests.provider.building import StateStore, TaskInstance, a_context
 from tests.provider.runs import only_run, stop, wait
 

@@ -75,7 +75,7 @@ class DiesAfterLaunch(DiesOnce):
     """The run is there; the task has not deferred yet."""
 
     def execute(self, context: Any) -> Any:
-        from allaboard_provider.task import Leg
+        from allaboard_provider.operators._lifecycle import Leg
 
         defer = Leg._defer
 

@@ -43,7 +43,7 @@ class CollectCheckpointOperator(StoreOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from allaboard.checkpoints import collect
         from allaboard.units import show_bytes
-        from allaboard_provider.words import in_airflows_words
+        from allaboard_provider.errors import in_airflows_words
 
         with in_airflows_words():
             source = self._source()

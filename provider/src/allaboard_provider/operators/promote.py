@@ -67,8 +67,8 @@ class PromoteOperator(StoreOperator):
         from allaboard.promotion.champion import promote
         from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
+        from allaboard_provider.errors import in_airflows_words
         from allaboard_provider.mappings import as_mapping
-        from allaboard_provider.words import in_airflows_words
 
         with in_airflows_words():
             checkpoint: Any = self.checkpoint

@@ -56,7 +56,7 @@ class PrepareShardsOperator(StoreOperator):
         from allaboard.spec.fields import as_int
         from allaboard.storage import open_store
         from allaboard.units import show_bytes
-        from allaboard_provider.words import in_airflows_words
+        from allaboard_provider.errors import in_airflows_words
 
         with in_airflows_words():
             into = self.uri(self.into, "into")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from allaboard.follow.loop import Outcome
     from allaboard_provider.hooks.allaboard import AllaboardHook
-    from allaboard_provider.task import Leg
+    from allaboard_provider.operators._lifecycle import Leg
     from allaboard_provider.templates import Jinja
 
 
@@ -143,7 +143,7 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
         """What a run that succeeded leaves in XCom."""
-        from allaboard_provider.task import result_of
+        from allaboard_provider.operators._lifecycle import result_of
 
         return result_of(outcome)
 
@@ -171,7 +171,7 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         self.killed = True
 
     def _leg(self, context: Context) -> Leg:
-        from allaboard_provider.task import Leg
+        from allaboard_provider.operators._lifecycle import Leg
 
         return Leg(self, context)
 

@@ -57,7 +57,7 @@ class Watching(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-        from allaboard_provider.words import in_airflows_words
+        from allaboard_provider.errors import in_airflows_words
 
         try:
             with in_airflows_words():
@@ -76,7 +76,7 @@ class Watching(BaseSensorOperator):
         first = self.poke(context)
         if first.is_done:
             return first.xcom_value
-        from allaboard_provider.words import in_airflows_words
+        from allaboard_provider.errors import in_airflows_words
 
         with in_airflows_words():
             trigger = self.trigger()

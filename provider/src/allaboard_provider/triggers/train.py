@@ -166,7 +166,7 @@ class TrainingJobTrigger(BaseTrigger):
             from asgiref import sync  # noqa: F401
 
             from allaboard.backends.local import backend  # noqa: F401
-            from allaboard_provider import fence  # noqa: F401
+            from allaboard_provider import ownership  # noqa: F401
 
             RuntimeTaskInstance.get_task_states(**_question(self.task_instance))
         except Exception as error:  # on_kill asks again, and tells what is wrong
@@ -180,7 +180,7 @@ class TrainingJobTrigger(BaseTrigger):
         owner may have changed during the question.
         """
         from allaboard.backends.base import Handle
-        from allaboard_provider.fence import astop_deferred
+        from allaboard_provider.ownership import astop_deferred
 
         if self._fired or self.task_instance is None:
             return
@@ -231,7 +231,7 @@ class _Watch:
     """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
-        from allaboard_provider.telling import Teller, kept_at
+        from allaboard_provider.task_log import Teller, kept_at
 
         self.trigger, self.backend = trigger, backend
         self.teller = Teller(
@@ -281,7 +281,7 @@ class _Watch:
     async def _look(self, evidence: bool) -> Any:
         from allaboard.errors import BackendUnreachable
         from allaboard.status import state_of
-        from allaboard_provider.telling import awarnings, awrote
+        from allaboard_provider.task_log import awarnings, awrote
 
         trigger = self.trigger
         try:
@@ -309,7 +309,7 @@ class _Watch:
             raise _Enough("timeout")
 
     async def _wait(self, seconds: float) -> None:
-        from allaboard_provider.telling import rest_after
+        from allaboard_provider.task_log import rest_after
 
         now, deadline = time.time(), self.trigger.deadline
         rest = rest_after(self.backend, self.seen, seconds, now)

@@ -50,13 +50,13 @@ from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import paced
 from allaboard.status import state_of
 from allaboard_provider import plugin
+from allaboard_provider.errors import in_airflows_words
 from allaboard_provider.executors import first_process, why_it_would_not_outlive
-from allaboard_provider.fence import BY, expect_no_further_try
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
+from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.telling import Teller, kept_at, rest_after, warnings, wrote
+from allaboard_provider.task_log import Teller, kept_at, rest_after, warnings, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
-from allaboard_provider.words import in_airflows_words
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

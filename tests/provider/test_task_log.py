@@ -17,7 +17,7 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Progress, State, Stop
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
-from allaboard_provider.telling import (
+from allaboard_provider.task_log import (
     LONGEST,
     MOST_BYTES,
     MOST_LINES,
