@@ -236,7 +236,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
     """The whole follower, as a trigger has it: a backend for each run, over one client and one hub."""
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
     from allaboard.backends.kubernetes.client.loader import Access
-    from allaboard.follow.loop import FollowPolicy, Observe, Wait, adrive, follow
+    from allaboard.follow.loop import FollowPolicy, Observe, Wait, follow, run_async
 
     async def lead(api: Any, run: str) -> None:
         backend = AsyncKubernetesBackend(api, environ={})
@@ -258,7 +258,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
                     first = False
                 return seen
 
-            await adrive(follow(FollowPolicy(poll=60, attempts=1)), answer)
+            await run_async(follow(FollowPolicy(poll=60, attempts=1)), answer)
 
     async def main() -> None:
         access = Access(story.kubeconfig, namespace=story.namespace, environ={})

@@ -32,7 +32,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.checking import checked
 from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
-from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, adrive, follow
+from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, follow, run_async
 from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels as marks
 from allaboard.render.cluster_facts import ClusterFacts
@@ -730,7 +730,7 @@ async def follow_async(backend: AsyncKubernetesBackend, one: Followed) -> None:
                 return seen
             return None
 
-        one.ended(await adrive(follow(replace(backend.pace, attempts=1)), answer))
+        one.ended(await run_async(follow(replace(backend.pace, attempts=1)), answer))
 
 
 class Followers:

@@ -25,10 +25,10 @@ from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.logs import stream
-from allaboard.backends.kubernetes.logs.cache import Kept
-from allaboard.backends.kubernetes.logs.collector import Witness, attend
-from allaboard.backends.kubernetes.logs.stream import Looked, afollow, follow, read
-from allaboard.backends.kubernetes.observe.containers import Seat, Try, tries
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
+from allaboard.backends.kubernetes.logs.stream import LogSources, afollow, follow, read
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, tries
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State
 from allaboard.testing import a_job
@@ -61,7 +61,7 @@ class Gang:
 
     def __init__(self, cluster: Cluster, mark: str, namespace: str, kubelet: ProcessKubelet) -> None:
         self.cluster, self.mark, self.namespace, self.kubelet = cluster, mark, namespace, kubelet
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, PodRole] = {}
 
     def member(
         self, name: str, script: str, *, restart: str = "Never", init: str | None = None, **container: Any
@@ -84,19 +84,19 @@ class Gang:
                 },
             }
         )
-        self.seats[name] = Seat(name, len(self.seats), "pytorch")
+        self.seats[name] = PodRole(name, len(self.seats), "pytorch")
         return name
 
     def pods(self) -> list[Object]:
         return self.cluster.api.list("v1", "Pod", self.namespace)
 
-    def tries(self) -> list[Try]:
+    def tries(self) -> list[ContainerRun]:
         return tries(self.pods(), self.seats)
 
-    def look(self) -> Looked:
+    def look(self) -> LogSources:
         pods = self.pods()
         over = bool(pods) and all(p["status"].get("phase") in ("Succeeded", "Failed") for p in pods)
-        return Looked(tries(pods, self.seats), over)
+        return LogSources(tries(pods, self.seats), over)
 
     def phase(self, name: str) -> str:
         phases = {p["metadata"]["name"]: p["status"].get("phase", "") for p in self.pods()}
@@ -187,7 +187,7 @@ async def _afollowed(gang: Gang) -> list[Any]:
     access = Access(str(gang.cluster.kubeconfig), None, gang.namespace, environ={})
     async with access.async_api() as api:
 
-        async def look() -> Looked:
+        async def look() -> LogSources:
             return await asyncio.to_thread(gang.look)
 
         return [item async for item in afollow(api, None, look, Selection())]
@@ -213,7 +213,7 @@ def test_a_pod_that_is_deleted_while_it_is_followed_says_its_last_words(gang: Ga
     heard: list[LogLine] = []
 
     def listen() -> None:
-        for item in follow(api, None, lambda: Looked(gang.tries(), not gang.pods()), Selection()):
+        for item in follow(api, None, lambda: LogSources(gang.tries(), not gang.pods()), Selection()):
             if isinstance(item, LogLine):
                 heard.append(item)
 
@@ -226,7 +226,7 @@ def test_a_pod_that_is_deleted_while_it_is_followed_says_its_last_words(gang: Ga
 
 
 def test_what_a_follower_has_read_survives_the_pod(gang: Gang, api: Api) -> None:
-    kept = Kept()
+    kept = AttemptLogs()
     gang.member("master-0", "echo one; echo two >&2; exit 3")
     gang.until("master-0", "Failed")
     once(api, gang, kept=kept)
@@ -258,12 +258,12 @@ def _readable(what: Callable[[], Any]) -> Any:
 
 def test_the_ends_of_what_fails_are_there_after_clean_up(gang: Gang, api: Api) -> None:
     """A member fails; everything is deleted a moment later."""
-    witness = Witness(progress_every=0)
+    witness = EvidenceCollector(progress_every=0)
     gang.member("master-0", "echo waiting; sleep 1000")
     gang.member("worker-0", "echo begins; sleep 0.3; echo 'RuntimeError: odd' >&2; exit 1")
     gang.member("worker-1", "echo waiting; sleep 1000")
     gang.until("worker-0", "Failed")
-    attend(api, None, witness, gang.tries())
+    collect(api, None, witness, gang.tries())
     for name in gang.seats:
         gang.delete(name, grace=0)
     until("the pods to be gone", lambda: not gang.pods(), 60)
@@ -307,11 +307,11 @@ def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> N
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:
     line = '[allaboard] {"v":1,"kind":"progress","step":%d,"total":100,"loss":0.5}'
     script = "; ".join(f"echo '{line % step}'" for step in (10, 20)) + "; sleep 1000"
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     gang.member("master-0", script)
 
     def heard() -> bool:
-        attend(api, None, witness, gang.tries(), over=True)
+        collect(api, None, witness, gang.tries(), over=True)
         return witness.report is not None and witness.report.progress.step == 20
 
     until("step 20", heard, 60)
@@ -404,8 +404,8 @@ def test_an_api_server_that_dies_while_logs_are_followed_costs_no_line(
             gang.member("master-0", slowly, **KEEPS)
             seen: list[LogLine] = []
 
-            def look() -> Looked:
-                found: Looked = until("the API server", lambda: _up(gang), 60)
+            def look() -> LogSources:
+                found: LogSources = until("the API server", lambda: _up(gang), 60)
                 return found
 
             def listen() -> None:
@@ -424,7 +424,7 @@ def test_an_api_server_that_dies_while_logs_are_followed_costs_no_line(
             assert [line for line in seen if line.gap is not None] == []
 
 
-def _up(gang: Gang) -> Looked | None:
+def _up(gang: Gang) -> LogSources | None:
     try:
         return gang.look()
     except Exception:  # whatever the small client of these tests makes of a server that is away

@@ -16,7 +16,7 @@ from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
 from allaboard.cli.place import handle_of
-from allaboard.errors import Conflict
+from allaboard.errors import OwnershipConflict
 from allaboard.observation import Owner
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
@@ -140,7 +140,7 @@ def test_one_that_replaces_it_is_not_touched(
     api.delete(PYTORCHJOBS, "nightly", propagation="Foreground")
     until("it to be gone", lambda: not api.list(PYTORCHJOBS)[0], 60)
     other = make()
-    with pytest.raises(Conflict, match="is another one than was looked at"):
+    with pytest.raises(OwnershipConflict, match="is another one than was looked at"):
         if verb == "stop":
             job.stop(handle_of(seen), Owner("nobody"), "ann", "enough")
         else:
@@ -154,13 +154,13 @@ def test_one_that_replaces_it_is_not_touched(
 def test_the_server_itself_holds_to_the_uid(api: Api, nightly: Object) -> None:
     """What is between the last look and the request: the request names the uid."""
     uid = "00000000-0000-4000-8000-000000000000"
-    with pytest.raises(Conflict):
+    with pytest.raises(OwnershipConflict):
         api.delete(PYTORCHJOBS, "nightly", uid=uid, propagation="Foreground")
     change = {"metadata": {"uid": uid}, "spec": {"runPolicy": {"suspend": True}}}
-    with pytest.raises(Conflict):
+    with pytest.raises(OwnershipConflict):
         api.patch(PYTORCHJOBS, "nightly", change)
     version = {"uid": nightly["metadata"]["uid"], "resourceVersion": "1"}
-    with pytest.raises(Conflict):
+    with pytest.raises(OwnershipConflict):
         api.patch(PYTORCHJOBS, "nightly", {**change, "metadata": version})
     assert len(living(api)) == 2
 

@@ -14,7 +14,7 @@ from allaboard.observation import Progress, State
 from allaboard.running import me
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.given import job_of
-from allaboard_kfp.step import SILENCE, Place, Rank0, StepView, nobody_reads, run_to_the_end, told
+from allaboard_kfp.step import SILENCE, Place, Rank0, StepView, nobody_reads, run_to_the_end, step_errors
 
 OUTPUT = "/tmp/out/pipe-2026-11-21-12-00-00-000001/train/report"
 
@@ -144,7 +144,7 @@ def test_a_job_that_wants_attempts_gets_them() -> None:
 
 
 def test_errors_of_ours_become_a_sentence_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, told():
+    with pytest.raises(SystemExit) as ended, step_errors():
         raise BadInput("that is not how it is spelt")
     assert ended.value.code == 2
     assert capsys.readouterr().err == "error: that is not how it is spelt\n"

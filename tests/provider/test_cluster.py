@@ -38,7 +38,7 @@ from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard_provider import plugin
-from allaboard_provider.operators._lifecycle import Leg
+from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
@@ -248,7 +248,7 @@ def test_a_worker_that_died_is_replaced_by_one_that_adopts(
 ) -> None:
     store = StateStore()
     with monkeypatch.context() as dying:
-        dying.setattr(Leg, "_go_on", lambda self: None)
+        dying.setattr(TaskTry, "_go_on", lambda self: None)
         an_operator().execute(a_context(store=store))
     uid = stored(cluster).record.uid
     deferred(an_operator(), a_context(store=store))

@@ -21,7 +21,7 @@ from allaboard_provider.task_log import (
     LONGEST,
     MOST_BYTES,
     MOST_LINES,
-    Teller,
+    TaskLog,
     bounded,
     progress_words,
     warnings,
@@ -52,7 +52,7 @@ def backend(tmp_path: Path) -> Any:
     return Backend(tmp_path)
 
 
-class Telling(Teller):
+class Telling(TaskLog):
     """Reads and tells."""
 
     def __init__(self, backend: Any, run: str, ti_id: str, **options: Any) -> None:
@@ -159,7 +159,7 @@ def test_a_restart_is_a_warning_with_what_the_failed_try_wrote_last_once(tmp_pat
             yield {}
 
     backend: Any = Tries()
-    teller = Teller("r", "try-1", home=backend.home)
+    teller = TaskLog("r", "try-1", home=backend.home)
     failed = replace(a_member("worker-0"), exit_code=1, restarts=1)
     fine = a_member("master-0")
     teller.news(seen(State.RUNNING, members=(fine, failed)), 1.0)
@@ -170,7 +170,7 @@ def test_a_restart_is_a_warning_with_what_the_failed_try_wrote_last_once(tmp_pat
         "  ValueError: 0",
     ]
     assert warnings(backend, teller, seen(State.RUNNING, members=(fine, failed))) == []
-    again = Teller("r", "try-1", home=backend.home)
+    again = TaskLog("r", "try-1", home=backend.home)
     assert warnings(backend, again, seen(State.RUNNING, members=(fine, failed))) == [], "told elsewhere"
     twice = seen(State.RUNNING, members=(fine, replace(failed, restarts=2)))
     assert warnings(backend, teller, twice)[-1] == "  ValueError: 1"

@@ -183,7 +183,7 @@ class Corrupt(AllaboardError):
     code = "corrupt"
 
 
-class Conflict(AllaboardError):
+class OwnershipConflict(AllaboardError):
     code = "conflict"
 
 

@@ -14,15 +14,15 @@ from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import (
     Answer,
-    Ask,
+    Effect,
     Enforce,
     FollowPolicy,
     Launch,
     Observe,
     Outcome,
     Wait,
-    drive,
     follow,
+    run_sync,
 )
 from allaboard.observation import Observation, Owner
 from allaboard.spec.identity import fresh_key
@@ -118,7 +118,7 @@ def run(
     if on_launch is not None:
         on_launch(handle)
     attempts = (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
-    policy = paced(where, poll, attempts)
+    policy = follow_policy(where, poll, attempts)
     follower = Follower(where, handle.run, plan=plan, owner=owner, on_seen=on_seen, on_launch=on_launch)
     outcome = follower.to_the_end(policy)
     if outcome.ok:
@@ -138,10 +138,10 @@ def attach(
     """
     where = backend_of(backend)
     name = where.observe(run).run
-    return Follower(where, name, on_seen=on_seen).to_the_end(paced(where, poll))
+    return Follower(where, name, on_seen=on_seen).to_the_end(follow_policy(where, poll))
 
 
-def paced(backend: Backend, poll: float | None = None, attempts: int = 1) -> FollowPolicy:
+def follow_policy(backend: Backend, poll: float | None = None, attempts: int = 1) -> FollowPolicy:
     """How a run of this backend is followed."""
     return replace(backend.pace, poll=poll or backend.pace.poll, attempts=attempts)
 
@@ -177,9 +177,9 @@ class Follower:
     def to_the_end(self, policy: FollowPolicy) -> Outcome:
         holding: AbstractContextManager[Changes] = self.backend.changes(self.run)
         with holding as self._changes:
-            return drive(follow(policy), self._answer)
+            return run_sync(follow(policy), self._answer)
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: Effect) -> Answer:
         match ask:
             case Observe(evidence):
                 return self._observe(evidence)

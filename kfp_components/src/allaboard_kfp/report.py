@@ -306,7 +306,7 @@ def _facts(outcome: Outcome) -> str:
         ("started", rfc3339(seen.started)),
         ("finished", rfc3339(seen.finished)),
         ("followed by", seen.owner.id if seen.owner else None),
-        ("conditions", " → ".join(c.type for c in words.march(seen.conditions))),
+        ("conditions", " → ".join(c.type for c in words.in_order(seen.conditions))),
         ("flags", ", ".join(seen.flags)),
         ("spec", seen.spec_hash),
     ]

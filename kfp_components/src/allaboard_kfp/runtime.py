@@ -31,7 +31,7 @@ from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
 from allaboard_kfp.given import as_written, job_of
 from allaboard_kfp.history import History, history
 from allaboard_kfp.report import promotion_page, training_page
-from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, told
+from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors
 from allaboard_kfp.value import Wanted
 
 _TELL_EVERY = 5.0
@@ -71,7 +71,7 @@ def run_prepare_shards(
     dataset: Artifact,
 ) -> str:
     """Make a data set, and return its uri."""
-    with told():
+    with step_errors():
         place = Place.of(dataset.uri, store, folder)
         uri = place.uri(as_written(into))
         index = prepare(
@@ -94,7 +94,7 @@ def run_train(
     metric: str, mode: str, *, model: Artifact, metrics: Artifact, report: Artifact,
 ) -> Trained:  # fmt: skip
     """Train, and return the run, where its checkpoints are, the best one (else the newest) and its value."""
-    with told():
+    with step_errors():
         place = Place.of(report.uri, store, folder, runs, namespace)
         data = place.uri(as_written(shards)) if shards else ""
         read = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
@@ -117,7 +117,7 @@ def run_collect_checkpoint(
     source: str, into: str, which: str, metric: str, mode: str, store: str, *, model: Artifact
 ) -> str:
     """Copy a checkpoint, verified, to where it stays, and return its uri there."""
-    with told():
+    with step_errors():
         if not source:
             raise BadInput(
                 "source is empty: the training saved no checkpoint; let its script save with "
@@ -144,7 +144,7 @@ def run_evaluate(
     namespace: str, metric: str, mode: str, *, metrics: Artifact, report: Artifact,
 ) -> Evaluated:  # fmt: skip
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
-    with told():
+    with step_errors():
         place = Place.of(report.uri, store, folder, runs, namespace)
         wanted = Wanted.of(metric, mode)
         _, found = checkpoint_at(place.uri(as_written(checkpoint)))
@@ -172,7 +172,7 @@ def run_promote(
     """Make a checkpoint the champion if the gate lets it. A gate that stays shut is an answer, not a
     failure.
     """
-    with told():
+    with step_errors():
         place = Place.of(report.uri, store)
         uri = place.uri(as_written(checkpoint))
         measured = _from_kubeflow(as_written(dict(results))) if results else None

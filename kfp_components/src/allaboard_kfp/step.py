@@ -23,7 +23,7 @@ from typing import Any
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
 from allaboard.cli import words
 from allaboard.cli.failing import code_of, watching
-from allaboard.cli.following import Attended, Left, Signals, news
+from allaboard.cli.following import Attended, FollowerLeft, Signals, event_source
 from allaboard.cli.plain import PlainView
 from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
@@ -32,7 +32,7 @@ from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.reportline import decode
-from allaboard.running import backend_of, paced
+from allaboard.running import backend_of, follow_policy
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import home_of
 from allaboard.spec.site import STORE, Site, resolve_uri, site_of
@@ -59,7 +59,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def step_errors() -> Iterator[None]:
     """What goes wrong ends the step with a sentence and the exit code of contract 4, not with a traceback."""
     try:
         yield
@@ -165,8 +165,8 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
         try:
             follower.begin()
             with watching(plan.run):
-                outcome = follower.to_the_end(paced(backend, poll, attempts))
-        except Left as left:
+                outcome = follower.to_the_end(follow_policy(backend, poll, attempts))
+        except FollowerLeft as left:
             raise SystemExit(left.code) from None
         assert follower.handle is not None
         view.ended(outcome)
@@ -208,7 +208,7 @@ class StepView:
     """What the command line says where there is no terminal, with rank 0's own output between its lines."""
 
     def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plain = PlainView(news(backend, run), clock=clock)
+        self.plain = PlainView(event_source(backend, run), clock=clock)
         self.rank0 = Rank0(backend, run, clock)
         self.clock, self.spoke_at = clock, clock()
         self.known: object = None

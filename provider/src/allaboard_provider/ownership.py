@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Backend, Handle, Stopped
-from allaboard.errors import Conflict, UnknownRun
+from allaboard.errors import OwnershipConflict, UnknownRun
 from allaboard.observation import Observation
 from allaboard_provider.identity import in_triggerer, stopping
 
@@ -27,7 +27,7 @@ def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> 
     ended = stopping(ti_id)
     try:
         backend.adopt(handle, in_triggerer(ti_id), ended)
-    except (Conflict, UnknownRun):
+    except (OwnershipConflict, UnknownRun):
         return False
     return isinstance(backend.stop(handle, ended, BY, reason), Stopped)
 
@@ -40,7 +40,7 @@ def expect_no_further_try(backend: Backend, seen: Observation) -> None:
     owner = seen.owner
     if owner is None or (owner.phase, owner.kind) != ("worker", "orchestrated") or seen.uid is None:
         return
-    with suppress(Conflict, UnknownRun):
+    with suppress(OwnershipConflict, UnknownRun):
         handle = Handle(seen.run, seen.attempt, seen.generation, seen.uid)
         backend.adopt(handle, owner, replace(owner, kind="attached"))
 
@@ -50,6 +50,6 @@ async def astop_deferred(backend: Watched, handle: Handle, ti_id: str, reason: s
     ended = stopping(ti_id)
     try:
         await backend.adopt(handle, in_triggerer(ti_id), ended)
-    except (Conflict, UnknownRun):
+    except (OwnershipConflict, UnknownRun):
         return False
     return isinstance(await backend.stop(handle, ended, BY, reason), Stopped)

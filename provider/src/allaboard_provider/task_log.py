@@ -1,10 +1,10 @@
 """What a task log says of a run: changes, progress now and then, and rank 0's own output, all bounded.
 
 The same teller speaks on a worker and in a triggerer, and each goes on where the other left off: what was
-told (`Told`) travels with the trigger to the triggerer, and back with its event. What a triggerer told itself
-is also kept in a small file of its machine (``<home>/airflow/<try>.json``), for the one that takes its place
-there. So no line stands twice in the log of a try, but for a triggerer on another machine that takes over
-from one which was killed: it begins where the worker left off.
+told (`LogState`) travels with the trigger to the triggerer, and back with its event. What a triggerer told
+itself is also kept in a small file of its machine (``<home>/airflow/<try>.json``), for the one that takes its
+place there. So no line stands twice in the log of a try, but for a triggerer on another machine that takes
+over from one which was killed: it begins where the worker left off.
 
 It formats; `wrote` and `awrote` read what rank 0 wrote, and the caller logs.
 """
@@ -44,7 +44,7 @@ _SPEED = "steps_per_second"
 
 
 @dataclass
-class Told:
+class LogState:
     """What the log has already. ``uid``: of the attempt that it is about; ``at``: when it was told, epoch
     seconds, below zero for never; ``over``: how it ended is told too.
     """
@@ -63,14 +63,14 @@ class Told:
     over: bool = False
 
     @classmethod
-    def of(cls, body: Any) -> Told:
+    def of(cls, body: Any) -> LogState:
         """From its JSON; of another release's what is understood."""
         if not isinstance(body, Mapping):
             return cls()
         return cls(**{name: body[name] for name in cls.__dataclass_fields__ if name in body})
 
 
-class Teller:
+class TaskLog:
     """Turns observations of one run into lines for the task log of one try. ``told``: what the log has
     already, as far as the caller knows; ``home``: where else that is kept, None: nowhere; ``options``: of the
     command line, by which the run is found there.
@@ -93,14 +93,14 @@ class Teller:
         self.run, self.output, self.options = run, output, options
         self.known = known
         self.path = Path(home) / "airflow" / f"{ti_id}.json" if home is not None else None
-        self.told = max(Told.of(told), self._remembered(), key=lambda known: known.at)
+        self.told = max(LogState.of(told), self._remembered(), key=lambda known: known.at)
 
     def about(self, seen: Observation) -> None:
         """What follows is about the attempt that is seen here. Until its own rank 0 has said something, the
         progress that is seen is that of the attempt before, from which its steps are counted on.
         """
         if seen.uid != self.told.uid:
-            self.told = Told(uid=seen.uid, checkpoint=self.told.checkpoint)
+            self.told = LogState(uid=seen.uid, checkpoint=self.told.checkpoint)
         if seen.progress.heartbeat is None:
             self.told.step, self.told.checkpoint = seen.progress.step, seen.progress.checkpoint
 
@@ -171,14 +171,14 @@ class Teller:
                 if time.time() - left.stat().st_mtime > _FORGET_AFTER:
                     left.unlink(missing_ok=True)
 
-    def _remembered(self) -> Told:
+    def _remembered(self) -> LogState:
         try:
             if self.path is None:
-                return Told()
+                return LogState()
             with self.path.open("rb") as file:
-                return Told.of(parse_json(file.read(LIMITS.size + 1), spelling=False, any_text=True))
+                return LogState.of(parse_json(file.read(LIMITS.size + 1), spelling=False, any_text=True))
         except (OSError, ValueError, TypeError):
-            return Told()
+            return LogState()
 
     def _remember(self) -> None:
         # A log line told twice is a lesser evil than a task that ends because a disk is full.
@@ -303,7 +303,7 @@ class Newest(list[str]):
             del self[:MOST_LINES]
 
 
-def wrote(backend: Backend, teller: Teller) -> list[str]:
+def wrote(backend: Backend, teller: TaskLog) -> list[str]:
     """The lines of rank 0 since the last time. Blocks."""
     if not teller.output:
         return []
@@ -316,7 +316,7 @@ def wrote(backend: Backend, teller: Teller) -> list[str]:
     return found
 
 
-async def awrote(backend: Any, teller: Teller) -> list[str]:
+async def awrote(backend: Any, teller: TaskLog) -> list[str]:
     """The same of an async backend."""
     if not teller.output:
         return []
@@ -329,7 +329,7 @@ async def awrote(backend: Any, teller: Teller) -> list[str]:
     return found
 
 
-def warnings(backend: Backend, teller: Teller, seen: Observation) -> list[str]:
+def warnings(backend: Backend, teller: TaskLog, seen: Observation) -> list[str]:
     """Of each restart since the last time: who failed, how, and what it wrote last. Blocks."""
     found = []
     for member in teller.failed_tries(seen):
@@ -341,7 +341,7 @@ def warnings(backend: Backend, teller: Teller, seen: Observation) -> list[str]:
     return found
 
 
-async def awarnings(backend: Any, teller: Teller, seen: Observation) -> list[str]:
+async def awarnings(backend: Any, teller: TaskLog, seen: Observation) -> list[str]:
     """The same of an async backend."""
     found = []
     for member in teller.failed_tries(seen):
@@ -357,13 +357,13 @@ def _of_the_try_before(member: MemberSeen) -> Selection:
     return Selection(members=(member.name,), restart=member.restarts - 1, tail=LAST_LINES)
 
 
-def _selection(backend: Any, teller: Teller) -> Selection:
+def _selection(backend: Any, teller: TaskLog) -> Selection:
     # Whoever comes late to a run on a cluster does not fetch all that it ever wrote.
     late = backend.name != "local" and teller.told.cursor is None
     return Selection(ranks=(0,), tail=MOST_LINES if late else None)
 
 
-def _take(item: LogLine | Cursor, found: Newest, teller: Teller) -> None:
+def _take(item: LogLine | Cursor, found: Newest, teller: TaskLog) -> None:
     if isinstance(item, LogLine):
         found.take(item.text)
     else:

@@ -20,7 +20,7 @@ from allaboard.checkpoints.retention import retire
 from allaboard.checkpoints.saving import STAGING
 from allaboard.errors import (
     BadInput,
-    Conflict,
+    OwnershipConflict,
     StorageFull,
     StorageMissing,
     StorageUnreachable,
@@ -282,7 +282,7 @@ def test_two_writers_of_one_step_do_not_mix(disk: Store) -> None:
         file.write(b"first")
         a_checkpoint(disk, 10, parts={"model.bin": b"second"})
 
-    with pytest.raises(Conflict, match="only rank 0 may save"):
+    with pytest.raises(OwnershipConflict, match="only rank 0 may save"):
         save(disk, Manifest(step=10), {"model.bin": meanwhile})
     assert verify(disk, 10) == []
     assert disk.read("step-000000000010/model.bin") == b"second"

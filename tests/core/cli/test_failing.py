@@ -19,8 +19,8 @@ from allaboard.cli import failing, main
 from allaboard.errors import (
     BackendUnreachable,
     BadInput,
-    Conflict,
     Corrupt,
+    OwnershipConflict,
     StorageDenied,
     StorageMissing,
     StorageUnreachable,
@@ -353,7 +353,7 @@ def test_what_each_error_means_for_the_exit_code() -> None:
     assert failing.code_of(StorageMissing("")) == 2
     assert failing.code_of(BackendUnreachable("")) == 5
     assert failing.code_of(StorageUnreachable("")) == 5
-    assert {failing.code_of(e) for e in (StorageDenied(""), Corrupt(""), Conflict(""))} == {1}
+    assert {failing.code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
     assert failing.exit_code(click.Abort(), []) == 130
 
 

@@ -13,7 +13,7 @@ import pytest
 from allaboard.backends.base import Handle, NotYours, Plan, Stopped
 from allaboard.checking import checked
 from allaboard.cli.failing import BeforeStart
-from allaboard.cli.following import Left, to_the_end
+from allaboard.cli.following import FollowerLeft, to_the_end
 from allaboard.errors import BackendUnreachable, StorageDenied
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Owner, State
@@ -109,14 +109,14 @@ def test_the_second_signal_kills() -> None:
 
 def test_the_third_leaves() -> None:
     backend, view = Stubborn(kills=2), Watched(*[signal.SIGINT] * 3)
-    with pytest.raises(Left) as left:
+    with pytest.raises(FollowerLeft) as left:
         followed(backend, view)
     assert left.value.code == 3 and "being killed" in str(left.value) and view.closed
 
 
 def test_hanging_up_makes_it_a_detached_run() -> None:
     backend, view = FakeBackend(RUNNING), Watched(signal.SIGHUP)
-    with pytest.raises(Left) as left:
+    with pytest.raises(FollowerLeft) as left:
         followed(backend, view)
     (record,) = backend.records.values()
     assert left.value.code == 0 and record.owner.kind == "detached" and record.stop is None
@@ -128,7 +128,7 @@ def test_what_belongs_to_somebody_else_is_left_alone() -> None:
         def stop(self, *_: object, **__: object) -> NotYours:
             return NotYours("bob@lab:7")
 
-    with pytest.raises(Left) as left:
+    with pytest.raises(FollowerLeft) as left:
         followed(Taken(RUNNING), Watched(signal.SIGINT))
     assert left.value.code == 5 and "belongs to bob@lab:7" in str(left.value)
 
@@ -157,7 +157,7 @@ def test_a_signal_while_it_launches_stops_it_once_it_has_started(capfd: pytest.C
 @pytest.mark.parametrize("before", [True, False], ids=["nothing was started", "it had started"])
 def test_two_signals_while_it_launches_leave_nothing_behind(before: bool) -> None:
     backend = Slow(2, before=before)
-    with pytest.raises(Left) as left:
+    with pytest.raises(FollowerLeft) as left:
         followed(backend, Watched())
     assert left.value.code == 3
     assert [call[0] for call in backend.calls] == ([] if before else ["launch", "stop"])

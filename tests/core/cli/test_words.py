@@ -79,8 +79,8 @@ def test_the_march_keeps_what_is_no_longer_true_and_goes_by_time() -> None:
         a_condition("Created", since=1.0),
         a_condition("Suspended", "False", since=3.0),
     )
-    assert [c.type for c in words.march(conditions)] == ["Created", "Running", "Succeeded"]
-    assert words.march([Condition("Created", "True", "", "")])[0].type == "Created"
+    assert [c.type for c in words.in_order(conditions)] == ["Created", "Running", "Succeeded"]
+    assert words.in_order([Condition("Created", "True", "", "")])[0].type == "Created"
 
 
 def test_metrics_are_short_and_nested_ones_left_out() -> None:

@@ -10,30 +10,30 @@ import allaboard
 from allaboard.errors import BackendUnreachable, BadInput
 from allaboard.follow.loop import (
     Answer,
-    Ask,
+    Effect,
     Enforce,
     FollowPolicy,
     Launch,
     Observe,
     Wait,
-    adrive,
-    drive,
     follow,
+    run_async,
+    run_sync,
 )
 from allaboard.observation import Limit, State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 
 
-def played(script: list[Answer], policy: FollowPolicy) -> tuple[list[Ask], object]:
+def played(script: list[Answer], policy: FollowPolicy) -> tuple[list[Effect], object]:
     """The conversation against a list of looks."""
-    asks: list[Ask] = []
+    asks: list[Effect] = []
     looks = iter(script)
 
-    def answer(ask: Ask) -> Answer:
+    def answer(ask: Effect) -> Answer:
         asks.append(ask)
         return next(looks) if isinstance(ask, Observe) else None
 
-    return asks, drive(follow(policy), answer)
+    return asks, run_sync(follow(policy), answer)
 
 
 def test_it_looks_waits_and_ends_with_evidence() -> None:
@@ -78,10 +78,10 @@ def test_the_users_fault_is_not_repeated() -> None:
 
 
 def test_an_attempt_that_cannot_start_leaves_the_end_of_the_one_before() -> None:
-    def answer(ask: Ask) -> Answer:
+    def answer(ask: Effect) -> Answer:
         return BadInput("the store does not answer") if isinstance(ask, Launch) else seen("lost")
 
-    outcome = drive(follow(FollowPolicy(attempts=3)), answer)
+    outcome = run_sync(follow(FollowPolicy(attempts=3)), answer)
     assert outcome.state is State.LOST and outcome.exit_code == 1
     assert "attempt 2 could not start: the store does not answer" in outcome.message
 
@@ -97,14 +97,14 @@ def test_silence_is_waited_out_and_never_means_failed() -> None:
 def test_both_drivers_hold_the_same_conversation() -> None:
     script = [seen("queued"), seen("running"), seen("failed"), seen("failed")]
     blocking, one = played(list(script), FollowPolicy())
-    asks: list[Ask] = []
+    asks: list[Effect] = []
     looks = iter(script)
 
-    async def answer(ask: Ask) -> Answer:
+    async def answer(ask: Effect) -> Answer:
         asks.append(ask)
         return next(looks) if isinstance(ask, Observe) else None
 
-    other = asyncio.run(adrive(follow(FollowPolicy()), answer))
+    other = asyncio.run(run_async(follow(FollowPolicy()), answer))
     assert asks == blocking and other == one
 
 

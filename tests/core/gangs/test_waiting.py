@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allaboard.gangs import GANGS
-from allaboard.gangs.base import Look
+from allaboard.gangs.base import GangView
 from allaboard.gangs.placement import half_started, only_echoes, places, reasons, unfamiliar
 from allaboard.testing.objects import BEGUN, a_pod, an_event
 
@@ -41,14 +41,16 @@ def gated(name: str) -> dict[str, Any]:
     return pod
 
 
-def look(*pods: dict[str, Any], needed: int = 3, total: int = 3, now: float = 30.0, **fields: Any) -> Look:
+def look(
+    *pods: dict[str, Any], needed: int = 3, total: int = 3, now: float = 30.0, **fields: Any
+) -> GangView:
     named = {pod["metadata"]["name"].removeprefix("digits-00000000-"): pod for pod in pods}
-    return Look(needed=needed, total=total, now=BEGUN + now, pods=named, **fields)
+    return GangView(needed=needed, total=total, now=BEGUN + now, pods=named, **fields)
 
 
 ALL = tuple(f"worker-{n}" for n in range(3))
 
-SENTENCES: dict[str, tuple[str, Look, str | None]] = {
+SENTENCES: dict[str, tuple[str, GangView, str | None]] = {
     "nobody has a place": (
         "none",
         look(*(waits(n, NO_GPU) for n in ALL)),
@@ -154,7 +156,7 @@ SENTENCES: dict[str, tuple[str, Look, str | None]] = {
 
 
 @pytest.mark.parametrize(("gang", "at", "sentence"), SENTENCES.values(), ids=SENTENCES.keys())
-def test_the_reason_is_one_sentence(gang: str, at: Look, sentence: str | None) -> None:
+def test_the_reason_is_one_sentence(gang: str, at: GangView, sentence: str | None) -> None:
     assert GANGS[gang].read(at) == sentence
 
 
@@ -185,7 +187,7 @@ CPU = "0/4 nodes are unavailable: 4 Insufficient cpu."
         (look(*(a_pod(n) for n in ALL)), None),
     ],
 )
-def test_of_a_gang_scheduler_without_a_file_its_pods_tell(at: Look, sentence: str | None) -> None:
+def test_of_a_gang_scheduler_without_a_file_its_pods_tell(at: GangView, sentence: str | None) -> None:
     assert unfamiliar(at, "volcano") == sentence
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allaboard.errors import BadInput
-from allaboard.inside.report import EVERY, Speed, Teller, report, result
+from allaboard.inside.report import EVERY, ReportWriter, Speed, report, result
 from allaboard.reportline import Report, decode
 
 
@@ -26,7 +26,7 @@ class Heard:
     def __init__(self) -> None:
         self.writes: list[str] = []
         self.clock = Clock()
-        self.teller = Teller(self.writes.append, self.clock)
+        self.teller = ReportWriter(self.writes.append, self.clock)
         self.teller._wake_later = lambda: None  # type: ignore[method-assign]  # the test is the thread
 
     def progress(self, **fields: Any) -> None:

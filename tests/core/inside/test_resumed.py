@@ -13,7 +13,7 @@ from allaboard.checkpoints import Manifest, save
 from allaboard.errors import Corrupt, StorageUnreachable
 from allaboard.inside import Checkpointer
 from allaboard.inside.leaving import leaving
-from allaboard.inside.resumed import Found, file_system_of
+from allaboard.inside.resumed import ResumedCheckpoint, file_system_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 
@@ -99,7 +99,7 @@ def test_a_copy_that_is_of_no_use_is_removed_at_once(tmp_path: Path) -> None:
     """It may be as large as the state, and the process may train on for days."""
     saved = save(open_store(tmp_path), Manifest(step=1), {"a.bin": b"x" * 1000, "b.bin": b"y" * 1000})
     bucket = Bucket(tmp_path)
-    found = Found(cast(Store, bucket), saved)
+    found = ResumedCheckpoint(cast(Store, bucket), saved)
     whole = found.path("a.bin")
     (tmp_path / "step-000000000001" / "b.bin").write_bytes(b"z" * 1000)
     with pytest.raises(Corrupt, match=r"part b\.bin has other bytes"):
@@ -119,5 +119,5 @@ def test_a_part_on_a_disk_that_is_corrupt_stays_where_it_is(tmp_path: Path) -> N
     part = tmp_path / "step-000000000001" / "a.bin"
     part.write_bytes(b"z" * 1000)
     with pytest.raises(Corrupt):
-        Found(open_store(tmp_path), saved).path()
+        ResumedCheckpoint(open_store(tmp_path), saved).path()
     assert part.exists()

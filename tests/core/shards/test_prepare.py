@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.errors import BadInput, Conflict, StorageFull
+from allaboard.errors import BadInput, OwnershipConflict, StorageFull
 from allaboard.shards import Index, load_index, prepare, verify
 from allaboard.storage import Store, open_store
 from tests.core.shards.building import (
@@ -381,7 +381,7 @@ def test_a_second_preparation_that_cleans_up_under_the_first_is_noticed(store: S
         yield from some_samples(8)
         store.delete([key for key in keys_of(store) if key.startswith("shard-000000")])
 
-    with pytest.raises(Conflict, match=r"shard-000000.* vanished"):
+    with pytest.raises(OwnershipConflict, match=r"shard-000000.* vanished"):
         prepare(disturbed, store, samples_per_shard=2)
     assert store.stat("index.json") is None
     assert isinstance(prepare(some_samples(8), store, samples_per_shard=2), Index)

@@ -75,15 +75,15 @@ class DiesAfterLaunch(DiesOnce):
     """The run is there; the task has not deferred yet."""
 
     def execute(self, context: Any) -> Any:
-        from allaboard_provider.operators._lifecycle import Leg
+        from allaboard_provider.operators._lifecycle import TaskTry
 
-        defer = Leg._defer
+        defer = TaskTry._defer
 
-        def die_first(leg: Leg) -> None:
+        def die_first(leg: TaskTry) -> None:
             self.die_once(context)
             defer(leg)
 
-        Leg._defer = die_first  # type: ignore[method-assign,assignment]
+        TaskTry._defer = die_first  # type: ignore[method-assign,assignment]
         return super().execute(context)
 
 

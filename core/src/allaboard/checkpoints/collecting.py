@@ -127,15 +127,15 @@ def _candidates(
     if wanted == "latest":
         for item in reversed(found):
             if isinstance(item, Torn):
-                notes.append(_told(item))
+                notes.append(_passed_over(item))
             else:
                 yield item
     elif wanted == "best":
         metric, mode = parse_best(str(which)[5:]) if str(which).startswith("best:") else (metric, mode)
-        notes.extend(_told(item) for item in found if isinstance(item, Torn))
+        notes.extend(_passed_over(item) for item in found if isinstance(item, Torn))
         yield from _ranked(store, complete, metric, mode)
     else:
-        notes.extend(_told(item) for item in found if isinstance(item, Torn) and item.step == wanted)
+        notes.extend(_passed_over(item) for item in found if isinstance(item, Torn) and item.step == wanted)
         yield from (item for item in complete if item.step == wanted)
         if not any(item.step == wanted for item in found):
             have = ", ".join(str(item.step) for item in complete) or "none"
@@ -165,7 +165,7 @@ def _ranked(store: Store, complete: Sequence[Checkpoint], metric: str | None, mo
     return ranked
 
 
-def _told(item: Torn) -> str:
+def _passed_over(item: Torn) -> str:
     return f"step {item.step} was passed over: {'; '.join(item.problems)}"
 
 

@@ -16,7 +16,7 @@ from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.metrics import best_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Entry, Store, join, read_small
-from allaboard.storage.disk import said
+from allaboard.storage.disk import translate_os_errors
 
 #: Bytes are hashed in pieces of this size, so that a checkpoint of any size fits into memory.
 CHUNK = 16 * 2**20
@@ -185,7 +185,7 @@ def digest(store: Store, key: str, size: int) -> str:
     """The SHA-256 of an object, read in pieces."""
     path = store.local_path(key)
     if path is not None:
-        with said(path, "reading"), path.open("rb", buffering=0) as file:
+        with translate_os_errors(path, "reading"), path.open("rb", buffering=0) as file:
             return file_digest(file)[1]
     whole = hashlib.sha256()
     for start in range(0, size, CHUNK):

@@ -38,9 +38,9 @@ from allaboard.checkpoints.manifest import (
     check_part_name,
     folder_name,
 )
-from allaboard.errors import BadInput, Conflict, StorageError, StorageFull, StorageUnreachable
+from allaboard.errors import BadInput, OwnershipConflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
-from allaboard.storage.disk import said
+from allaboard.storage.disk import translate_os_errors
 from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
 from allaboard.storage.scratch import scratch
 
@@ -96,7 +96,7 @@ def _save_on_disk(
     root = store.local_path()
     assert root is not None
     folder = folder_name(manifest.step)
-    with said(root / folder, "saving"), _staging(root) as area:
+    with translate_os_errors(root / folder, "saving"), _staging(root) as area:
         staged = area / folder
         staged.mkdir()
         written = tuple(_stage(staged / name, called, source) for name, (called, source) in parts.items())
@@ -131,7 +131,7 @@ def _appear(staged: Path, final: Path) -> None:
             raise
         # No object was there when this save began, and only one process saves for a run.
         if any((final / path.name).exists() for path in staged.iterdir()):
-            raise Conflict(
+            raise OwnershipConflict(
                 f"{final}: another process saved this step meanwhile; only rank 0 may save in a run's folder"
             ) from error
         _merge(staged, final)  # what is in the way is no object: the temporary file of a killed writer

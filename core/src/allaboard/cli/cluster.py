@@ -14,7 +14,7 @@ from allaboard.cli.place import cluster_options, json_option
 from allaboard.cli.saying import Ink, colours, say, show
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.discovery.installed import Found, Survey
+    from allaboard.backends.kubernetes.discovery.installed import InstalledComponent, Survey
 
 EPILOG = """\b
 Examples:
@@ -50,7 +50,7 @@ def cluster(
                 manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default"), nl=False
             )
         return 0
-    from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey
@@ -58,8 +58,8 @@ def cluster(
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        drive(check_namespace(api.namespace), api)
-        found = drive(survey(api.server, api.namespace), api)
+        run_sync(check_namespace(api.namespace), api)
+        found = run_sync(survey(api.server, api.namespace), api)
     if as_json:
         show(found.to_dict())
         return 0
@@ -105,7 +105,7 @@ def _page(found: Survey, ink: Ink) -> Iterator[str]:
             yield f"    {line}"
 
 
-def _word(part: Found) -> tuple[str, str]:
+def _word(part: InstalledComponent) -> tuple[str, str]:
     if not part.installed:
         return "not installed", "bright_black"
     if part.alive is None:

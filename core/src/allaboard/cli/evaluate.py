@@ -41,7 +41,7 @@ def evaluate(
     from allaboard.checkpoints import checkpoint_at
     from allaboard.cli.ending import command_again
     from allaboard.cli.failing import before_start
-    from allaboard.cli.run import attended, opened, said
+    from allaboard.cli.run import attended, opened, site_arguments
     from allaboard.running import evaluation_job
     from allaboard.spec.identity import fresh_key
 
@@ -50,6 +50,6 @@ def evaluate(
         _, found = checkpoint_at(resolved(checkpoint, store))
     plan = Plan(evaluation_job(job, found.uri), key or fresh_key())
     again = command_again(
-        "evaluate", [job, "--checkpoint", found.uri, *said(store, mounts, fit), *at.words], plan.key
+        "evaluate", [job, "--checkpoint", found.uri, *site_arguments(store, mounts, fit), *at.words], plan.key
     )
     return attended(backend, plan, again=again, as_json=as_json)

@@ -17,7 +17,7 @@ from allaboard.cli.run import view_of
 from allaboard.cli.saying import say, show_line
 from allaboard.diagnosis import diagnose
 from allaboard.observation import Observation
-from allaboard.running import Follower, paced
+from allaboard.running import Follower, follow_policy
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
@@ -50,7 +50,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 def follow(run: str, at: Place, as_json: bool) -> int:
     """Watch a run to its end."""
     backend, seen = at.watched(run)
-    policy = paced(backend)
+    policy = follow_policy(backend)
     if as_json:
         lines = Lines()
         try:

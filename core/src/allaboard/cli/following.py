@@ -19,10 +19,10 @@ from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.cli.failing import starting, watching
 from allaboard.cli.place import command, handle_of
 from allaboard.cli.saying import say
-from allaboard.errors import AllaboardError, Conflict
-from allaboard.follow.loop import Answer, Ask, Outcome, Wait
+from allaboard.errors import AllaboardError, OwnershipConflict
+from allaboard.follow.loop import Answer, Effect, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
-from allaboard.running import ATTEMPTS, Follower, me, paced
+from allaboard.running import ATTEMPTS, Follower, follow_policy, me
 from allaboard.status import state_of
 
 AGAIN = "the same command with its --key"
@@ -49,7 +49,7 @@ class View(Protocol):
         """Leave the terminal as it was. Always called."""
 
 
-class Left(Exception):
+class FollowerLeft(Exception):
     """The follower leaves before the end. ``code`` is the exit code; ``str`` says what becomes of the run."""
 
     def __init__(self, code: int, words: str) -> None:
@@ -122,7 +122,7 @@ class Attended(Follower):
                 self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
             self._abandon()
-            raise Left(3, "the start was cut short; nothing of it is left running") from None
+            raise FollowerLeft(3, "the start was cut short; nothing of it is left running") from None
         finally:
             self.signals.launching = False
         self.view = self.open_view()
@@ -140,7 +140,7 @@ class Attended(Follower):
         if self.view is not None:
             self.view.seen(seen)
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: Effect) -> Answer:
         if not isinstance(ask, Wait):
             return super()._answer(ask)
         assert self._changes is not None
@@ -173,15 +173,15 @@ class Attended(Follower):
 
     def _let_go(self) -> None:
         assert self.handle is not None and self.owner is not None
-        with suppress(Conflict):  # somebody else has taken it over: it is in good hands
+        with suppress(OwnershipConflict):  # somebody else has taken it over: it is in good hands
             self.backend.adopt(self.handle, self.owner, me("detached"))
         watch = command(f"follow {self.run}")
         words = f"{self.run} goes on without this terminal; watch it with: {watch}"
         raise self._leaving(0, words)
 
-    def _leaving(self, code: int, words: str) -> Left:
+    def _leaving(self, code: int, words: str) -> FollowerLeft:
         self.say(words)
-        return Left(code, words)
+        return FollowerLeft(code, words)
 
     def _abandon(self) -> None:
         """What a launch that was cut short has started, if anything, is killed."""
@@ -212,7 +212,7 @@ def to_the_end(
         try:
             follower.begin()
             with watching(plan.run):
-                outcome = follower.to_the_end(paced(backend, attempts=limit))
+                outcome = follower.to_the_end(follow_policy(backend, attempts=limit))
             if follower.view is not None:
                 follower.view.ended(outcome)
             finish(outcome)
@@ -232,7 +232,7 @@ def _hand_over(backend: Backend, handle: Handle) -> None:
         say(f"that the result of {handle.run} was taken could not be written down: {error}", to_stderr=True)
 
 
-def news(backend: Backend, run: str) -> Callable[[], Sequence[Event]]:
+def event_source(backend: Backend, run: str) -> Callable[[], Sequence[Event]]:
     """What happened to a run so far, for a view to ask when it sees a change."""
 
     def events() -> Sequence[Event]:

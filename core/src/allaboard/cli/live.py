@@ -225,7 +225,7 @@ def _mark(state: State) -> str:
 
 def _march(seen: Observation) -> Text:
     line = Text()
-    for condition in words.march(seen.conditions):
+    for condition in words.in_order(seen.conditions):
         if line:
             line.append(" → ", style="dim")
         style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")

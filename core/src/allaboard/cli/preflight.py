@@ -63,7 +63,7 @@ def preflight(
 
 
 def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
-    from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey
@@ -73,7 +73,7 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
-        found = drive(survey(api.server, api.namespace), api)
+        found = run_sync(survey(api.server, api.namespace), api)
         where = f"namespace {api.namespace} of {api.server} (Kubernetes {found.version})"
         try:
             made = ready(
@@ -81,7 +81,7 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
             )
         except BadInput as error:
             return where, [*_problems(error)]
-        return where, [*_notes(made.notes), *drive(preflight(made, found), api)]
+        return where, [*_notes(made.notes), *run_sync(preflight(made, found), api)]
 
 
 def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:

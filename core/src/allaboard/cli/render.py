@@ -79,14 +79,14 @@ def render(
 
 def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -> tuple[str, ClusterFacts]:
     """(the cluster, what a launch would know of it)"""
-    from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import known
     from allaboard.render.cluster_facts import of_place
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        return api.server, drive(known(of_place(os.environ, api.namespace)), api)
+        return api.server, run_sync(known(of_place(os.environ, api.namespace)), api)
 
 
 def _basis(server: str, namespace: str, gang: GangPlan) -> str:

@@ -12,7 +12,7 @@ import click
 from allaboard.backends.base import Backend, Plan
 from allaboard.cli.ending import command_again
 from allaboard.cli.failing import before_start, starting
-from allaboard.cli.following import Left, View, news, to_the_end
+from allaboard.cli.following import FollowerLeft, View, event_source, to_the_end
 from allaboard.cli.place import Place, command, json_option, place_options, site, site_options
 from allaboard.cli.saying import say, show
 from allaboard.errors import AllaboardError, BadInput
@@ -69,7 +69,7 @@ def run(
     with before_start():
         backend = opened(at, store, mounts, fit)
     plan = Plan(read_job(job), key or fresh_key())
-    again = command_again("run", [job, *said(store, mounts, fit), *at.words], plan.key)
+    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.words], plan.key)
     if detach:
         warnings = nobody_keeps(plan) if at.is_cluster else []
         return _detached(backend, plan, f"{again} --detach", as_json, warnings)
@@ -103,13 +103,13 @@ def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempt
             attempts=attempts,
             finish=finish,
         )
-    except Left as left:
+    except FollowerLeft as left:
         if as_json:
             _show_left(backend, plan.run, left)
         return left.code
 
 
-def _show_left(backend: Backend, run: str, left: Left) -> None:
+def _show_left(backend: Backend, run: str, left: FollowerLeft) -> None:
     """The one object of a follower that leaves early: how the run stands, or why it cannot be said."""
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
@@ -126,10 +126,10 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
     if not as_json and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         from allaboard.cli.live import LiveView
 
-        return LiveView(news(backend, run), again=again)
+        return LiveView(event_source(backend, run), again=again)
     from allaboard.cli.plain import PlainView
 
-    return PlainView(news(backend, run), aside=as_json, again=again)
+    return PlainView(event_source(backend, run), aside=as_json, again=again)
 
 
 def nobody_keeps(plan: Plan) -> list[str]:
@@ -170,7 +170,7 @@ def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings:
     return 0
 
 
-def said(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
+def site_arguments(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
     """The options of a site as they stand on a command line."""
     said = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
     return [*said, *(word for mount in mounts for word in ("--mount", mount))]

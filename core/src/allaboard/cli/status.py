@@ -87,7 +87,7 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
         yield _row("waits", seen.held_by)
     if seen.stop is not None:
         yield _row("stopped", f"by {seen.stop.by} at {words.moment(seen.stop.at, now)}: {seen.stop.reason}")
-    march = " → ".join(f"{c.type} {words.moment(c.since, now)}" for c in words.march(seen.conditions))
+    march = " → ".join(f"{c.type} {words.moment(c.since, now)}" for c in words.in_order(seen.conditions))
     if march:
         yield _row("conditions", march)
     phases = "   ".join(f"{name} {seconds}{'…' if on else ''}" for name, seconds, on in words.phases(seen))

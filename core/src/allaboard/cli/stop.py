@@ -12,7 +12,7 @@ from allaboard.cli.orphans import stop_orphans
 from allaboard.cli.place import Place, adopt_option, command, handle_of, json_option, place_options
 from allaboard.cli.saying import say, show
 from allaboard.diagnosis import diagnose
-from allaboard.errors import BadInput, Conflict, SiteError
+from allaboard.errors import BadInput, OwnershipConflict, SiteError
 from allaboard.observation import Observation, Owner
 from allaboard.status import state_of, summary
 
@@ -85,7 +85,7 @@ def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
         if not isinstance(answer, NotYours):
             return
         seen = backend.observe(seen.run)
-    raise Conflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
+    raise OwnershipConflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
 
 
 def gone(backend: Backend, run: str, adopt: bool = False) -> Observation:

@@ -101,7 +101,7 @@ def phases(seen: Observation, more: float = 0.0) -> list[tuple[str, str, bool]]:
     return found
 
 
-def march(conditions: Sequence[Condition]) -> list[Condition]:
+def in_order(conditions: Sequence[Condition]) -> list[Condition]:
     """The conditions in the order in which they came: Created, Running, Succeeded. One that is no longer true
     stays in the march; what was resumed from does not."""
     came = [c for c in conditions if c.status == "True" or c.type == "Running"]

@@ -61,7 +61,7 @@ class Launch:
     why: str
 
 
-Ask = Observe | Wait | Enforce | Launch
+Effect = Observe | Wait | Enforce | Launch
 Answer = Observation | AllaboardError | None
 
 
@@ -128,7 +128,7 @@ NOT_YET = frozenset({State.QUEUED, State.STARTING, State.RESTARTING, State.UNKNO
 """States in which whoever follows wants to know why it goes no further."""
 
 
-def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
+def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
     """The conversation. Raises the last `BackendUnreachable` when the backend did not answer for too long:
     the run itself is untouched then.
     """
@@ -168,7 +168,7 @@ def follow(policy: FollowPolicy) -> Generator[Ask, Answer, Outcome]:
             return Outcome(last, found, f"attempt {decision.attempt} could not start: {refused}")
 
 
-def drive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Answer]) -> Outcome:
+def run_sync(talk: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Answer]) -> Outcome:
     """The blocking driver: ``answer`` carries out what is asked."""
     reply: Answer = None
     while True:
@@ -178,8 +178,8 @@ def drive(talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Answer]
         reply = answer(step)
 
 
-async def adrive(
-    talk: Generator[Ask, Answer, Outcome], answer: Callable[[Ask], Awaitable[Answer]]
+async def run_async(
+    talk: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Awaitable[Answer]]
 ) -> Outcome:
     """The async driver of the same conversation."""
     reply: Answer = None
@@ -190,7 +190,7 @@ async def adrive(
         reply = await answer(step)
 
 
-def _next(talk: Generator[Ask, Answer, Outcome], reply: Answer) -> Ask | Outcome:
+def _next(talk: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
     """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the
     end.
     """

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from allaboard.gangs.base import GangPlan, Look
+from allaboard.gangs.base import GangPlan, GangView
 
 
 class Gang(Protocol):
@@ -47,7 +47,7 @@ class Gang(Protocol):
     def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         """The extra objects, in the order of their creation, without labels and annotations."""
 
-    def read(self, look: Look) -> str | None:
+    def read(self, look: GangView) -> str | None:
         """Why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is known."""
 
 

@@ -30,7 +30,7 @@ class GangPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GangView:
     """A gang as it is found: the pod of each member that has one, by member name; the objects that hold it
     together; events of the pods and these objects, oldest first. ``needed`` of ``total`` members start
     together. ``rivals``: pods of other runs, by run, where somebody looked for them.

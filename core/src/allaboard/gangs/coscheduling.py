@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.gangs import placement
-from allaboard.gangs.base import GangPlan, Look
+from allaboard.gangs.base import GangPlan, GangView
 from allaboard.units import show_bytes
 
 NAME = "coscheduling"
@@ -52,9 +52,9 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def read(look: Look) -> str | None:
+def read(look: GangView) -> str | None:
     at = placement.places(look)
-    if words := placement.bereft(look, at, "coscheduling"):
+    if words := placement.cannot_rejoin_gang(look, at, "coscheduling"):
         return words
     if at.placed >= look.needed:
         return None
@@ -62,7 +62,7 @@ def read(look: Look) -> str | None:
         return words
     if not at.waiting:
         return None
-    said = placement.said(look) or "no node fits"
+    said = placement.scheduler_message(look) or "no node fits"
     if "PodGroup not found" in said:
         return "coscheduling does not find the PodGroup of this gang; was it deleted?"
     if few := _SIBLINGS.search(said):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allaboard.gangs import placement
-from allaboard.gangs.base import GangPlan, Look
+from allaboard.gangs.base import GangPlan, GangView
 
 NAME = "none"
 TITLE = "the default scheduler"
@@ -30,14 +30,14 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
     return ()
 
 
-def read(look: Look) -> str | None:
+def read(look: GangView) -> str | None:
     """Why members have no place. A gang that started in part is told as what it is."""
     at = placement.places(look)
     if at.placed >= look.needed:
         return None
     if words := placement.gated(look, at) or placement.unnoticed(look, at):
         return words
-    said = placement.said(look)
+    said = placement.scheduler_message(look)
     if not at.waiting:
         return None
     if at.held:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.gangs.base import Look
+from allaboard.gangs.base import GangView
 from allaboard.units import from_rfc3339
 
 SILENT = 60.0
@@ -55,7 +55,7 @@ class Places:
         return len(self.held) + len(self.done)
 
 
-def places(look: Look) -> Places:
+def places(look: GangView) -> Places:
     """Where the members stand."""
 
     def those(where: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     return next((c for c in conditions if c.get("type") == kind), None)
 
 
-def said(look: Look) -> str | None:
+def scheduler_message(look: GangView) -> str | None:
     """What the scheduler said that tells the most: of the pod that did not fit, not of those turned away with
     it. Shortened to the part that names the reasons.
     """
@@ -118,7 +118,7 @@ def _messages(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield str(found["message"])
 
 
-def _said_before(look: Look) -> Iterator[str]:
+def _said_before(look: GangView) -> Iterator[str]:
     """What it said of the pods that are there now, the latest first, but for echoes."""
     uids = {pod["metadata"].get("uid") for pod in look.pods.values()}
     for event in reversed(look.events):
@@ -155,7 +155,7 @@ def age(pod: Mapping[str, Any], now: float) -> float:
     return 0.0 if created is None else max(0.0, now - created)
 
 
-def unnoticed(look: Look, at: Places) -> str | None:
+def unnoticed(look: GangView, at: Places) -> str | None:
     """The sentence when no scheduler looks at the pods at all."""
     quiet = [name for name in at.silent if age(look.pods[name], look.now) >= SILENT]
     if not quiet or at.waiting or at.placed:
@@ -167,7 +167,7 @@ def unnoticed(look: Look, at: Places) -> str | None:
     )
 
 
-def gated(look: Look, at: Places) -> str | None:
+def gated(look: GangView, at: Places) -> str | None:
     """The sentence when gates hold the pods back."""
     if not at.gated:
         return None
@@ -176,7 +176,7 @@ def gated(look: Look, at: Places) -> str | None:
     return f"{members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
 
 
-def unfamiliar(look: Look, scheduler: str) -> str | None:
+def unfamiliar(look: GangView, scheduler: str) -> str | None:
     """Why a gang waits whose scheduler has no file here (an operator was started with it), by its pods
     alone.
     """
@@ -190,10 +190,11 @@ def unfamiliar(look: Look, scheduler: str) -> str | None:
     if not at.waiting:
         return None
     half = f"; {len(at.held)} hold places already" if at.held else ""
-    return f"{scheduler} finds no {look.needed} places together: {said(look) or 'no node fits'}{half}"
+    why = scheduler_message(look) or "no node fits"
+    return f"{scheduler} finds no {look.needed} places together: {why}{half}"
 
 
-def bereft(look: Look, at: Places, scheduler: str) -> str | None:
+def cannot_rejoin_gang(look: GangView, at: Places, scheduler: str) -> str | None:
     """The sentence when a member that was made anew waits for ever: gang schedulers count the members that
     have not ended alone, and these are too few.
     """
@@ -207,12 +208,12 @@ def bereft(look: Look, at: Places, scheduler: str) -> str | None:
     )
 
 
-def too_few(look: Look) -> bool:
+def too_few(look: GangView) -> bool:
     """Whether a scheduler has not seen all members yet."""
-    return "sibling pods" in (said(look) or "")
+    return "sibling pods" in (scheduler_message(look) or "")
 
 
-def stuck_rivals(look: Look) -> list[str]:
+def stuck_rivals(look: GangView) -> list[str]:
     """Other runs that started in part, too, and are held by the lack of places: they and this one wait for
     each other.
     """
@@ -224,7 +225,7 @@ def stuck_rivals(look: Look) -> list[str]:
     return found
 
 
-def half_started(look: Look) -> bool:
+def half_started(look: GangView) -> bool:
     """Whether it has been started in part for so long that it is no passing state: some members hold places,
     too few to train, and nothing has moved for a while.
     """

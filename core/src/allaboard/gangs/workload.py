@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.gangs import placement
-from allaboard.gangs.base import GangPlan, Look
+from allaboard.gangs.base import GangPlan, GangView
 
 NAME = "workload"
 TITLE = "kube-scheduler's own gang scheduling"
@@ -42,9 +42,9 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def read(look: Look) -> str | None:
+def read(look: GangView) -> str | None:
     at = placement.places(look)
-    if words := placement.bereft(look, at, "kube-scheduler"):
+    if words := placement.cannot_rejoin_gang(look, at, "kube-scheduler"):
         return words
     if at.placed >= look.needed:
         return None
@@ -54,12 +54,12 @@ def read(look: Look) -> str | None:
         return _silent(look) or placement.unnoticed(look, at)
     if not at.waiting:
         return None
-    said = placement.said(look) or "no node fits"
+    said = placement.scheduler_message(look) or "no node fits"
     half = f"; {len(at.held)} hold places already" if at.held else ""
     return f"kube-scheduler finds no {look.needed} places together: {said}{half}"
 
 
-def _silent(look: Look) -> str | None:
+def _silent(look: GangView) -> str | None:
     """Why the scheduler has not begun: it says nothing about that itself."""
     if not look.groups:
         return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"

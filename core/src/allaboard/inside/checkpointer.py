@@ -39,11 +39,11 @@ from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageDenied, S
 from allaboard.inside.context import ranks
 from allaboard.inside.leaving import EXIT_CODE, leaving
 from allaboard.inside.report import tell
-from allaboard.inside.resumed import BYTES_PART, TORCH_PART, Found, open_start
+from allaboard.inside.resumed import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
 from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
-from allaboard.storage.disk import said
+from allaboard.storage.disk import translate_os_errors
 from allaboard.units import rfc3339, seconds
 
 #: With less than this share of a disk free, what retention let go of does not wait its hour.
@@ -128,7 +128,7 @@ class Checkpointer:
 
     # --- resume
 
-    def resume(self) -> Found | None:
+    def resume(self) -> ResumedCheckpoint | None:
         """Where to go on: the newest whole checkpoint of this run, of any attempt; else what ``start_from``
         names; else None.
 
@@ -145,7 +145,7 @@ class Checkpointer:
             tell("resumed", step=found.step, **{"from": found.uri}, attempt=_whole("ALLABOARD_ATTEMPT"))
         return found
 
-    def _agreed(self) -> Found | None:
+    def _agreed(self) -> ResumedCheckpoint | None:
         """Rank 0 looks and tells the others, its error included: a rank that fails alone leaves its
         peers waiting.
         """
@@ -153,7 +153,7 @@ class Checkpointer:
         if dist is None:
             return self._find()
         box: list[Any] = [None]
-        found: Found | None = None
+        found: ResumedCheckpoint | None = None
         if dist.get_rank() == 0:
             try:
                 found = self._find()
@@ -167,16 +167,16 @@ class Checkpointer:
             return found
         checkpoint, resumed = box[0]
         store = self._store if resumed else open_store(checkpoint.uri.rpartition("/")[0])
-        return Found(store, checkpoint, resumed=resumed, step=None if resumed else 0)
+        return ResumedCheckpoint(store, checkpoint, resumed=resumed, step=None if resumed else 0)
 
-    def _find(self) -> Found | None:
+    def _find(self) -> ResumedCheckpoint | None:
         if ranks()[0] == 0:
             self._prepare()
         for item in reversed(scan(self._store)):
             if isinstance(item, Torn):
                 self._warn_damaged(item.uri, "; ".join(item.problems))
                 continue
-            found = Found(self._store, item)
+            found = ResumedCheckpoint(self._store, item)
             try:
                 found.fetch()
             except Corrupt as error:
@@ -186,7 +186,7 @@ class Checkpointer:
             return found
         return self._start()
 
-    def _start(self) -> Found | None:
+    def _start(self) -> ResumedCheckpoint | None:
         start = os.environ.get("ALLABOARD_START_FROM")
         if not start or start == "none":
             return None
@@ -203,7 +203,7 @@ class Checkpointer:
         if root is None:
             return
         with self._explained("opening"):
-            with said(root, "making"):
+            with translate_os_errors(root, "making"):
                 make_folder(root)
             if not os.access(root, os.W_OK | os.X_OK):
                 raise StorageDenied(

@@ -60,7 +60,7 @@ def tell(kind: str, **fields: Any) -> None:
         _teller.say(line)
 
 
-class Teller:
+class ReportWriter:
     """Writes lines through ``write`` (one call each); ``clock`` counts seconds. `due` says when what waits
     is to be written.
     """
@@ -213,13 +213,13 @@ def _write_stdout(text: str) -> None:
         pass  # nobody listens any more
 
 
-_teller = Teller(_write_stdout)
+_teller = ReportWriter(_write_stdout)
 atexit.register(lambda: _teller.flush())
 
 
 def _after_fork() -> None:
     global _teller  # the child has no thread, and what waits is its parent's to write
-    _teller = Teller(_write_stdout)
+    _teller = ReportWriter(_write_stdout)
 
 
 if hasattr(os, "register_at_fork"):

@@ -26,7 +26,7 @@ TORCH_PART = "state.pt"
 BYTES_PART = "state.bin"
 
 
-class Found:
+class ResumedCheckpoint:
     """A complete checkpoint. ``step`` is where training goes on, ``metrics`` what was measured there.
 
     ``resumed`` is True for a checkpoint of this very run; False when training starts from other weights
@@ -186,7 +186,7 @@ def file_system_of(path: Path, mounts: str | None = None) -> str | None:
     return max(holding)[2] if holding else None
 
 
-def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> Found:
+def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> ResumedCheckpoint:
     """The complete checkpoint at ``uri`` (of a run's folder: the latest), held until this process ends.
 
     Without a uri: the one that an evaluation job was given (``ALLABOARD_CHECKPOINT``). Raises BadInput when
@@ -197,12 +197,12 @@ def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> Found:
         raise BadInput(
             "no checkpoint to open: give its uri, or run this as the evaluation of one (ALLABOARD_CHECKPOINT)"
         )
-    return Found(*_held(place))
+    return ResumedCheckpoint(*_held(place))
 
 
-def open_start(uri: str) -> Found:
+def open_start(uri: str) -> ResumedCheckpoint:
     """Other weights to start from: held, and at step 0 of this run. Raises BadInput when none are there."""
-    return Found(*_held(uri), resumed=False, step=0)
+    return ResumedCheckpoint(*_held(uri), resumed=False, step=0)
 
 
 def _held(uri: str) -> tuple[Store, Checkpoint]:

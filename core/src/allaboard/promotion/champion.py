@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.checkpoints import checkpoint_at
-from allaboard.errors import BadInput, Conflict, StorageConflict, StorageMissing, StorageUnsupported
+from allaboard.errors import BadInput, OwnershipConflict, StorageConflict, StorageMissing, StorageUnsupported
 from allaboard.metrics import plain
 from allaboard.promotion.gate import Check, Gate, Verdict, judge
 from allaboard.spec.job import TrainingJob
@@ -261,7 +261,7 @@ def _race(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool
         except StorageConflict:
             continue  # somebody else was faster: look again, and judge against the new champion
         return Decision(verdict, record, record, lost, seen.problems)
-    raise Conflict(
+    raise OwnershipConflict(
         f"{join(store.uri, FOLDER)}: lost {TRIES} races for the next number; "
         "look for what promotes all the time, and try again"
     )

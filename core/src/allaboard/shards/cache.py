@@ -27,7 +27,7 @@ from stat import S_ISREG
 from allaboard.errors import Corrupt, SiteError, StorageFull
 from allaboard.shards.index import Shard
 from allaboard.storage.base import Store
-from allaboard.storage.disk import said, sweep, unnamed_file
+from allaboard.storage.disk import sweep, translate_os_errors, unnamed_file
 from allaboard.storage.scratch import own_folder
 
 if sys.platform != "win32":
@@ -41,7 +41,7 @@ _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 def checksum(path: Path) -> str:
     """SHA-256 of a file, lower-case hex."""
-    with said(path, "reading"), path.open("rb", buffering=0) as file:
+    with translate_os_errors(path, "reading"), path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -72,7 +72,7 @@ class Cache:
     # --- on a disk of this machine
 
     def _in_place(self, path: Path, shard: Shard) -> int:
-        with said(path, "reading"):
+        with translate_os_errors(path, "reading"):
             fd = os.open(path, _READ)
         try:
             found = os.fstat(fd)
@@ -95,7 +95,7 @@ class Cache:
                 stack.enter_context(self._lock(shard.sha256[:2]))
             if self._noted(shard) == state:  # somebody else did it while we waited
                 return
-            with said(path, "reading"), os.fdopen(os.dup(fd), "rb", buffering=0) as file:
+            with translate_os_errors(path, "reading"), os.fdopen(os.dup(fd), "rb", buffering=0) as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
             if actual != shard.sha256:
                 raise _corrupt(str(path), _differs(actual, shard))
@@ -129,7 +129,7 @@ class Cache:
             return fd if fd is not None else self._fetch(store, shard, path)
 
     def _open_kept(self, path: Path, shard: Shard) -> int | None:
-        with said(path, "reading"):
+        with translate_os_errors(path, "reading"):
             try:
                 fd = os.open(path, _READ)
             except FileNotFoundError:
@@ -146,7 +146,7 @@ class Cache:
     def _fetch(self, store: Store, shard: Shard, path: Path) -> int:
         """Only under the lock of this shard."""
         incoming = self.folder / "incoming" / shard.sha256
-        with said(incoming, "writing"):
+        with translate_os_errors(incoming, "writing"):
             incoming.parent.mkdir(parents=True, exist_ok=True)
             sweep(incoming.parent, time.time())
             self._sweep_incoming(incoming.parent)
@@ -156,7 +156,7 @@ class Cache:
         if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
             self._download(store, shard, incoming)
         actual = checksum(incoming)
-        with said(path, "writing"):
+        with translate_os_errors(path, "writing"):
             if actual != shard.sha256:
                 incoming.unlink()
                 raise _corrupt(f"{store.uri}/{shard.name}", _differs(actual, shard))
@@ -207,7 +207,7 @@ class Cache:
     def _lock(self, name: str, wait: bool = True) -> Iterator[None]:
         """``wait``: False for a BlockingIOError where somebody has it."""
         path = self.folder / "locks" / name
-        with said(path, "writing"):
+        with translate_os_errors(path, "writing"):
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from allaboard.errors import BadInput, Conflict, Corrupt, Problem, StorageError, StorageMissing
+from allaboard.errors import BadInput, Corrupt, OwnershipConflict, Problem, StorageError, StorageMissing
 from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, Index, Shard, content_of
 from allaboard.shards.journal import JOURNAL, Journal
@@ -30,7 +30,7 @@ from allaboard.shards.samples import Files, Sample, Source, Stream, find
 from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
-from allaboard.storage.disk import Unnamed, said, sweep, unnamed_file
+from allaboard.storage.disk import Unnamed, sweep, translate_os_errors, unnamed_file
 from allaboard.storage.scratch import own_folder
 from allaboard.units import counted, rfc3339
 from allaboard.units import size as as_bytes
@@ -170,7 +170,7 @@ class _Preparation:
         """Write one shard that begins with ``sample``. Returns it, and the first sample that is left."""
 
         def write(data: bytearray) -> None:
-            with said(file.path.parent, "writing to"):
+            with translate_os_errors(file.path.parent, "writing to"):
                 file.file.write(data)
 
         shard = ShardFile(write)
@@ -189,7 +189,7 @@ class _Preparation:
         shards = tuple(journal.shards)
         absent = _absent(self._store, shards)
         if absent:
-            raise Conflict(
+            raise OwnershipConflict(
                 f"{absent[0]} vanished from {self._store.uri} while the rest was prepared; somebody else "
                 "seems to prepare or clean up there: see to it that they do not, and prepare again"
             )
@@ -312,6 +312,6 @@ def _put(file: Unnamed, store: Store, name: str) -> None:
     if path is not None:
         file.keep(path)
         return
-    with said(file.path, "writing"):
+    with translate_os_errors(file.path, "writing"):
         file.file.flush()
     store.upload(file.path, name)

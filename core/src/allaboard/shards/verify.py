@@ -16,7 +16,7 @@ from allaboard.shards.index import INDEX, Index, Shard
 from allaboard.shards.tar import table
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
-from allaboard.storage.disk import said
+from allaboard.storage.disk import translate_os_errors
 from allaboard.untrusted import RECORDS
 
 _CHUNK = 8 * 2**20
@@ -83,16 +83,16 @@ def _at_hand(store: Store, shard: Shard) -> Iterator[tuple[BinaryIO, str]]:
     digest = hashlib.sha256()
     with ExitStack() as stack:
         if path is not None:
-            with said(path, "reading"):
+            with translate_os_errors(path, "reading"):
                 file: BinaryIO = stack.enter_context(path.open("rb", buffering=0))
         else:
             scratch = Path(tempfile.gettempdir())
-            with said(scratch, "writing below"):
+            with translate_os_errors(scratch, "writing below"):
                 file = stack.enter_context(tempfile.TemporaryFile(dir=scratch, buffering=0))
         for start in range(0, shard.size, _CHUNK):
             chunk = store.read(shard.name, start, min(_CHUNK, shard.size - start))
             digest.update(chunk)
             if path is None:
-                with said(scratch, "writing below"):
+                with translate_os_errors(scratch, "writing below"):
                     file.write(chunk)
         yield file, digest.hexdigest()

@@ -84,7 +84,7 @@ class DiskStore:
 
     def stat(self, key: str) -> Entry | None:
         path = self._path(checked_key(key))
-        with said(path, "looking at"):
+        with translate_os_errors(path, "looking at"):
             try:
                 found = path.stat()
             except (FileNotFoundError, NotADirectoryError):
@@ -94,16 +94,16 @@ class DiskStore:
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
         path = self._path(checked_key(key))
-        with _reading(path) as file, said(path, "reading"):
+        with _reading(path) as file, translate_os_errors(path, "reading"):
             file.seek(start)
             return file.read(-1 if length is None else length)
 
     def write(self, key: str, data: bytes) -> None:
-        with self._new(key) as (path, file), said(path, "writing"):
+        with self._new(key) as (path, file), translate_os_errors(path, "writing"):
             file.write(data)
 
     def create(self, key: str, data: bytes) -> None:
-        with self._new(key, exclusive=True) as (path, file), said(path, "writing"):
+        with self._new(key, exclusive=True) as (path, file), translate_os_errors(path, "writing"):
             file.write(data)
 
     def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
@@ -123,14 +123,14 @@ class DiskStore:
     def delete(self, keys: Iterable[str]) -> None:
         touched: set[Path] = set()
         for path in [self._inside(checked_key(key)) for key in keys]:
-            with said(path, "deleting"):
+            with translate_os_errors(path, "deleting"):
                 if path.is_dir() and not path.is_symlink():
                     continue  # a folder is no object
                 with suppress(FileNotFoundError, NotADirectoryError):
                     path.unlink()
                     touched.add(path.parent)
         for folder in touched:
-            with said(folder, "deleting below"):
+            with translate_os_errors(folder, "deleting below"):
                 self._remove_empty(folder)
 
     def below(self, prefix: str) -> DiskStore:
@@ -249,7 +249,7 @@ def whole_file(
     Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when
     ``path`` exists.
     """
-    with said(path, "writing"):
+    with translate_os_errors(path, "writing"):
         temp, fd = _open_temp(path.parent, made)
     with _temporary(temp, fd) as unnamed:
         yield unnamed.file
@@ -261,7 +261,7 @@ def unnamed_file(folder: Path) -> Iterator[Unnamed]:
     """A file to write to in ``folder`` (made when missing) that gets its name once it is complete; without
     one it is gone when the block ends.
     """
-    with said(folder, "writing to"):
+    with translate_os_errors(folder, "writing to"):
         temp, fd = _open_temp(folder, lambda uppermost: None)
     with _temporary(temp, fd) as unnamed:
         yield unnamed
@@ -278,7 +278,7 @@ class Unnamed:
         """The file is complete: it appears under ``path``, on the same file system, durable. Nothing more
         can be written.
         """
-        with said(path, "writing"):
+        with translate_os_errors(path, "writing"):
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()  # Windows renames no open file
@@ -396,7 +396,7 @@ def _machine() -> str:
 
 
 def _listing(folder: Path) -> list[os.DirEntry[str]]:
-    with said(folder, "listing"):
+    with translate_os_errors(folder, "listing"):
         try:
             with os.scandir(folder) as found:
                 return list(found)
@@ -437,7 +437,7 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
     """The file to read from. A pipe or a device of that name is refused: it would hang its reader, or never
     end.
     """
-    with said(path, "reading"):
+    with translate_os_errors(path, "reading"):
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
         file = os.fdopen(fd, "rb")
     with file:
@@ -455,11 +455,11 @@ def _copy(
     buffer = memoryview(bytearray(_CHUNK))
     total = 0
     while True:
-        with said(source_path, "reading"):
+        with translate_os_errors(source_path, "reading"):
             count = source.readinto(buffer)  # type: ignore[attr-defined]
         if not count:
             return total
-        with said(target_path, "writing"):
+        with translate_os_errors(target_path, "writing"):
             target.write(buffer[:count])
         total += count
         if progress:
@@ -467,7 +467,7 @@ def _copy(
 
 
 @contextmanager
-def said(path: Path, doing: str) -> Iterator[None]:
+def translate_os_errors(path: Path, doing: str) -> Iterator[None]:
     """The one place where the system's errors become ours."""
     try:
         yield

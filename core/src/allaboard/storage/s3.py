@@ -194,7 +194,7 @@ class S3Store:
 
     def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
         key = checked_key(key)
-        with disk.said(path, "reading"), path.open("rb"):
+        with disk.translate_os_errors(path, "reading"), path.open("rb"):
             pass  # said before anything is sent
         with self._said(key, "writing") as client, _file_said(path, "reading"):
             self._send(client, str(path), key, progress)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from allaboard.errors import SiteError
-from allaboard.storage.disk import said
+from allaboard.storage.disk import translate_os_errors
 from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
 
 _NAME = re.compile(r"[0-9a-f]{16}(\.lock)?")
@@ -33,7 +33,7 @@ def own_folder() -> Path:
     """
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = _temporary() / f"allaboard-{user}"
-    with said(folder, "making"):
+    with translate_os_errors(folder, "making"):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     if not _is_own_folder(found):
@@ -54,12 +54,12 @@ def scratch() -> Iterator[Path]:
         with _unlisted() as folder:
             yield folder
         return
-    with said(base, "writing below"):
+    with translate_os_errors(base, "writing below"):
         sweep_scratch(base, time.time())
         folder, lock = locked_name(base)
     owner = os.getpid()
     try:
-        with said(folder, "making"):
+        with translate_os_errors(folder, "making"):
             folder.mkdir(mode=0o700)
         yield folder
     finally:
@@ -101,7 +101,7 @@ def _base() -> Path | None:
         base = own_folder() / "scratch"
     except SiteError:
         return None
-    with said(base, "making"):
+    with translate_os_errors(base, "making"):
         base.mkdir(mode=0o700, exist_ok=True)
         return base if _is_own_folder(base.lstat()) else None
 
@@ -111,7 +111,7 @@ def _unlisted() -> Iterator[Path]:
     """A folder that no sweep will find: better than none, when another user stands where ours would be."""
     base = _temporary()
     with (
-        said(base, "writing below"),
+        translate_os_errors(base, "writing below"),
         tempfile.TemporaryDirectory(prefix="allaboard-", dir=base) as folder,
     ):
         yield Path(folder)

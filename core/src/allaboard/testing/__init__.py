@@ -22,7 +22,7 @@ from typing import Any
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.checking import checked
 from allaboard.engines import engine_of
-from allaboard.errors import BackendUnreachable, Conflict, SpecChanged, UnknownRun
+from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.run_record import RunRecord
@@ -157,7 +157,7 @@ class FakeBackend:
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         record = self._record(handle.run)
         if record.uid != handle.uid or record.owner != old:
-            raise Conflict(f"run {handle.run} belongs to {record.owner.id} now")
+            raise OwnershipConflict(f"run {handle.run} belongs to {record.owner.id} now")
         self.records[handle.run] = replace(record, owner=new)
         return replace(self._handle(handle.run), adopted=True)
 

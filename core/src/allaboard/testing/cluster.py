@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from allaboard.backends.kubernetes.client import resources
-from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Cause,
@@ -738,7 +738,7 @@ class FakeKeeper:
 
     def hold(self) -> str:
         if self.name is None:
-            self.name = drive(leases.taken(self.holder), self.api)
+            self.name = run_sync(leases.taken(self.holder), self.api)
         return self.name
 
     def died(self) -> None:
@@ -747,12 +747,12 @@ class FakeKeeper:
     def let_go(self) -> None:
         self.died()
         if self.name:
-            drive(leases.let_go(self.holder), self.api)
+            run_sync(leases.let_go(self.holder), self.api)
             self.name = None
 
     def renew(self) -> None:
         if self.name:
-            drive(leases.renewed(self.holder), self.api)
+            run_sync(leases.renewed(self.holder), self.api)
 
 
 class AsyncFakeKeeper:

@@ -32,22 +32,22 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.log import mask_secret
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Conflict, UnknownRun
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, OwnershipConflict, UnknownRun
 from allaboard.follow.loop import (
     Answer,
-    Ask,
+    Effect,
     Enforce,
     Launch,
     Observe,
     Outcome,
     Wait,
-    drive,
     follow,
+    run_sync,
 )
 from allaboard.observation import Observation, Owner, State
 from allaboard.printable import visible
 from allaboard.redaction import redact_text, redact_texts, secret_values
-from allaboard.running import paced
+from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import plugin
 from allaboard_provider.errors import in_airflows_words
@@ -55,7 +55,7 @@ from allaboard_provider.executors import first_process, why_it_would_not_outlive
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.task_log import Teller, kept_at, rest_after, warnings, wrote
+from allaboard_provider.task_log import TaskLog, kept_at, rest_after, warnings, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _DEFERRED_AGAIN = 5
 """How often a worker that cannot reach the cluster gives the run back to the triggerer, which waits."""
 
 
-class Leg:
+class TaskTry:
     """What a worker does for one try, from `begin` or `resume` to a deferral, a result or an exception."""
 
     def __init__(self, operator: TrainingJobOperator, context: Context) -> None:
@@ -230,7 +230,7 @@ class Leg:
         assert self.handle is not None
         try:
             self.backend.adopt(self.handle, self.triggerer, self.worker)
-        except Conflict as error:
+        except OwnershipConflict as error:
             seen = self.backend.observe(self.handle.run)
             if seen.uid != self.handle.uid or seen.owner is None or seen.owner.id != self.worker.id:
                 raise AirflowFailException(
@@ -301,7 +301,7 @@ class Leg:
         run = self.handle.run
         # Whoever defers need not be woken.
         with self.backend.changes(run) if self.stays else nullcontext() as self._changes:
-            outcome = drive(follow(paced(self.backend, attempts=attempts)), self._answer)
+            outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._answer)
         return self.finish(outcome)
 
     def _would_end_with_us(self) -> bool:
@@ -323,9 +323,9 @@ class Leg:
     _leaving = False
 
     @cached_property
-    def _teller(self) -> Teller:
+    def _teller(self) -> TaskLog:
         assert self.handle is not None
-        return Teller(
+        return TaskLog(
             self.handle.run,
             self.worker.id,
             told=self.told,
@@ -342,7 +342,7 @@ class Leg:
         for line in warnings(self.backend, self._teller, seen):
             self.log.warning("%s", line)
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: Effect) -> Answer:
         match ask:
             case Observe(evidence):
                 return self._observe(evidence)
@@ -496,7 +496,7 @@ class _UntilItsEnd:
     Airflow ends the process of a task without a word, so what is open is closed here.
     """
 
-    def __init__(self, leg: Leg) -> None:
+    def __init__(self, leg: TaskTry) -> None:
         self.leg = leg
 
     def __enter__(self) -> None: ...

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from allaboard.follow.loop import Outcome
     from allaboard_provider.hooks.allaboard import AllaboardHook
-    from allaboard_provider.operators._lifecycle import Leg
+    from allaboard_provider.operators._lifecycle import TaskTry
     from allaboard_provider.templates import Jinja
 
 
@@ -170,10 +170,10 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         """
         self.killed = True
 
-    def _leg(self, context: Context) -> Leg:
-        from allaboard_provider.operators._lifecycle import Leg
+    def _leg(self, context: Context) -> TaskTry:
+        from allaboard_provider.operators._lifecycle import TaskTry
 
-        return Leg(self, context)
+        return TaskTry(self, context)
 
 
 def plain(job: Any) -> Any:

@@ -231,10 +231,10 @@ class _Watch:
     """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
-        from allaboard_provider.task_log import Teller, kept_at
+        from allaboard_provider.task_log import TaskLog, kept_at
 
         self.trigger, self.backend = trigger, backend
-        self.teller = Teller(
+        self.teller = TaskLog(
             trigger.run_name,
             trigger.owner,
             told=trigger.told,
@@ -247,13 +247,13 @@ class _Watch:
 
     async def to_the_end(self) -> str:
         """The status that the trigger fires."""
-        from allaboard.follow.loop import FollowPolicy, adrive, follow
+        from allaboard.follow.loop import FollowPolicy, follow, run_async
 
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
             try:
                 talk = follow(FollowPolicy(poll=poll, attempts=1, unreachable=FOR_EVER))
-                outcome = await adrive(talk, self._answer)
+                outcome = await run_async(talk, self._answer)
             except _Enough as enough:
                 return enough.status
         for line in self.teller.last_words(outcome):

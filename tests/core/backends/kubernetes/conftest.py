@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs.collector import Witness
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from tests.core.backends.kubernetes.kubelet import Node
 from tests.core.backends.kubernetes.scripted import Scripted, scripted
 
@@ -75,8 +75,8 @@ def node() -> Node:
 
 
 @pytest.fixture
-def witness() -> Witness:
-    return Witness(progress_every=0)
+def witness() -> EvidenceCollector:
+    return EvidenceCollector(progress_every=0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.logs.parsing import SECOND
-from allaboard.backends.kubernetes.observe.containers import Seat
+from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339, rfc3339
 
@@ -192,8 +192,8 @@ class Node:
     def pods(self) -> list[dict[str, Any]]:
         return [pod.object() for pod in self.all if pod.here]
 
-    def seats(self) -> dict[str, Seat]:
-        return {pod.name: Seat(pod.name, pod.rank, "pytorch") for pod in self.all}
+    def seats(self) -> dict[str, PodRole]:
+        return {pod.name: PodRole(pod.name, pod.rank, "pytorch") for pod in self.all}
 
     def _container(self, name: str, container: str, previous: bool) -> tuple[Pod, Container]:
         pod = next((p for p in self.all if p.name == name and p.here), None)

@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.state import records
 from allaboard.checking import checked
-from allaboard.errors import BackendUnreachable, Conflict, SpecChanged
+from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
 from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of
@@ -406,7 +406,7 @@ def test_killed_at_any_request_of_adoption_by_another(fault: str) -> None:
         assert record(cluster, plan.run).owner in (ME, DEFERRED)
         if record(cluster, plan.run).owner == ME:
             cluster.backend().adopt(handle, ME, DEFERRED)
-        with pytest.raises(Conflict, match="belongs to me now"):
+        with pytest.raises(OwnershipConflict, match="belongs to me now"):
             cluster.backend().adopt(handle, YOU, ME)
         whole(cluster, plan.run)
 

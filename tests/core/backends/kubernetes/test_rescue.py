@@ -9,7 +9,7 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
-from allaboard.backends.kubernetes.client.effects import Call, Reading
+from allaboard.backends.kubernetes.client.effects import ApiCall, StreamIO
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
@@ -327,7 +327,7 @@ def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None
     run = an_elastic_run(cluster, backend)
     reading = backend.verbs.rescue(run, f"{run}-worker-0", None)
     asked = next(reading)
-    assert isinstance(asked, Reading)
+    assert isinstance(asked, StreamIO)
     found = asked.blocking(backend.api)
     is_gone(cluster, run)
 
@@ -337,7 +337,7 @@ def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None
                 answer: Any = found
                 while True:
                     ask = reading.send(answer)
-                    assert isinstance(ask, Call)
+                    assert isinstance(ask, ApiCall)
                     answer = getattr(backend.api, ask.method)(*ask.args, **ask.options)
         pauses.append(1)
 

@@ -21,7 +21,7 @@ from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import prepare
 from allaboard.backends.local.state.records import read
-from allaboard.errors import Conflict, SpecChanged, UnknownRun
+from allaboard.errors import OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State
 from allaboard.running import Follower
@@ -355,9 +355,9 @@ def test_whoever_looks_in_the_moment_of_a_start_does_not_prevent_it(
 def test_adoption_is_compare_and_swap(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, SLEEP), ME)
     assert backend.adopt(handle, ME, YOU).adopted
-    with pytest.raises(Conflict, match="belongs to you"):
+    with pytest.raises(OwnershipConflict, match="belongs to you"):
         backend.adopt(handle, ME, DEFERRED)
-    with pytest.raises(Conflict, match="on attempt 1 now"):
+    with pytest.raises(OwnershipConflict, match="on attempt 1 now"):
         backend.adopt(replace(handle, uid="older", attempt=0), YOU, ME)
 
 

@@ -15,7 +15,7 @@ from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import DAMAGED, RunFolder, remove, write_json
 from allaboard.backends.local.state.records import changing
-from allaboard.errors import Conflict, SiteError, UnknownRun
+from allaboard.errors import OwnershipConflict, SiteError, UnknownRun
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
@@ -177,7 +177,7 @@ def test_a_run_that_is_in_order_again_is_not_deleted_by_its_damage(
 ) -> None:
     run = backend.find(backend.launch(a_plan(folder, QUICK), ME).run)
     ended(backend, run.name)
-    with pytest.raises(Conflict, match="in order again"):
+    with pytest.raises(OwnershipConflict, match="in order again"):
         backend._delete_damaged(run)
     assert state_of(backend.observe(run.name)) is State.SUCCEEDED
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.actor import person
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.kubernetes.client.effects import Talk, adrive, drive
+from allaboard.backends.kubernetes.client.effects import Operation, run_async, run_sync
 from allaboard.backends.kubernetes.lifecycle import orphans as janitor
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream as logs
@@ -34,7 +34,7 @@ from allaboard.backends.kubernetes.observe.lookup import resource_of, takes_rank
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.foreign import resource_for
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
-from allaboard.backends.kubernetes.operations.runs import Look, Verbs
+from allaboard.backends.kubernetes.operations.runs import CachedObservation, Verbs
 from allaboard.backends.kubernetes.preflight.at_launch import Asking
 from allaboard.backends.kubernetes.state.leases import (
     AsyncKeeper,
@@ -86,13 +86,13 @@ def _of_what_ails(alarm: Callable[[str, str | None], None], pod: str, version: s
         alarm(pod, version)
 
 
-class _Looks:
+class _ObservationCache:
     """The last look at each run that is followed here. It is as good as a new one while no row has told of a
     change; what this process does to a run itself makes it look anew.
     """
 
     def __init__(self) -> None:
-        self._looks: dict[str, tuple[Changes | AsyncChanges, Look | None]] = {}
+        self._looks: dict[str, tuple[Changes | AsyncChanges, CachedObservation | None]] = {}
 
     @contextmanager
     def following(self, run: str, changes: Changes | AsyncChanges) -> Iterator[None]:
@@ -103,12 +103,12 @@ class _Looks:
             if run in self._looks and self._looks[run][0] is changes:
                 del self._looks[run]
 
-    def standing(self, run: str) -> Look | None:
+    def standing(self, run: str) -> CachedObservation | None:
         """The one that still stands."""
         changes, look = self._looks.get(run, (None, None))
         return look if changes is not None and changes.quiet else None
 
-    def begin(self, run: str) -> Look | None:
+    def begin(self, run: str) -> CachedObservation | None:
         """The same for whoever looks now: what is told from here on comes after this look."""
         changes, look = self._looks.get(run, (None, None))
         if changes is None:
@@ -116,7 +116,7 @@ class _Looks:
         self._looks[run] = (changes, None)  # until this look has succeeded
         return look if changes.settle() else None
 
-    def end(self, run: str, look: Look | None) -> None:
+    def end(self, run: str, look: CachedObservation | None) -> None:
         changes, _ = self._looks.get(run, (None, None))
         if changes is not None:
             self._looks[run] = (changes, look)
@@ -152,7 +152,7 @@ class KubernetesBackend:
         self.api, self.pause, self.ask_first = api, pause, ask_first
         self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
         self.verbs = _verbs(api.namespace, site, facts, environ)
-        self._looks = _Looks()
+        self._looks = _ObservationCache()
         self._rescues: dict[str, list[threading.Thread]] = {}
         self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
@@ -160,10 +160,10 @@ class KubernetesBackend:
     def where(self) -> str:
         return f"in namespace {self.api.namespace} of {self.api.server}"
 
-    def _do(self, talk: Talk[T]) -> T:
-        return drive(talk, self.api, self.pause)
+    def _do(self, talk: Operation[T]) -> T:
+        return run_sync(talk, self.api, self.pause)
 
-    def _act(self, talk: Talk[T]) -> T:
+    def _act(self, talk: Operation[T]) -> T:
         try:
             return self._do(talk)
         finally:
@@ -278,10 +278,10 @@ class KubernetesBackend:
             return logs.read(self.api, None, first.found, selection, cursor, first.kept)
         chosen = replace(selection, attempt=first.attempt)
 
-        def look() -> logs.Looked:
+        def look() -> logs.LogSources:
             self._saved(run)
             now = self._do(self.verbs.readable(run, chosen))
-            return logs.Looked(now.found, now.over)
+            return logs.LogSources(now.found, now.over)
 
         return logs.follow(self.api, None, look, chosen, cursor, first.kept)
 
@@ -338,7 +338,7 @@ class AsyncKubernetesBackend:
     ) -> None:
         self.api, self.hub, self.keeper, self.pause = api, hub, keeper, pause
         self.verbs = _verbs(api.namespace, site, facts, environ)
-        self._looks = _Looks()
+        self._looks = _ObservationCache()
         self._rescues: dict[str, list[asyncio.Future[None]]] = {}
         self._room = threading.BoundedSemaphore(ALL_RESCUES)
 
@@ -346,10 +346,10 @@ class AsyncKubernetesBackend:
     def where(self) -> str:
         return f"in namespace {self.api.namespace} of {self.api.server}"
 
-    async def _do(self, talk: Talk[T]) -> T:
-        return await adrive(talk, self.api, self.pause)
+    async def _do(self, talk: Operation[T]) -> T:
+        return await run_async(talk, self.api, self.pause)
 
-    async def _act(self, talk: Talk[T]) -> T:
+    async def _act(self, talk: Operation[T]) -> T:
         try:
             return await self._do(talk)
         finally:
@@ -431,10 +431,10 @@ class AsyncKubernetesBackend:
         first = await self._do(self.verbs.readable(run, selection, self._looks.standing(run)))
         chosen = replace(selection, attempt=first.attempt)
 
-        async def look() -> logs.Looked:
+        async def look() -> logs.LogSources:
             await self._saved(run)
             now = await self._do(self.verbs.readable(run, chosen))
-            return logs.Looked(now.found, now.over)
+            return logs.LogSources(now.found, now.over)
 
         lines = (
             logs.afollow(self.api, None, look, chosen, cursor, first.kept)

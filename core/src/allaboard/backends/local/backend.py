@@ -54,7 +54,7 @@ from allaboard.backends.local.supervisor.environment import passed_on, why_not_s
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, located, variables
 from allaboard.engines import engine_of
-from allaboard.errors import BadInput, Conflict, Problem, SiteError, SpecChanged, UnknownRun
+from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.run_record import RunRecord
@@ -656,11 +656,11 @@ class LocalBackend:
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         def swap(record: RunRecord) -> RunRecord:
             if record.uid != handle.uid:
-                raise Conflict(
+                raise OwnershipConflict(
                     f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}"
                 )
             if record.owner != old:
-                raise Conflict(f"run {handle.run} belongs to {record.owner.id} now")
+                raise OwnershipConflict(f"run {handle.run} belongs to {record.owner.id} now")
             return replace(record, owner=new)
 
         folder = self.find(handle.run)
@@ -732,7 +732,7 @@ class LocalBackend:
             self._wait_gone(folder)
         with records.changing(folder) as transaction:
             if transaction.record is None or transaction.record.uid != record.uid:
-                raise Conflict(f"run {folder.name} has been started anew; it was not deleted")
+                raise OwnershipConflict(f"run {folder.name} has been started anew; it was not deleted")
             self._remove(transaction, transaction.record, time.time())
 
     def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
@@ -757,7 +757,7 @@ class LocalBackend:
         with locked(folder.lock):
             with suppress(SiteError):
                 if records.read(folder) is not None and not any(_is_unreadable(a) for a in folder.attempts()):
-                    raise Conflict(f"run {folder.name} is in order again; it was not deleted")
+                    raise OwnershipConflict(f"run {folder.name} is in order again; it was not deleted")
             discard(folder.path, folder.trash)
 
     def _end_damaged(self, attempt: AttemptFolder) -> None:

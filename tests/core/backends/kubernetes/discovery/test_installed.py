@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.discovery.components import PARTS
 from allaboard.backends.kubernetes.discovery.installed import (
@@ -26,7 +26,7 @@ NATIVE = "scheduling.k8s.io/v1alpha2/PodGroup"
 
 
 def look(answers: Answers) -> Survey:
-    return drive(survey(answers.server, answers.namespace), answers)
+    return run_sync(survey(answers.server, answers.namespace), answers)
 
 
 def webhook_denies(body: Json) -> None:
@@ -259,7 +259,7 @@ def test_the_operators_gang_flag_is_inferred(
 ) -> None:
     answers = Answers(kinds, {"pytorchjobs.kubeflow.org": jobs, **groups})
     assert look(answers).operator_gang == gang
-    facts = drive(known(ClusterFacts(namespace="research")), answers)
+    facts = run_sync(known(ClusterFacts(namespace="research")), answers)
     assert (facts.operator_gang, facts.kinds) == (gang, frozenset(kinds))
 
 

@@ -92,10 +92,10 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     third = cluster.backend()
     [orphan] = third.orphans()
     cluster.backend().launch(a_plan(), ME)
-    from allaboard.backends.kubernetes.client.effects import drive
+    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.lifecycle import orphans as janitor
 
-    tidied = drive(janitor._tidied(orphan), third.api, cluster.tick)
+    tidied = run_sync(janitor._tidied(orphan), third.api, cluster.tick)
     assert not tidied.done and "taken it up meanwhile" in tidied.words
     assert state(third, handle.run) is State.RUNNING
 

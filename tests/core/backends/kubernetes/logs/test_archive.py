@@ -19,9 +19,9 @@ from allaboard.backends.kubernetes.logs.archive import (
     packed,
     unpacked,
 )
-from allaboard.backends.kubernetes.logs.cache import Kept, KeptTry
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs, KeptTry
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
-from allaboard.backends.kubernetes.observe.containers import Try
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.checking import checked
 from allaboard.engines import engine_of
@@ -30,12 +30,14 @@ from allaboard.observation import MemberSeen
 from allaboard.testing import a_job
 
 
-def a_try(restart: int = 0, uid: str = "u", member: str = "master-0", begun: float | None = 100.0) -> Try:
+def a_try(
+    restart: int = 0, uid: str = "u", member: str = "master-0", begun: float | None = 100.0
+) -> ContainerRun:
     id = f"containerd://{uid}-{restart}"
-    return Try(id, "p", uid, "pytorch", False, member, 0, restart, False, False, True, begun, code=1)
+    return ContainerRun(id, "p", uid, "pytorch", False, member, 0, restart, False, False, True, begun, code=1)
 
 
-def kept(one: Try, *texts: str, **more: Any) -> KeptTry:
+def kept(one: ContainerRun, *texts: str, **more: Any) -> KeptTry:
     lines = deque(Stamped(int(100 * SECOND) + n, text) for n, text in enumerate(texts))
     return KeptTry(one, lines, sum(len(text) + 1 for text in texts), **more)
 
@@ -47,7 +49,7 @@ def body(tries: list[KeptTry]) -> dict[str, Any]:
 def test_what_is_kept_is_read_back_as_it_was() -> None:
     tries = [kept(a_try(0), "ä", "b", whole=True), kept(a_try(1), "c", cut=True), kept(a_try(2), told=True)]
     assert [*unpacked(body(tries))] == tries
-    shelf = Kept()
+    shelf = AttemptLogs()
     shelf.restore(tries)
     assert shelf.tries() == tries
     shelf.restore([kept(a_try(0), "another")])

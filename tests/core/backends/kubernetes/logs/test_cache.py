@@ -5,25 +5,25 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from allaboard.backends.kubernetes.logs.cache import Kept, Shelf
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs, LogCache
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
-from allaboard.backends.kubernetes.observe.containers import Try
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
 
 
-def a_try(id: str, member: str = "worker-0") -> Try:
-    return Try(id, member, "uid", "pytorch", False, member, 0, 0, False, False, True)
+def a_try(id: str, member: str = "worker-0") -> ContainerRun:
+    return ContainerRun(id, member, "uid", "pytorch", False, member, 0, 0, False, False, True)
 
 
 def lines(first: int, count: int, text: str = "line") -> list[Stamped]:
     return [Stamped((first + n) * SECOND, f"{text} {first + n}") for n in range(count)]
 
 
-def texts(kept: Kept) -> list[str]:
+def texts(kept: AttemptLogs) -> list[str]:
     return [line.text for one in kept.tries() for line in one.lines]
 
 
 def test_of_each_try_the_end_is_kept() -> None:
-    kept = Kept(each=30)
+    kept = AttemptLogs(each=30)
     kept.add(a_try("a"), lines(0, 10))
     [one] = kept.tries()
     assert texts(kept) == ["line 6", "line 7", "line 8", "line 9"] and one.cut
@@ -31,14 +31,14 @@ def test_of_each_try_the_end_is_kept() -> None:
 
 
 def test_lines_that_are_there_are_passed_over() -> None:
-    kept = Kept()
+    kept = AttemptLogs()
     kept.add(a_try("a"), lines(0, 4))
     kept.add(a_try("a"), lines(2, 4))
     assert texts(kept) == [f"line {n}" for n in range(6)]
 
 
 def test_an_end_that_does_not_join_what_was_kept_takes_its_place() -> None:
-    kept = Kept()
+    kept = AttemptLogs()
     kept.add(a_try("a"), lines(0, 4))
     kept.add(a_try("a"), lines(100, 2), cut=True, whole=True)
     [one] = kept.tries()
@@ -46,7 +46,7 @@ def test_an_end_that_does_not_join_what_was_kept_takes_its_place() -> None:
 
 
 def test_what_a_status_says_gives_way_to_the_log() -> None:
-    kept = Kept()
+    kept = AttemptLogs()
     one = replace(a_try("a"), words="odd\n^^^\n^^^", finished=5.0, code=1)
     kept.tell(one)
     kept.tell(one)
@@ -58,8 +58,8 @@ def test_what_a_status_says_gives_way_to_the_log() -> None:
 
 
 def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:
-    shelf = Shelf(most=5000)
-    runs = [Kept(shelf=shelf) for _ in range(10)]
+    shelf = LogCache(most=5000)
+    runs = [AttemptLogs(shelf=shelf) for _ in range(10)]
     for n, kept in enumerate(runs):
         kept.add(a_try(f"c{n}"), lines(0, 2))
         runs[0].add(a_try("c0"), lines(2 + n, 1))
@@ -68,8 +68,8 @@ def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:
 
 
 def test_who_is_gone_takes_no_room() -> None:
-    shelf = Shelf()
-    kept = Kept(shelf=shelf)
+    shelf = LogCache()
+    kept = AttemptLogs(shelf=shelf)
     kept.add(a_try("a"), lines(0, 100))
     kept.add(a_try("b"), lines(0, 100))
     assert shelf.weight > 0
@@ -79,8 +79,8 @@ def test_who_is_gone_takes_no_room() -> None:
 
 
 def test_a_try_without_a_line_weighs_the_same_when_it_grows() -> None:
-    shelf = Shelf()
-    kept = Kept(shelf=shelf)
+    shelf = LogCache()
+    kept = AttemptLogs(shelf=shelf)
     kept.add(a_try("a"), [])
     kept.add(a_try("a"), lines(0, 1))
     kept.add(a_try("a"), lines(1, 1), whole=True)
@@ -88,7 +88,7 @@ def test_a_try_without_a_line_weighs_the_same_when_it_grows() -> None:
 
 
 def test_what_was_kept_since_another_began_is_of_that_one() -> None:
-    kept = Kept()
+    kept = AttemptLogs()
     kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(5 * SECOND, "another's")], whole=True)
     kept.pass_on(a_try("a"), replace(a_try("b"), begun=5.0))
     told = {found.one.id: ([one.text for one in found.lines], found.whole) for found in kept.tries()}

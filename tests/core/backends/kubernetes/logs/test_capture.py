@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs.capture import Snatched, asnatch, snatch, whose
-from allaboard.backends.kubernetes.logs.collector import Witness, aattend, attend
+from allaboard.backends.kubernetes.logs.capture import PodCapture, asnatch, snatch, whose
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, aattend, collect
 from allaboard.backends.kubernetes.logs.parsing import Stamped
-from allaboard.backends.kubernetes.observe.containers import Try, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, tries
 from allaboard.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 
-Snatch = Callable[..., Snatched]
+Snatch = Callable[..., PodCapture]
 
 
 @pytest.fixture(params=["blocking", "async"])
 def snatches(request: pytest.FixtureRequest, node: Node) -> Snatch:
     """A pod by its name. ``failed``: its row has said so."""
 
-    def one(name: str, *, failed: bool = True) -> Snatched:
+    def one(name: str, *, failed: bool = True) -> PodCapture:
         version = "" if failed else None
         if request.param == "blocking":
             return snatch(node.api(), None, name, "pytorch", version=version)
@@ -33,10 +33,12 @@ def snatches(request: pytest.FixtureRequest, node: Node) -> Snatch:
 
 
 @pytest.fixture(params=["blocking", "async"])
-def attends(request: pytest.FixtureRequest, node: Node, witness: Witness) -> Callable[[list[Try]], None]:
-    def once(found: list[Try]) -> None:
+def attends(
+    request: pytest.FixtureRequest, node: Node, witness: EvidenceCollector
+) -> Callable[[list[ContainerRun]], None]:
+    def once(found: list[ContainerRun]) -> None:
         if request.param == "blocking":
-            attend(node.api(), None, witness, found)
+            collect(node.api(), None, witness, found)
         else:
             asyncio.run(aattend(node.async_api(), None, witness, found))
 
@@ -49,7 +51,7 @@ def a_worker(node: Node, *lines: str) -> Pod:
     return pod
 
 
-def kept(witness: Witness) -> list[tuple[int, list[str], bool]]:
+def kept(witness: EvidenceCollector) -> list[tuple[int, list[str], bool]]:
     """Of each try: its number, its lines, and whether they are all there is."""
     return [(k.one.restart, [line.text for line in k.lines], k.whole) for k in witness.kept.tries()]
 
@@ -74,7 +76,7 @@ def starts_again(seconds: float = 0.0) -> Callable[[Pod], Any]:
     return does
 
 
-def test_a_pod_that_has_failed_for_good(node: Node, witness: Witness, snatches: Snatch) -> None:
+def test_a_pod_that_has_failed_for_good(node: Node, witness: EvidenceCollector, snatches: Snatch) -> None:
     worker = a_worker(node, "begins", "RuntimeError: odd")
     worker.ends(1)
     found = snatches("worker-0")
@@ -86,16 +88,20 @@ def test_a_pod_that_has_failed_for_good(node: Node, witness: Witness, snatches: 
     assert one.one.code == 1 and one.whole
 
 
-def test_what_is_still_written_is_not_the_whole_of_it(node: Node, witness: Witness, snatches: Snatch) -> None:
+def test_what_is_still_written_is_not_the_whole_of_it(
+    node: Node, witness: EvidenceCollector, snatches: Snatch
+) -> None:
     worker = a_worker(node)
     witness.saved(snatches("worker-0", failed=False), node.seats()["worker-0"])
     worker.writes("RuntimeError: odd")
     worker.ends(1)
-    attend(node.api(), None, witness, tries(node.pods(), node.seats()))
+    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
     assert kept(witness) == [(0, ["begins", "RuntimeError: odd"], True)]
 
 
-def test_one_that_ends_while_it_is_read_is_read_again(node: Node, witness: Witness, snatches: Snatch) -> None:
+def test_one_that_ends_while_it_is_read_is_read_again(
+    node: Node, witness: EvidenceCollector, snatches: Snatch
+) -> None:
     worker = a_worker(node)
 
     def ends(pod: Pod) -> None:
@@ -105,13 +111,13 @@ def test_one_that_ends_while_it_is_read_is_read_again(node: Node, witness: Witne
     witness.saved(snatches("worker-0", failed=False), node.seats()["worker-0"])
     assert kept(witness) == [(0, ["begins"], False)]
     worker.writes("its last word")
-    attend(node.api(), None, witness, tries(node.pods(), node.seats()))
+    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
     assert kept(witness) == [(0, ["begins", "its last word"], True)]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.2, 1.0, 3.0])
 def test_one_that_was_started_again_before_its_log_was_read(
-    node: Node, witness: Witness, snatches: Snatch, pause: float
+    node: Node, witness: EvidenceCollector, snatches: Snatch, pause: float
 ) -> None:
     """However soon: nothing of the second try is told of the first, and the first is read by and by."""
     worker = a_worker(node)
@@ -121,12 +127,12 @@ def test_one_that_was_started_again_before_its_log_was_read(
     witness.saved(snatches("worker-0"), node.seats()["worker-0"])
     assert all(lines == ["begins again"] for restart, lines, _ in kept(witness) if restart == 1)
     assert all(lines == ["begins"] for restart, lines, _ in kept(witness) if restart == 0)
-    attend(node.api(), None, witness, tries(node.pods(), node.seats()))
+    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
     assert sorted(kept(witness)) == [(0, ["begins"], True), (1, ["begins again"], False)]
 
 
 def test_one_that_is_started_again_after_its_log_was_read(
-    node: Node, witness: Witness, snatches: Snatch
+    node: Node, witness: EvidenceCollector, snatches: Snatch
 ) -> None:
     """Its times tell whose the log is, though another runs by the time that the pod is looked at."""
     worker = a_worker(node)
@@ -140,7 +146,7 @@ def test_one_that_is_started_again_after_its_log_was_read(
 
 
 def test_a_pod_that_goes_before_it_can_be_looked_at_again_proves_little(
-    node: Node, witness: Witness, snatches: Snatch
+    node: Node, witness: EvidenceCollector, snatches: Snatch
 ) -> None:
     worker = a_worker(node)
     worker.ends(1, final=False)
@@ -148,39 +154,39 @@ def test_a_pod_that_goes_before_it_can_be_looked_at_again_proves_little(
     restarts = starts_again()
     restarts(worker)
     data = snatches("worker-0").data
-    witness.saved(Snatched("worker-0", (first,), data, over=True), node.seats()["worker-0"])
+    witness.saved(PodCapture("worker-0", (first,), data, over=True), node.seats()["worker-0"])
     assert kept(witness) == []
 
 
-def test_unless_its_times_prove_it(node: Node, witness: Witness, snatches: Snatch) -> None:
+def test_unless_its_times_prove_it(node: Node, witness: EvidenceCollector, snatches: Snatch) -> None:
     worker = a_worker(node)
     node.passes(2)
     worker.ends(1, final=False)
     found = snatches("worker-0")
-    alone = Snatched("worker-0", found.things[:1], found.data, over=True)
+    alone = PodCapture("worker-0", found.things[:1], found.data, over=True)
     witness.saved(alone, node.seats()["worker-0"])
     assert kept(witness) == [(0, ["begins"], True)]
 
 
-def test_a_log_that_could_not_be_snatched_can_still_be_read(node: Node, witness: Witness) -> None:
+def test_a_log_that_could_not_be_snatched_can_still_be_read(node: Node, witness: EvidenceCollector) -> None:
     worker = a_worker(node)
     worker.ends(1)
     refused = b"unable to retrieve container logs for containerd://1"
     for data in (None, refused):
-        witness.saved(Snatched("worker-0", (worker.object(),), data, True, True), node.seats()["worker-0"])
-    attend(node.api(), None, witness, tries(node.pods(), node.seats()))
+        witness.saved(PodCapture("worker-0", (worker.object(),), data, True, True), node.seats()["worker-0"])
+    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
     assert kept(witness) == [(0, ["begins"], True)]
 
 
 def test_a_log_whose_pod_was_gone_before_it_was_seen_is_evidence_too(
-    node: Node, witness: Witness, snatches: Snatch
+    node: Node, witness: EvidenceCollector, snatches: Snatch
 ) -> None:
     worker = a_worker(node)
     worker.ends(1)
     data = snatches("worker-0").data
-    witness.saved(Snatched("worker-0", (), data, over=True), node.seats()["worker-0"])
+    witness.saved(PodCapture("worker-0", (), data, over=True), node.seats()["worker-0"])
     assert witness.tails() == {"worker-0": "begins"}
-    witness.saved(Snatched("worker-0"), node.seats()["worker-0"])
+    witness.saved(PodCapture("worker-0"), node.seats()["worker-0"])
 
 
 def another(pod: Pod, begun: float) -> dict[str, Any]:
@@ -192,32 +198,34 @@ def another(pod: Pod, begun: float) -> dict[str, Any]:
     return found
 
 
-def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(node: Node, witness: Witness) -> None:
+def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(node: Node, witness: EvidenceCollector) -> None:
     worker = a_worker(node)
     worker.now.words = "RuntimeError: odd"
     worker.ends(1)
     later = b"2026-11-21T12:00:03.5Z much later\n"
-    witness.saved(Snatched("worker-0", (worker.object(),), later, True, True), node.seats()["worker-0"])
+    witness.saved(PodCapture("worker-0", (worker.object(),), later, True, True), node.seats()["worker-0"])
     assert witness.tails() == {"worker-0": "RuntimeError: odd"}
 
 
 def test_the_log_of_a_pod_whose_place_was_taken_is_not_of_its_successor(
-    node: Node, witness: Witness, snatches: Snatch
+    node: Node, witness: EvidenceCollector, snatches: Snatch
 ) -> None:
     worker = a_worker(node)
     data = snatches("worker-0").data
     successor = another(worker, NOON / SECOND + 30)
-    witness.saved(Snatched("worker-0", (successor,), data, True, True), node.seats()["worker-0"])
+    witness.saved(PodCapture("worker-0", (successor,), data, True, True), node.seats()["worker-0"])
     [one] = witness.kept.tries()
     assert [line.text for line in one.lines] == ["begins"] and one.one.uid == ""
 
 
-def test_within_one_second_it_may_be_of_either(node: Node, witness: Witness, snatches: Snatch) -> None:
+def test_within_one_second_it_may_be_of_either(
+    node: Node, witness: EvidenceCollector, snatches: Snatch
+) -> None:
     worker = a_worker(node)
     data = snatches("worker-0").data
     worker.ends(1)
     both = (worker.object(), another(worker, NOON / SECOND))
-    found = Snatched("worker-0", both, data, True, True)
+    found = PodCapture("worker-0", both, data, True, True)
     witness.saved(found, node.seats()["worker-0"])
     assert kept(witness) == []
     assert found.thing is not None and found.thing["metadata"]["uid"] == worker.uid
@@ -225,13 +233,15 @@ def test_within_one_second_it_may_be_of_either(node: Node, witness: Witness, sna
 
 def test_a_pod_that_is_gone_is_no_trouble(node: Node, snatches: Snatch) -> None:
     a_worker(node).goes()
-    assert snatches("worker-0") == Snatched("worker-0", over=True)
-    assert snatches("worker-0", failed=False) == Snatched("worker-0")
+    assert snatches("worker-0") == PodCapture("worker-0", over=True)
+    assert snatches("worker-0", failed=False) == PodCapture("worker-0")
 
 
-def test_what_was_snatched_is_not_kept_twice(node: Node, witness: Witness, snatches: Snatch) -> None:
+def test_what_was_snatched_is_not_kept_twice(
+    node: Node, witness: EvidenceCollector, snatches: Snatch
+) -> None:
     a_worker(node).ends(1)
-    attend(node.api(), None, witness, tries(node.pods(), node.seats()))
+    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
     witness.saved(snatches("worker-0"), node.seats()["worker-0"])
     assert kept(witness) == [(0, ["begins"], True)]
 
@@ -240,7 +250,7 @@ def test_what_was_snatched_is_not_kept_twice(node: Node, witness: Witness, snatc
 
 
 def test_a_try_that_was_replaced_since_it_was_looked_at_is_read_at_the_next_look(
-    node: Node, witness: Witness, attends: Callable[[list[Try]], None]
+    node: Node, witness: EvidenceCollector, attends: Callable[[list[ContainerRun]], None]
 ) -> None:
     worker = a_worker(node)
     worker.ends(1, final=False)
@@ -251,7 +261,9 @@ def test_a_try_that_was_replaced_since_it_was_looked_at_is_read_at_the_next_look
     assert sorted(kept(witness)) == [(0, ["begins"], True), (1, ["begins again"], False)]
 
 
-def test_so_is_the_try_before(node: Node, witness: Witness, attends: Callable[[list[Try]], None]) -> None:
+def test_so_is_the_try_before(
+    node: Node, witness: EvidenceCollector, attends: Callable[[list[ContainerRun]], None]
+) -> None:
     worker = a_worker(node)
     starts_again()(worker)
 
@@ -267,7 +279,9 @@ def test_so_is_the_try_before(node: Node, witness: Witness, attends: Callable[[l
     assert (told[1], told[2]) == (["begins again"], ["a third time"])
 
 
-def test_where_its_times_prove_it_the_pod_is_not_looked_at_again(node: Node, witness: Witness) -> None:
+def test_where_its_times_prove_it_the_pod_is_not_looked_at_again(
+    node: Node, witness: EvidenceCollector
+) -> None:
     worker = a_worker(node)
     node.passes(2)
     worker.ends(1, final=False)
@@ -275,16 +289,16 @@ def test_where_its_times_prove_it_the_pod_is_not_looked_at_again(node: Node, wit
     api = node.api()
     looked: list[str] = []
     api.get = lambda resource, name, namespace=None: looked.append(name)
-    attend(api, None, witness, found)
+    collect(api, None, witness, found)
     assert kept(witness) == [(0, ["begins"], True)] and looked == []
 
 
 # --- the rule
 
 
-def one(begun: float, finished: float | None, number: int = 0) -> Try:
+def one(begun: float, finished: float | None, number: int = 0) -> ContainerRun:
     ended = finished is not None
-    return Try(
+    return ContainerRun(
         f"c{number}", "p", "u", "c", False, "w", 0, number, False, not ended, False, begun, finished,
         1 if ended else None,
     )  # fmt: skip
@@ -314,7 +328,7 @@ def test_of_all_lives_of_a_container_no_line_is_given_to_another() -> None:
     assert right > 3000
 
 
-def _seen(lives: list[tuple[float, float, int]], when: float) -> dict[str, Try]:
+def _seen(lives: list[tuple[float, float, int]], when: float) -> dict[str, ContainerRun]:
     """What a look shows: the last two, in whole seconds."""
     begun = [life for life in lives if life[0] <= when][-2:]
     found = [one(int(b), int(e) if e <= when else None, n) for b, e, n in begun]

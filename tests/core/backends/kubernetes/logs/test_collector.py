@@ -13,24 +13,24 @@ from allaboard.backends.kubernetes.logs import collector
 from allaboard.backends.kubernetes.logs.collector import (
     CALLS,
     TIMES,
-    Witness,
+    EvidenceCollector,
     _read_on,
     aattend,
-    attend,
+    collect,
 )
-from allaboard.backends.kubernetes.observe.containers import Try, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, tries
 from allaboard.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 
-def found(node: Node) -> list[Try]:
+def found(node: Node) -> list[ContainerRun]:
     return tries(node.pods(), node.seats())
 
 
-def attends(node: Node, witness: Witness, **how: bool) -> list[str]:
+def attends(node: Node, witness: EvidenceCollector, **how: bool) -> list[str]:
     """Look once; which pods were asked."""
     before = len(node.asked)
-    attend(node.api(), None, witness, found(node), **how)
+    collect(node.api(), None, witness, found(node), **how)
     return sorted(asked["pod"] for asked in node.asked[before:])
 
 
@@ -41,12 +41,14 @@ def a_gang(node: Node, members: int = 6) -> list[Any]:
     return pods
 
 
-def test_while_all_is_well_nothing_is_read(node: Node, witness: Witness) -> None:
+def test_while_all_is_well_nothing_is_read(node: Node, witness: EvidenceCollector) -> None:
     a_gang(node)
     assert attends(node, witness) == [] and witness.tails() == {}
 
 
-def test_the_first_failure_is_read_at_once_with_rank_0_and_two_peers(node: Node, witness: Witness) -> None:
+def test_the_first_failure_is_read_at_once_with_rank_0_and_two_peers(
+    node: Node, witness: EvidenceCollector
+) -> None:
     gang = a_gang(node)
     gang[3].writes("RuntimeError: odd")
     gang[3].ends(1)
@@ -60,7 +62,7 @@ def test_the_first_failure_is_read_at_once_with_rank_0_and_two_peers(node: Node,
     assert attends(node, witness) == [], "each once"
 
 
-def test_the_evidence_survives_the_pods(node: Node, witness: Witness) -> None:
+def test_the_evidence_survives_the_pods(node: Node, witness: EvidenceCollector) -> None:
     gang = a_gang(node)
     gang[1].writes("RuntimeError: odd")
     gang[1].ends(1)
@@ -71,7 +73,7 @@ def test_the_evidence_survives_the_pods(node: Node, witness: Witness) -> None:
     assert "RuntimeError: odd" in witness.tails()["worker-0"]
 
 
-def test_the_try_before_is_read_too(node: Node, witness: Witness) -> None:
+def test_the_try_before_is_read_too(node: Node, witness: EvidenceCollector) -> None:
     gang = a_gang(node, 1)
     gang[0].writes("first error")
     node.passes(1)
@@ -83,7 +85,7 @@ def test_the_try_before_is_read_too(node: Node, witness: Witness) -> None:
     assert witness.tails() == {"master-0": "second error"}
 
 
-def test_a_member_that_was_started_again_shows_why(node: Node, witness: Witness) -> None:
+def test_a_member_that_was_started_again_shows_why(node: Node, witness: EvidenceCollector) -> None:
     gang = a_gang(node, 2)
     gang[1].writes("CUDA out of memory")
     node.passes(1)
@@ -93,7 +95,7 @@ def test_a_member_that_was_started_again_shows_why(node: Node, witness: Witness)
     assert witness.tails()["worker-0"] == "worker-0 begins\nCUDA out of memory\nagain"
 
 
-def test_an_init_container_that_fails_is_evidence(node: Node, witness: Witness) -> None:
+def test_an_init_container_that_fails_is_evidence(node: Node, witness: EvidenceCollector) -> None:
     pod = node.pod("worker-0", 1, inits=1)
     pod.inits[0].lines.append((node.now, "waiting for master"))
     pod.inits[0].ended, pod.inits[0].exit_code = node.now, 1
@@ -101,15 +103,19 @@ def test_an_init_container_that_fails_is_evidence(node: Node, witness: Witness) 
     assert witness.tails() == {"worker-0": "waiting for master"}
 
 
-def test_a_member_that_the_cluster_takes_away_is_read_before_it_goes(node: Node, witness: Witness) -> None:
+def test_a_member_that_the_cluster_takes_away_is_read_before_it_goes(
+    node: Node, witness: EvidenceCollector
+) -> None:
     a_gang(node, 2)
     pods = node.pods()
     pods[1]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
-    attend(node.api(), None, witness, tries(pods, node.seats()))
+    collect(node.api(), None, witness, tries(pods, node.seats()))
     assert witness.tails()["worker-0"] == "worker-0 begins"
 
 
-def test_a_gang_that_fails_at_once_costs_no_more_than_its_bound(node: Node, witness: Witness) -> None:
+def test_a_gang_that_fails_at_once_costs_no_more_than_its_bound(
+    node: Node, witness: EvidenceCollector
+) -> None:
     for n, pod in enumerate(a_gang(node, 80)):
         pod.writes(f"error {n}")
         node.passes(0.1)
@@ -119,7 +125,7 @@ def test_a_gang_that_fails_at_once_costs_no_more_than_its_bound(node: Node, witn
     assert "master-0" in asked and "worker-0" in asked, "the first to fail come first"
 
 
-def test_of_a_long_log_the_end_is_kept(node: Node, witness: Witness) -> None:
+def test_of_a_long_log_the_end_is_kept(node: Node, witness: EvidenceCollector) -> None:
     gang = a_gang(node, 1)
     for n in range(2000):
         gang[0].writes(f"line {n} " + "x" * 1000)
@@ -131,7 +137,7 @@ def test_of_a_long_log_the_end_is_kept(node: Node, witness: Witness) -> None:
 
 
 def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number(
-    node: Node, witness: Witness, monkeypatch: pytest.MonkeyPatch
+    node: Node, witness: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "LARGEST_TAIL", 5000)
     gang = a_gang(node, 1)
@@ -144,7 +150,7 @@ def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number
 
 
 def test_a_node_that_does_not_answer_holds_nobody_up(
-    node: Node, witness: Witness, monkeypatch: pytest.MonkeyPatch
+    node: Node, witness: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "SECONDS", 2.0)
     gang = a_gang(node, 3)
@@ -162,7 +168,7 @@ def test_a_node_that_does_not_answer_holds_nobody_up(
     over.set()
 
 
-def test_where_no_log_can_be_read_the_status_tells(node: Node, witness: Witness) -> None:
+def test_where_no_log_can_be_read_the_status_tells(node: Node, witness: EvidenceCollector) -> None:
     gang = a_gang(node, 2)
     gang[1].now.words = "RuntimeError: odd\n"
     gang[1].ends(1)
@@ -175,7 +181,7 @@ def test_where_no_log_can_be_read_the_status_tells(node: Node, witness: Witness)
 
 
 def test_an_end_that_could_not_be_read_is_asked_for_again_but_not_for_ever(
-    node: Node, witness: Witness
+    node: Node, witness: EvidenceCollector
 ) -> None:
     gang = a_gang(node, 2)
     gang[1].ends(1)
@@ -190,7 +196,7 @@ def test_an_end_that_could_not_be_read_is_asked_for_again_but_not_for_ever(
     assert ["master-0" in attends(node, witness) for _ in range(5)] == [True] * TIMES + [False] * (5 - TIMES)
 
 
-def test_the_same_without_blocking(node: Node, witness: Witness) -> None:
+def test_the_same_without_blocking(node: Node, witness: EvidenceCollector) -> None:
     gang = a_gang(node)
     gang[3].writes("RuntimeError: odd")
     gang[3].ends(1)
@@ -209,7 +215,7 @@ def reports(node: Node, pod: Any, *steps: int) -> None:
 
 
 def test_rank_0_is_read_when_its_time_has_come(node: Node) -> None:
-    witness = Witness(progress_every=60, chance=lambda: 0.5)
+    witness = EvidenceCollector(progress_every=60, chance=lambda: 0.5)
     gang = a_gang(node, 2)
     reports(node, gang[0], 1, 2, 3)
     assert attends(node, witness) == ["master-0"]
@@ -226,7 +232,7 @@ def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
     a_gang(node, 1)
     due = []
     for chance in (0.0, 1.0):
-        witness = Witness(progress_every=60, chance=lambda chance=chance: chance)
+        witness = EvidenceCollector(progress_every=60, chance=lambda chance=chance: chance)
         one = witness.progress(found(node), 100.0)
         assert one is not None
         witness.silent(one)
@@ -235,7 +241,7 @@ def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
 
 
 def test_the_last_words_of_rank_0_are_heard(node: Node) -> None:
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 2)
     attends(node, witness)
     gang[0].writes(encode("result", metrics={"accuracy": 0.9}))
@@ -246,7 +252,7 @@ def test_the_last_words_of_rank_0_are_heard(node: Node) -> None:
 
 
 def test_steps_lost_to_a_restart_are_counted_over_tries(node: Node) -> None:
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], 1, 2, 3, 4)
     attends(node, witness)
@@ -265,7 +271,7 @@ def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
 ) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], *range(1, 301))
     steps = []
@@ -284,10 +290,10 @@ def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
 ) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
     if way == "blocking":
-        attend(node.api(), None, witness, found(node), **how)
+        collect(node.api(), None, witness, found(node), **how)
     else:
         asyncio.run(aattend(node.async_api(), None, witness, found(node), **how))
     assert witness.report is not None and witness.report.progress.step == 300 and not witness.behind
@@ -297,7 +303,7 @@ def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
     monkeypatch.setattr(collector, "SECONDS", 0.0)
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
     one = witness.progress(found(node), 0.0, over=True)
     assert one is not None and witness.behind, "it is being read"
@@ -306,7 +312,7 @@ def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], 1)
     node.dead.add("master-0")
@@ -318,7 +324,7 @@ def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
 
 
 def test_progress_without_blocking(node: Node) -> None:
-    witness = Witness(progress_every=60)
+    witness = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], 1, 2)
     api: Any = AsyncFakeLogs(node)
     asyncio.run(aattend(api, None, witness, found(node)))
@@ -326,8 +332,8 @@ def test_progress_without_blocking(node: Node) -> None:
 
 
 def test_turned_off_nothing_is_read(node: Node) -> None:
-    witness = Witness(progress_every=0)
+    witness = EvidenceCollector(progress_every=0)
     reports(node, a_gang(node, 1)[0], 1)
     api: Any = FakeLogs(node)
-    attend(api, None, witness, found(node), over=True)
+    collect(api, None, witness, found(node), over=True)
     assert witness.report is None and node.asked == []

@@ -15,9 +15,9 @@ import pytest
 from allaboard.backends.base import Cursor, Gap, LogLine, Selection
 from allaboard.backends.kubernetes.logs import parsing as tape
 from allaboard.backends.kubernetes.logs import stream
-from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.parsing import SECOND
-from allaboard.backends.kubernetes.logs.stream import Looked, afollow, aread, follow, read
+from allaboard.backends.kubernetes.logs.stream import LogSources, afollow, aread, follow, read
 from allaboard.backends.kubernetes.observe.containers import tries
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339
@@ -27,7 +27,7 @@ ALL = Selection()
 
 
 def once(
-    node: Node, selection: Selection = ALL, cursor: Cursor | None = None, kept: Kept | None = None
+    node: Node, selection: Selection = ALL, cursor: Cursor | None = None, kept: AttemptLogs | None = None
 ) -> tuple[list[LogLine], Cursor]:
     """The lines of one call, and its cursor as it comes back out of a file."""
     found = tries(node.pods(), node.seats())
@@ -185,7 +185,7 @@ def test_a_pod_that_was_read_to_its_end_vanishes_without_a_word(node: Node) -> N
 
 
 def test_what_was_read_survives_its_pod(node: Node) -> None:
-    kept = Kept()
+    kept = AttemptLogs()
     pod = node.pod("worker-0", 0)
     pod.writes("one", "two")
     pod.ends()
@@ -198,7 +198,7 @@ def test_what_was_read_survives_its_pod(node: Node) -> None:
 
 
 def test_what_was_not_kept_of_a_gone_pod_is_told(node: Node) -> None:
-    kept = Kept(each=25)
+    kept = AttemptLogs(each=25)
     pod = node.pod("worker-0", 0)
     for n in range(5):
         pod.writes(f"line number {n}")
@@ -222,7 +222,7 @@ def test_what_a_status_told_of_a_gone_pod_is_given_once_and_never_twice(node: No
     pod.ends(1)
     (failed,) = tries(node.pods(), node.seats())
     pod.goes()
-    kept = Kept()
+    kept = AttemptLogs()
     kept.tell(failed)
     lines, fresh = once(node, kept=kept)
     assert texts(lines) == ["two"]
@@ -595,9 +595,9 @@ class Story:
         self.script = script
         self.error: BaseException | None = None
 
-    def look(self) -> Looked:
+    def look(self) -> LogSources:
         over = self.over
-        return Looked(tries(self.node.pods(), self.node.seats()), over)
+        return LogSources(tries(self.node.pods(), self.node.seats()), over)
 
     def hears(self, text: str) -> None:
         until(lambda: any(line.text == text for line in self.heard))
@@ -696,7 +696,7 @@ def test_the_same_life_without_blocking(node: Node, cuts: float) -> None:
     story = Story(node, a_life)
     api: Any = AsyncFakeLogs(node, cuts)
 
-    async def look() -> Looked:
+    async def look() -> LogSources:
         return story.look()
 
     lines = asyncio.run(story.alines(afollow(api, None, look, ALL)))

@@ -9,11 +9,11 @@ import pytest
 
 from allaboard.backends.kubernetes.observe.observation import (
     Memory,
-    Told,
+    ProgressState,
+    apply_reports,
     observation,
     of_object,
     remembered,
-    told,
 )
 from allaboard.diagnosis import diagnose
 from allaboard.follow.run_record import Ended, RunRecord
@@ -385,8 +385,10 @@ def test_each_phase_has_its_own_clock(job: Any, pods: Any, expected: Any) -> Non
 def test_the_first_step_and_the_training_have_clocks_where_somebody_reads() -> None:
     job = a_pytorchjob("Running")
     pods = (a_pod("master-0"), a_pod("worker-0"))
-    assert clocks(seen(job, *pods, report=Told()))["first_step"] == 55
-    report = told(Told(), [(BEGUN + 20, encode("progress", step=1, total=9, loss=0.5))], BEGUN + 60)
+    assert clocks(seen(job, *pods, report=ProgressState()))["first_step"] == 55
+    report = apply_reports(
+        ProgressState(), [(BEGUN + 20, encode("progress", step=1, total=9, loss=0.5))], BEGUN + 60
+    )
     found = seen(job, *pods, report=report)
     assert (found.phases["first_step"], found.phases["training"]) == (15, 40)
     assert found.progress.step == 1 and found.progress.heartbeat == BEGUN + 20
@@ -414,7 +416,7 @@ def test_after_a_resume_the_clocks_begin_anew_and_a_suspended_job_has_none_runni
 
 def test_a_container_that_was_restarted_often_does_not_tell_when_it_began() -> None:
     pods = (a_pod("master-0", restarts=2, started=50), a_pod("worker-0"))
-    found = seen(a_pytorchjob("Running"), *pods, report=Told(first=BEGUN + 50))
+    found = seen(a_pytorchjob("Running"), *pods, report=ProgressState(first=BEGUN + 50))
     assert (found.phases["image"], found.phases["first_step"], found.phases["training"]) == (None, None, 10)
     known = replace(remembered(Memory(), a_pytorchjob("Running"), BOTH), members={})
     memory = remembered(known, a_pytorchjob("Running"), pods)
@@ -424,7 +426,7 @@ def test_a_container_that_was_restarted_often_does_not_tell_when_it_began() -> N
 def test_what_ended_stands_still() -> None:
     job = a_pytorchjob("Created", "Succeeded", completionTime=at(30))
     pods = (a_pod("master-0", "Succeeded", ended=29), a_pod("worker-0", "Succeeded", ended=29))
-    report = Told(first=BEGUN + 10)
+    report = ProgressState(first=BEGUN + 10)
     for now in (40.0, 4000.0):
         found = seen(job, *pods, now=now, report=report)
         assert found.finished == BEGUN + 30 and found.phases["training"] == 20
@@ -529,6 +531,6 @@ def test_rank_0_tells_progress_and_what_looks_wrong() -> None:
         (None, encode("progress", step=1, total=2, loss=float("nan"))),
         (BEGUN + 3, encode("progress", step=2, total=2, loss=0.1)),
     ]
-    found = told(Told(), lines, BEGUN + 2)
+    found = apply_reports(ProgressState(), lines, BEGUN + 2)
     assert (found.progress.step, found.flags, found.first) == (2, ("nan_loss",), BEGUN + 2)
-    assert told(found, lines[2:], BEGUN + 9).first == BEGUN + 2
+    assert apply_reports(found, lines[2:], BEGUN + 9).first == BEGUN + 2

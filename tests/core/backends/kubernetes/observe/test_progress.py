@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from allaboard.backends.kubernetes.logs.history import Past
+from allaboard.backends.kubernetes.logs.history import AttemptHistory
 from allaboard.backends.kubernetes.observe import progress
-from allaboard.backends.kubernetes.observe.observation import Told, told
+from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS
 from allaboard.follow.run_record import RunRecord
@@ -18,8 +18,8 @@ from allaboard.reportline import PREFIX, encode
 OWN = "s3://bucket/ml/run"
 
 
-def heard(*lines: str) -> Told:
-    return told(Told(), [(float(n), line) for n, line in enumerate(lines, 1)], 9.0, OWN)
+def heard(*lines: str) -> ProgressState:
+    return apply_reports(ProgressState(), [(float(n), line) for n, line in enumerate(lines, 1)], 9.0, OWN)
 
 
 def test_bad_lines_are_output() -> None:
@@ -30,7 +30,7 @@ def test_bad_lines_are_output() -> None:
         PREFIX + '{"v":1,"kind":"progress","step":1e308}',
         encode("progress", step=2, total=3),
     )
-    assert found == Told(Progress(step=2, total=3, heartbeat=5.0), (), 5.0)
+    assert found == ProgressState(Progress(step=2, total=3, heartbeat=5.0), (), 5.0)
 
 
 def test_only_checkpoints_of_the_runs_own_folder_are_taken() -> None:
@@ -55,11 +55,11 @@ def test_what_is_kept_for_the_record_is_bounded() -> None:
     [{}, {"progress": None}, {"progress": [1]}, {"progress": {"step": "x"}, "flags": 3, "first": "x"}],
 )
 def test_a_damaged_report_of_a_record_tells_nothing(data: dict[str, object]) -> None:
-    assert progress.from_dict(data) == Told()
+    assert progress.from_dict(data) == ProgressState()
     assert progress.carried({"progress": 3}) == {}
 
 
 def test_who_listens_knows_the_runs_own_folder() -> None:
     record = RunRecord("run", "key", "job", {}, "v1:0", Owner("me"), "uid", 0.0)
     for layout, own in (({"saving": {"uri": OWN}}, OWN), ({"saving": None}, None), ({}, None)):
-        assert Past.of(Stored(record, layout=layout), 60.0).witness.own == own
+        assert AttemptHistory.of(Stored(record, layout=layout), 60.0).witness.own == own

@@ -22,7 +22,14 @@ from allaboard.backends.kubernetes.client.resources import (
     PYTORCHJOBS,
 )
 from allaboard.backends.kubernetes.lifecycle.stop import event
-from allaboard.errors import BackendUnreachable, BadInput, Conflict, SiteError, SpecChanged, UnknownRun
+from allaboard.errors import (
+    BackendUnreachable,
+    BadInput,
+    OwnershipConflict,
+    SiteError,
+    SpecChanged,
+    UnknownRun,
+)
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.reportline import encode
@@ -179,7 +186,7 @@ def test_whoever_does_not_own_a_run_does_not_stop_it(cluster: FakeCluster) -> No
     assert backend.stop(replace(handle, uid="another"), ME, "me", "because") == NotYours("me")
     backend.adopt(handle, ME, YOU)
     assert backend.stop(handle, ME, "me", "because") == NotYours("you")
-    with pytest.raises(Conflict, match="is on attempt 1 now"):
+    with pytest.raises(OwnershipConflict, match="is on attempt 1 now"):
         backend.adopt(replace(handle, uid="another"), YOU, ME)
     assert state(backend, handle.run) is State.RUNNING
 

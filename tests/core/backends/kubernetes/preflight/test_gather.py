@@ -12,12 +12,12 @@ import pytest
 
 from allaboard.backends.base import Plan
 from allaboard.backends.check import Check
-from allaboard.backends.kubernetes.client.effects import drive
+from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey
-from allaboard.backends.kubernetes.lifecycle.prepare import Ready, ready
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, ready
 from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.preflight.pod_security import violations
@@ -72,15 +72,15 @@ class Cluster:
         operator_answers(body)
         self.refuses(body)
 
-    def ready(self, found: Survey, **job: Any) -> Ready:
+    def ready(self, found: Survey, **job: Any) -> PreparedAttempt:
         fields = {**JOB, **{k: v for k, v in job.items()}}
         plan = Plan(checked(a_job(**{k: v for k, v in fields.items() if v is not None})), "k")
         facts = found.facts(ClusterFacts(namespace="research"))
         return ready(plan, 1, 1, Site("s3://bucket"), facts, {})
 
     def checks(self, **job: Any) -> list[Check]:
-        found = drive(survey(self.answers.server, "research"), self.answers)
-        return drive(preflight(self.ready(found, **job), found), self.answers)
+        found = run_sync(survey(self.answers.server, "research"), self.answers)
+        return run_sync(preflight(self.ready(found, **job), found), self.answers)
 
     def says(self, id: str, **job: Any) -> Check:
         """The one check of this id."""
@@ -287,10 +287,10 @@ def test_what_pod_names_is_looked_for_too() -> None:
 def test_the_code_that_a_job_brings_is_not_missed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     cluster = Cluster()
-    found = drive(survey("x", "research"), cluster.answers)
+    found = run_sync(survey("x", "research"), cluster.answers)
     plan = Plan(a_job(**JOB, code=["train.py"], folder=str(tmp_path)), "k")
     made = ready(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace="research")), {})
-    assert [c for c in drive(preflight(made, found), cluster.answers) if c.ok is False and c.stops] == []
+    assert [c for c in run_sync(preflight(made, found), cluster.answers) if c.ok is False and c.stops] == []
     assert "ConfigMap" in [body["kind"] for body in cluster.answers.tried]
 
 

@@ -30,7 +30,7 @@ class Machine:
     def does(self, actions: list[op.Action]) -> None:
         for action in actions:
             match action:
-                case op.Ask():
+                case op.Acquire():
                     self.asked = True
                 case op.Spawn(member, number):
                     self.spawned.append((member.name, number, self.now))

@@ -85,7 +85,7 @@ class _Client:
     def _in(self, namespace: str | None) -> str:
         return self.namespace if namespace is None else namespace
 
-    def _talk(self, request: Request) -> Generator[protocol.Ask, protocol.Answer, Reply]:
+    def _talk(self, request: Request) -> Generator[protocol.Effect, protocol.Answer, Reply]:
         return protocol.exchange(
             request,
             server=self.server,
@@ -869,14 +869,14 @@ class _EventReader:
         if not isinstance(kind, str) or not isinstance(thing, dict):
             raise BackendUnreachable("the API server sent an event that is none")
         if kind == "ERROR":
-            raise _told(self._echo.value(thing))
+            raise _error_of_event(self._echo.value(thing))
         if self._tables is None:
             return kind, thing
         rows = self._tables.rows(thing)
         return kind, {"metadata": {"resourceVersion": protocol.version_of(thing)}, "rows": rows}
 
 
-def _told(status: Json) -> AllaboardError:
+def _error_of_event(status: Json) -> AllaboardError:
     error = protocol.error_of_status(status)
     if error.status == 429 or error.status >= 500 or not error.status:
         return BackendUnreachable(f"the API server ended the watch: {error.message}")

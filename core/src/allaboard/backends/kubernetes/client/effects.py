@@ -1,8 +1,8 @@
 """What is done on a cluster, written once and carried out blocking or async.
 
 A *talk* is a generator that asks for requests and is given their answers; it ends with a result. What a
-backend method does is a talk, in which nothing is sent, slept or awaited: `drive` and `adrive` do that. An
-error of the API is raised inside the talk, where it can be met like any other.
+backend method does is a talk, in which nothing is sent, slept or awaited: `run_sync` and `run_async` do that.
+An error of the API is raised inside the talk, where it can be met like any other.
 
 A client may be killed between any two requests, and then nothing of its talk is carried out any more, no
 ``finally`` either; so a talk has none, and each request leaves the cluster as the next reader can
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A method of `Api` or `AsyncApi` with these arguments."""
 
     method: str
@@ -39,14 +39,14 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Blocking:
     """Something of this machine that may take a moment: reading the files of a job, asking a store."""
 
     do: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StreamIO:
     """What is more than requests and answers, such as streams read side by side: it is given the client, and
     has a form for each.
     """
@@ -55,13 +55,13 @@ class Reading:
     awaiting: Callable[[Any], Awaitable[Any]]
 
 
-Ask = Call | Sleep | Work | Reading
-Talk = Generator[Ask, Any, T]
+Effect = ApiCall | Sleep | Blocking | StreamIO
+Operation = Generator[Effect, Any, T]
 
 
-def get(resource: Resource, name: str) -> Talk[Json]:
+def get(resource: Resource, name: str) -> Operation[Json]:
     """Raises Missing."""
-    return _json((yield Call("get", (resource, name))))
+    return _json((yield ApiCall("get", (resource, name))))
 
 
 def list_all(
@@ -70,26 +70,26 @@ def list_all(
     labels: str | None = None,
     fields: str | None = None,
     limit: int = 500,
-) -> Talk[list[Json]]:
+) -> Operation[list[Json]]:
     """All of them, page by page."""
     options = {"labels": labels, "fields": fields, "limit": limit}
-    items, _ = yield Call("list", (resource,), options)
+    items, _ = yield ApiCall("list", (resource,), options)
     return list(items)
 
 
-def create(resource: Resource, body: Json) -> Talk[Json]:
+def create(resource: Resource, body: Json) -> Operation[Json]:
     """Raises Exists, Invalid, Forbidden."""
-    return _json((yield Call("create", (resource, body))))
+    return _json((yield ApiCall("create", (resource, body))))
 
 
-def replace(resource: Resource, body: Json) -> Talk[Json]:
+def replace(resource: Resource, body: Json) -> Operation[Json]:
     """Compare-and-swap by the resourceVersion in the body. Raises Conflict or Missing."""
-    return _json((yield Call("replace", (resource, body))))
+    return _json((yield ApiCall("replace", (resource, body))))
 
 
-def patch(resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Talk[Json]:
+def patch(resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Operation[Json]:
     """A merge patch; ``metadata.uid`` in it is a precondition. Raises Conflict or Missing."""
-    return _json((yield Call("patch", (resource, name, body), {"sub": sub})))
+    return _json((yield ApiCall("patch", (resource, name, body), {"sub": sub})))
 
 
 def delete(
@@ -100,38 +100,38 @@ def delete(
     version: str | None = None,
     propagation: str = "Background",
     grace: int | None = None,
-) -> Talk[None]:
+) -> Operation[None]:
     """What is gone already is no error. Raises Conflict when a precondition does not hold."""
     options = {"uid": uid, "resource_version": version, "propagation": propagation, "grace": grace}
-    yield Call("delete", (resource, name), options)
+    yield ApiCall("delete", (resource, name), options)
 
 
-def server_time() -> Talk[float]:
+def server_time() -> Operation[float]:
     """Epoch seconds by the API server's clock."""
-    return float((yield Call("server_time")))
+    return float((yield ApiCall("server_time")))
 
 
-def sleep(seconds: float) -> Talk[None]:
+def sleep(seconds: float) -> Operation[None]:
     yield Sleep(seconds)
 
 
-def work(do: Callable[[], T]) -> Talk[T]:
-    found: T = yield Work(do)
+def work(do: Callable[[], T]) -> Operation[T]:
+    found: T = yield Blocking(do)
     return found
 
 
-def drive(talk: Talk[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
+def run_sync(talk: Operation[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
     """Hold a talk with a blocking client. ``pause`` sleeps."""
 
-    def answer(ask: Ask) -> Any:
+    def answer(ask: Effect) -> Any:
         match ask:
-            case Call(method, args, options):
+            case ApiCall(method, args, options):
                 return getattr(api, method)(*args, **options)
             case Sleep(seconds):
                 return pause(seconds)
-            case Work(do):
+            case Blocking(do):
                 return do()
-            case Reading(blocking, _):
+            case StreamIO(blocking, _):
                 return blocking(api)
 
     ended, step = _begin(talk)
@@ -146,18 +146,18 @@ def drive(talk: Talk[T], api: Any, pause: Callable[[float], None] = time.sleep) 
     return found
 
 
-async def adrive(talk: Talk[T], api: Any, pause: Callable[[float], Any] = asyncio.sleep) -> T:
+async def run_async(talk: Operation[T], api: Any, pause: Callable[[float], Any] = asyncio.sleep) -> T:
     """The same talk with an async client."""
 
-    async def answer(ask: Ask) -> Any:
+    async def answer(ask: Effect) -> Any:
         match ask:
-            case Call(method, args, options):
+            case ApiCall(method, args, options):
                 return await getattr(api, method)(*args, **options)
             case Sleep(seconds):
                 return await pause(seconds)
-            case Work(do):
+            case Blocking(do):
                 return await asyncio.to_thread(do)
-            case Reading(_, awaiting):
+            case StreamIO(_, awaiting):
                 return await awaiting(api)
 
     ended, step = _begin(talk)
@@ -176,18 +176,18 @@ async def adrive(talk: Talk[T], api: Any, pause: Callable[[float], Any] = asynci
 # like the end.
 
 
-def _begin(talk: Talk[Any]) -> tuple[bool, Any]:
+def _begin(talk: Operation[Any]) -> tuple[bool, Any]:
     return _send(talk, None)
 
 
-def _send(talk: Talk[Any], reply: Any) -> tuple[bool, Any]:
+def _send(talk: Operation[Any], reply: Any) -> tuple[bool, Any]:
     try:
         return False, talk.send(reply)
     except StopIteration as end:
         return True, end.value
 
 
-def _throw(talk: Talk[Any], error: AllaboardError) -> tuple[bool, Any]:
+def _throw(talk: Operation[Any], error: AllaboardError) -> tuple[bool, Any]:
     try:
         return False, talk.throw(error)
     except StopIteration as end:

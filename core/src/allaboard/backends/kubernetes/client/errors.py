@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
-from allaboard.errors import Conflict as Lost
+from allaboard.errors import OwnershipConflict as Lost
 from allaboard.printable import visible
 from allaboard.redaction import redact_text
 

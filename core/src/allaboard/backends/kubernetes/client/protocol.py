@@ -368,7 +368,7 @@ class Renew:
     """
 
 
-Ask = Send | Pause | Renew
+Effect = Send | Pause | Renew
 Answer = tuple[Reply | Broken | None, float]
 """What came, and when (seconds of a clock that only grows)."""
 
@@ -467,7 +467,7 @@ def exchange(
     patience: Patience,
     granted: Collection[str] = (),
     source: str = "",
-) -> Generator[Ask, Answer, Reply]:
+) -> Generator[Effect, Answer, Reply]:
     """The conversation of one request. ``granted``: as `retry` knows it; ``source``: where the credentials
     are from. Raises `ApiError` for what the
     server refuses, and `BackendUnreachable` (SiteError where no time will mend it), naming the server and

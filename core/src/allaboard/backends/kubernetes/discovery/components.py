@@ -25,7 +25,7 @@ VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue",
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """``kind``: the kind that shows that it is installed; ``home``: the namespace where it lives when it
     was installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members
     start together. ``exact``: other versions of that kind are another's. ``probe``: an object that its own
@@ -71,8 +71,8 @@ _WRONG_JOBSET = _job(
 )
 _WRONG_TRAINJOB = _job(TRAINJOBS, {"runtimeRef": {"name": "allaboard-probe-is-not-there"}})
 
-PARTS: tuple[Part, ...] = (
-    Part(
+PARTS: tuple[Component, ...] = (
+    Component(
         "training-operator",
         "Training Operator v1",
         PYTORCHJOBS,
@@ -83,7 +83,7 @@ PARTS: tuple[Part, ...] = (
         ),
         probe=_WRONG_PYTORCHJOB,
     ),
-    Part(
+    Component(
         "trainer",
         "Trainer v2",
         TRAINJOBS,
@@ -96,7 +96,7 @@ PARTS: tuple[Part, ...] = (
         ),
         probe=_WRONG_TRAINJOB,
     ),
-    Part(
+    Component(
         "jobset",
         "JobSet",
         JOBSETS,
@@ -107,7 +107,7 @@ PARTS: tuple[Part, ...] = (
         ),
         probe=_WRONG_JOBSET,
     ),
-    Part(
+    Component(
         "mpi-operator",
         "MPI Operator",
         MPIJOBS,  # MPIJob v1 is the Training Operator's
@@ -118,7 +118,7 @@ PARTS: tuple[Part, ...] = (
         ),
         exact=True,
     ),
-    Part(
+    Component(
         "coscheduling",
         "coscheduling (scheduler-plugins)",
         PODGROUPS_COSCHEDULING,
@@ -129,7 +129,7 @@ PARTS: tuple[Part, ...] = (
         ),
         gang="coscheduling",
     ),
-    Part(
+    Component(
         "workload",
         "kube-scheduler's own gang scheduling",
         PODGROUPS,
@@ -142,7 +142,7 @@ PARTS: tuple[Part, ...] = (
         ),
         gang="workload",
     ),
-    Part(
+    Component(
         "volcano",
         "Volcano",
         PODGROUPS_VOLCANO,
@@ -153,7 +153,7 @@ PARTS: tuple[Part, ...] = (
         ),
         gang="volcano",
     ),
-    Part(
+    Component(
         "kueue",
         "Kueue",
         LOCALQUEUES,
@@ -165,5 +165,5 @@ PARTS: tuple[Part, ...] = (
         gang="kueue",
     ),
 )
-BY_GANG: Mapping[str, Part] = {part.gang: part for part in PARTS if part.gang}
-BY_KIND: Mapping[tuple[str, str], Part] = {(part.kind.group, part.kind.kind): part for part in PARTS}
+BY_GANG: Mapping[str, Component] = {part.gang: part for part in PARTS if part.gang}
+BY_KIND: Mapping[tuple[str, str], Component] = {(part.kind.group, part.kind.kind): part for part in PARTS}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
+from allaboard.backends.kubernetes.client.effects import ApiCall, Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
@@ -31,7 +31,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PYTORCHJOBS,
     Resource,
 )
-from allaboard.backends.kubernetes.discovery.components import PARTS, Part
+from allaboard.backends.kubernetes.discovery.components import PARTS, Component
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
@@ -50,12 +50,12 @@ _SAYS_COSCHEDULING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledComponent:
     """What is known of one part. ``versions``: of its API that are served; ``alive``: None when nothing
     tells; ``signs``: in words, what was seen.
     """
 
-    part: Part
+    part: Component
     versions: tuple[str, ...] = ()
     alive: bool | None = None
     signs: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Survey:
     version: str
     namespace: str
     kinds: frozenset[str]
-    parts: tuple[Found, ...] = ()
+    parts: tuple[InstalledComponent, ...] = ()
     operator_gang: str | None = None
     schedulers: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] | None = None
@@ -107,7 +107,7 @@ class Survey:
     def is_openshift(self) -> bool:
         return any(kind.startswith(f"{_OPENSHIFT}/") for kind in self.kinds)
 
-    def part(self, id: str) -> Found:
+    def part(self, id: str) -> InstalledComponent:
         return next(found for found in self.parts if found.part.id == id)
 
     def facts(self, base: ClusterFacts) -> ClusterFacts:
@@ -136,9 +136,9 @@ class Survey:
 # --- the whole survey ---------------------------------------------------------------------------------------
 
 
-def survey(server: str, namespace: str) -> Talk[Survey]:
+def survey(server: str, namespace: str) -> Operation[Survey]:
     """Everything. Some twenty small requests; nothing is created."""
-    version = yield Call("raw", ("GET", "/version"))
+    version = yield ApiCall("raw", ("GET", "/version"))
     kinds = yield from served()
     now = yield from effects.server_time()
     may = May(namespace)
@@ -149,7 +149,7 @@ def survey(server: str, namespace: str) -> Talk[Survey]:
     schedulers = schedulers_of(pods or (), events or ())
     parts = []
     for part in PARTS:
-        found = Found(part, versions_of(part.kind, kinds, exact=part.exact))
+        found = InstalledComponent(part, versions_of(part.kind, kinds, exact=part.exact))
         if found.installed:
             signs = [*(yield from _probed(part, may)), *(yield from _at_home(part, may, now))]
             signs += _in_namespace(part, jobs, groups, schedulers, now)
@@ -168,7 +168,7 @@ def survey(server: str, namespace: str) -> Talk[Survey]:
     )
 
 
-def known(base: ClusterFacts) -> Talk[ClusterFacts]:
+def known(base: ClusterFacts) -> Operation[ClusterFacts]:
     """What a launch must know of the cluster and costs a few requests: what is served, and what the
     operator does by itself.
     """
@@ -181,7 +181,7 @@ def known(base: ClusterFacts) -> Talk[ClusterFacts]:
     return replace(base, kinds=kinds, operator_gang=gang if gang is not None else base.operator_gang)
 
 
-def _groups(kinds: frozenset[str], may: May) -> Talk[dict[Resource, tuple[Json, ...] | None]]:
+def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[Json, ...] | None]]:
     """PodGroups of every API that is served."""
     found = {}
     for resource in (PODGROUPS_COSCHEDULING, PODGROUPS_VOLCANO, PODGROUPS):
@@ -192,9 +192,9 @@ def _groups(kinds: frozenset[str], may: May) -> Talk[dict[Resource, tuple[Json, 
 # --- what is served -----------------------------------------------------------------------------------------
 
 
-def served() -> Talk[frozenset[str]]:
+def served() -> Operation[frozenset[str]]:
     """``group/version/Kind`` of everything outside the core group."""
-    answer = yield Call("raw", ("GET", "/apis"), {"accept": _AGGREGATED})
+    answer = yield ApiCall("raw", ("GET", "/apis"), {"accept": _AGGREGATED})
     if answer.get("kind") == "APIGroupDiscoveryList":
         return frozenset(_aggregated(answer))
     return (yield from _one_by_one(answer))
@@ -209,7 +209,7 @@ def _aggregated(answer: Json) -> Iterator[str]:
                     yield f"{group['metadata']['name']}/{version['version']}/{kind}"
 
 
-def _one_by_one(answer: Json) -> Talk[frozenset[str]]:
+def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
     """Before Kubernetes 1.30: each group and version by itself, and only those that matter here."""
     wanted = {part.kind.group for part in PARTS} | {_OPENSHIFT, "scheduling.k8s.io"}
     found = set()
@@ -217,7 +217,7 @@ def _one_by_one(answer: Json) -> Talk[frozenset[str]]:
         for version in group.get("versions") or ():
             if group["name"] in wanted:
                 try:
-                    listed = yield Call("raw", ("GET", f"/apis/{version['groupVersion']}"))
+                    listed = yield ApiCall("raw", ("GET", f"/apis/{version['groupVersion']}"))
                 except Missing:
                     continue
                 resources = listed.get("resources") or ()
@@ -242,7 +242,9 @@ class May:
         self.namespace = namespace
         self._answers: dict[tuple[str, ...], bool] = {}
 
-    def do(self, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = "") -> Talk[bool]:
+    def do(
+        self, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = ""
+    ) -> Operation[bool]:
         """``namespace``: another one than ours; ``""``: all of them."""
         where = "" if not resource.namespaced else self.namespace if namespace is None else namespace
         question = (verb, resource.group, resource.plural, sub, where)
@@ -251,7 +253,7 @@ class May:
         return self._answers[question]
 
 
-def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Talk[bool]:
+def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Operation[bool]:
     """One SelfSubjectAccessReview; a server that does not answer it allows nothing."""
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
     body = {
@@ -268,7 +270,7 @@ def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Talk[
 
 def _listed(
     resource: Resource, kinds: frozenset[str] | None, may: May, namespace: str | None = None
-) -> Talk[tuple[Json, ...] | None]:
+) -> Operation[tuple[Json, ...] | None]:
     """Objects of a kind; None when they may not be read or the kind is not served."""
     if kinds is not None and f"{resource.api_version}/{resource.kind}" not in kinds:
         return None
@@ -276,7 +278,7 @@ def _listed(
         return None
     where = {} if namespace is None else {"namespace": namespace}
     try:
-        items, _ = yield Call("list", (resource,), {"limit": LOOKED_AT, "at_most": LOOKED_AT, **where})
+        items, _ = yield ApiCall("list", (resource,), {"limit": LOOKED_AT, "at_most": LOOKED_AT, **where})
     except (Forbidden, Missing):
         return None
     return tuple(items)
@@ -298,12 +300,12 @@ def _verdict(signs: Sequence[Sign]) -> bool | None:
     return True if True in said else False if False in said else None
 
 
-def _probed(part: Part, may: May) -> Talk[list[Sign]]:
+def _probed(part: Component, may: May) -> Operation[list[Sign]]:
     """What its webhook says to an object that it must refuse."""
     if part.probe is None or not (yield from may.do("create", part.kind)):
         return []
     try:
-        yield Call("create", (part.kind, part.probe), {"dry_run": True})
+        yield ApiCall("create", (part.kind, part.probe), {"dry_run": True})
     except (Forbidden, Invalid) as error:
         if "admission webhook" in error.message:
             return [Sign(True, "its webhook answers")]
@@ -318,7 +320,7 @@ def _probed(part: Part, may: May) -> Talk[list[Sign]]:
     return [Sign(None, "it has no webhook here")]
 
 
-def _at_home(part: Part, may: May, now: float) -> Talk[list[Sign]]:
+def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
     """Leases and Deployments in the namespace where its guide puts it."""
     signs = []
     for lease in (yield from _listed(LEASES, None, may, part.home)) or ():
@@ -341,7 +343,7 @@ def _at_home(part: Part, may: May, now: float) -> Talk[list[Sign]]:
 
 
 def _in_namespace(
-    part: Part,
+    part: Component,
     jobs: Sequence[Json] | None,
     groups: Mapping[Resource, Sequence[Json] | None],
     schedulers: Mapping[str, Scheduler],
@@ -481,11 +483,11 @@ def _runs(job: Json) -> bool:
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
-def _nodes(may: May) -> Talk[tuple[Node, ...] | None]:
+def _nodes(may: May) -> Operation[tuple[Node, ...] | None]:
     return (yield from nodes()) if (yield from may.do("list", NODES)) else None
 
 
-def nodes() -> Talk[tuple[Node, ...] | None]:
+def nodes() -> Operation[tuple[Node, ...] | None]:
     """The nodes; None when they may not be read."""
     try:
         return tuple(node_of(item) for item in (yield from effects.list_all(NODES)))

@@ -26,7 +26,7 @@ from typing import Any
 
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Conflict,
@@ -36,7 +36,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.lifecycle.prepare import Ready
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
     carry_out,
     change_object,
@@ -48,10 +48,10 @@ from allaboard.backends.kubernetes.lifecycle.stop import (
     stop_recorded,
 )
 from allaboard.backends.kubernetes.observe.lookup import (
-    Found,
-    is_meant,
+    AttemptObjects,
     is_of_spec,
     look,
+    matches_record,
     resource_of,
     seen,
 )
@@ -59,7 +59,7 @@ from allaboard.backends.kubernetes.observe.progress import carried
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import BadInput, SiteError, SpecChanged
-from allaboard.errors import Conflict as Lost
+from allaboard.errors import OwnershipConflict as Lost
 from allaboard.follow import run_record
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner, State, Stop
@@ -75,17 +75,17 @@ GOING = 120
 """Seconds that an object of the same name may take to go away."""
 
 
-Prepare = Callable[[Plan, int, int], Talk[Ready]]
+Prepare = Callable[[Plan, int, int], Operation[PreparedAttempt]]
 """From a plan, for a generation and an attempt. Raises BadInput for what cannot run here."""
 
 
-def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Talk[Handle]:
+def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Operation[Handle]:
     """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
     unheard_of = plan.key.startswith("once/")
     for _ in range(TRIES):
         stored = None if unheard_of else (yield from records.read(plan.run))
         unheard_of = False
-        desk = _Desk(plan, owner, prepare, lease)
+        desk = _LaunchRequest(plan, owner, prepare, lease)
         handle = yield from (_first(desk) if stored is None else _again(desk, stored))
         if handle is not None:
             return handle
@@ -93,7 +93,7 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Talk[
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _LaunchRequest:
     """One launch: what is wanted, by whom."""
 
     plan: Plan
@@ -109,7 +109,7 @@ class _Desk:
 # The rows of the table.
 
 
-def _first(desk: _Desk) -> Talk[Handle | None]:
+def _first(desk: _LaunchRequest) -> Operation[Handle | None]:
     """Nothing is there."""
     plan = desk.plan
     ready = yield from desk.prepare(plan, 1, 1)
@@ -125,7 +125,7 @@ def _first(desk: _Desk) -> Talk[Handle | None]:
     return (yield from _make(stored, ready, None))
 
 
-def _again(desk: _Desk, stored: Stored) -> Talk[Handle | None]:
+def _again(desk: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
     """The key is known. None: something was done first, and the table is looked at again."""
     plan, record = desk.plan, stored.record
     if record.key != plan.key:
@@ -159,7 +159,7 @@ def _again(desk: _Desk, stored: Stored) -> Talk[Handle | None]:
     raise AssertionError(decision)
 
 
-def _adopt(desk: _Desk, found: Found) -> Talk[Handle | None]:
+def _adopt(desk: _LaunchRequest, found: AttemptObjects) -> Operation[Handle | None]:
     assert found.job is not None
     if found.record.object_uid is None:  # its client died before the last two steps
         yield from _own_extras(found.stored, found.job)
@@ -168,13 +168,13 @@ def _adopt(desk: _Desk, found: Found) -> Talk[Handle | None]:
     return None if stored is None else handle_of(stored.record, adopted=True)
 
 
-def _hand_over(desk: _Desk, found: Found, state: State) -> Talk[Handle | None]:
+def _hand_over(desk: _LaunchRequest, found: AttemptObjects, state: State) -> Operation[Handle | None]:
     record = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
     stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
     return None if stored is None else replace(handle_of(stored.record), hand_over=True)
 
 
-def _complete(desk: _Desk, found: Found) -> Talk[Handle | None]:
+def _complete(desk: _LaunchRequest, found: AttemptObjects) -> Operation[Handle | None]:
     """The record means an attempt whose job is not made yet. With another spec that is somebody else's start,
     unless it has been left lying.
     """
@@ -191,8 +191,11 @@ def _complete(desk: _Desk, found: Found) -> Talk[Handle | None]:
 
 
 def _next(
-    desk: _Desk, found: Found, state: State, decision: run_record.NewAttempt | run_record.NewGeneration
-) -> Talk[Handle | None]:
+    desk: _LaunchRequest,
+    found: AttemptObjects,
+    state: State,
+    decision: run_record.NewAttempt | run_record.NewGeneration,
+) -> Operation[Handle | None]:
     """Another attempt, or another generation, once nothing of the one before can run any more."""
     plan = desk.plan
     old = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
@@ -207,18 +210,18 @@ def _next(
         return None
     before = replace(found.stored, record=old)
     handle = yield from _make(stored, ready, before)
-    return replace(handle, notes=(*_story(plan, old, decision), *handle.notes))
+    return replace(handle, notes=(*_launch_notes(plan, old, decision), *handle.notes))
 
 
 def _prepared_next(
-    desk: _Desk, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
-) -> Talk[Ready]:
+    desk: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
+) -> Operation[PreparedAttempt]:
     if isinstance(decision, run_record.NewGeneration):
         return desk.prepare(desk.plan, old.generation + 1, 1)
     return desk.prepare(desk.plan, old.generation, old.attempt + 1)
 
 
-def _story(
+def _launch_notes(
     plan: Plan, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> list[str]:
     if isinstance(decision, run_record.NewGeneration):
@@ -229,7 +232,7 @@ def _story(
     return notes + (["the job has changed: " + "; ".join(decision.changes)] if decision.changes else [])
 
 
-def meant(stored: Stored, record: RunRecord, ready: Ready) -> Stored:
+def meant(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> Stored:
     """The record that means this attempt."""
     return replace(
         stored,
@@ -245,7 +248,7 @@ def meant(stored: Stored, record: RunRecord, ready: Ready) -> Stored:
 # Making an attempt, from step 2 on.
 
 
-def _make(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Talk[Handle]:
+def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | None) -> Operation[Handle]:
     """``before``: the record to go back to when the cluster refuses; None: there was none; ``()``: it is not
     known any more, and the attempt stays one that is to be made.
     """
@@ -258,7 +261,7 @@ def _make(stored: Stored, ready: Ready, before: Stored | tuple[()] | None) -> Ta
     return replace(handle_of(stored.record), notes=ready.notes)
 
 
-def _create(stored: Stored, ready: Ready) -> Talk[Json]:
+def _create(stored: Stored, ready: PreparedAttempt) -> Operation[Json]:
     *extras, body = ready.manifests
     made = []
     for extra in extras:
@@ -269,7 +272,7 @@ def _create(stored: Stored, ready: Ready) -> Talk[Json]:
     return job
 
 
-def _ensure(stored: Stored, body: Json) -> Talk[Json]:
+def _ensure(stored: Stored, body: Json) -> Operation[Json]:
     """The object, made by us or by whoever else makes this attempt. Raises _Taken."""
     resource, name = resource_of(body), body["metadata"]["name"]
     for _ in range(GOING):
@@ -300,7 +303,7 @@ def _ensure(stored: Stored, body: Json) -> Talk[Json]:
 def _usable(there: Json, stored: Stored, body: Json) -> bool:
     """Whether what is there is what would be created."""
     if is_job(body, stored):
-        return is_meant(there, stored) or _survived(there, stored)
+        return matches_record(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
     ours = labels.annotation_of(there, labels.LAUNCH) == stored.record.uid
     return ours and not there["metadata"].get("ownerReferences") and _holds(there, body)
@@ -319,7 +322,7 @@ def _holds(there: Any, wanted: Any) -> bool:
     return bool(there == wanted)
 
 
-def _still_meant(stored: Stored) -> Talk[None]:
+def _still_meant(stored: Stored) -> Operation[None]:
     """Raises Lost when the record no longer means what we are making."""
     now = yield from records.read(stored.record.run)
     if now is None or _claim(now) != _claim(stored):
@@ -337,10 +340,10 @@ def _survived(job: Json, stored: Stored) -> bool:
     """
     record = stored.record
     same = labels.annotation_of(job, labels.LAUNCH) == record.uid and is_of_spec(job, record)
-    return same and not state_of(seen(Found(stored, job))).is_final
+    return same and not state_of(seen(AttemptObjects(stored, job))).is_final
 
 
-def _own_extras(stored: Stored, job: Json) -> Talk[None]:
+def _own_extras(stored: Stored, job: Json) -> Operation[None]:
     """Step 4 for a job whose client died before it."""
     for thing in stored.objects[:-1]:
         try:
@@ -351,7 +354,7 @@ def _own_extras(stored: Stored, job: Json) -> Talk[None]:
             yield from _own(there, job)
 
 
-def _own(thing: Json, job: Json) -> Talk[None]:
+def _own(thing: Json, job: Json) -> Operation[None]:
     owner = labels.owner_reference(job)
     metadata = thing["metadata"]
     if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
@@ -360,7 +363,7 @@ def _own(thing: Json, job: Json) -> Talk[None]:
     yield from change_object(thing, {"metadata": {"ownerReferences": [owner]}})
 
 
-def _confirm(stored: Stored, job: Json) -> Talk[Stored]:
+def _confirm(stored: Stored, job: Json) -> Operation[Stored]:
     """Step 5. Raises Lost when the record means something else by now; then the job is taken away again, and
     its extras go with it.
     """
@@ -388,7 +391,7 @@ def _overtaken(stored: Stored, now: Stored | None) -> str:
     return f"run {stored.record.run} was {who} while it was being started here; nothing of this start is left"
 
 
-def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Talk[None]:
+def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Operation[None]:
     """The cluster as it was, unless somebody else has gone on with this attempt: the record first, by which
     that is known.
     """
@@ -402,7 +405,7 @@ def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Talk[None]:
         yield from remove_extras(stored)
 
 
-def _swapped(stored: Stored, **changes: object) -> Talk[Stored | None]:
+def _swapped(stored: Stored, **changes: object) -> Operation[Stored | None]:
     """The record written, or None: somebody was faster, look again."""
     try:
         return (yield from records.swap(stored, **changes))
@@ -429,11 +432,11 @@ def _uid(plan: Plan, generation: int, attempt: int) -> str:
     return labels.launch_uid(plan.key, generation, attempt)
 
 
-def _object_uid(found: Found) -> str | None:
+def _object_uid(found: AttemptObjects) -> str | None:
     return found.record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
 
 
-def _refused(error: ApiError | _Taken, stored: Stored, ready: Ready) -> BadInput | SiteError:
+def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:
     """Why the cluster did not take an attempt, and what to do."""
     run = stored.record.run
     if isinstance(error, _Taken):

@@ -20,15 +20,15 @@ from typing import Any
 
 from allaboard.backends.base import Handle, NotYours
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, Resource
 from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.observe.lookup import (
-    Found,
+    AttemptObjects,
     check_namespace,
-    is_meant,
     look,
+    matches_record,
     readable,
     resource_of,
     seen,
@@ -109,7 +109,7 @@ class Picture:
     now: float
 
 
-def orphans(namespace: str) -> Talk[list[Orphan]]:
+def orphans(namespace: str) -> Operation[list[Orphan]]:
     """All of them, runs first. Raises BadInput for a namespace that is not there."""
     found = [*found_in((yield from taken()))]
     if not found:
@@ -117,7 +117,7 @@ def orphans(namespace: str) -> Talk[list[Orphan]]:
     return found
 
 
-def tidy_up(namespace: str) -> Talk[list[Tidied]]:
+def tidy_up(namespace: str) -> Operation[list[Tidied]]:
     """Tidy up all that may be, and say what was done about each."""
     done = []
     for orphan in (yield from orphans(namespace)):
@@ -129,7 +129,7 @@ def tidy_up(namespace: str) -> Talk[list[Tidied]]:
 # Finding.
 
 
-def taken() -> Talk[Picture]:
+def taken() -> Operation[Picture]:
     """A picture of the namespace. Records come first, so that a job that is younger than they are is not
     taken for one without a record: its own is looked for before anything is done.
     """
@@ -163,7 +163,7 @@ def _extra_kinds() -> set[Resource]:
     return kinds
 
 
-def _all(kinds: set[Resource]) -> Talk[list[Json]]:
+def _all(kinds: set[Resource]) -> Operation[list[Json]]:
     """Objects of ours of these kinds that belong to an attempt, as far as they are served and may be read."""
     found: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
@@ -179,11 +179,11 @@ def found_in(picture: Picture) -> Iterator[Orphan]:
     """The orphans of a picture."""
     meant = {}
     for stored in picture.stored:
-        job = next((j for j in picture.jobs if _is_of(j, stored) and is_meant(j, stored)), None)
+        job = next((j for j in picture.jobs if _is_of(j, stored) and matches_record(j, stored)), None)
         if job is not None:
             meant[job["metadata"]["uid"]] = stored
         mine = tuple(p for p in picture.pods if _is_of(p, stored))
-        yield from _of_record(Found(stored, job, None, mine, picture.now), picture)
+        yield from _of_record(AttemptObjects(stored, job, None, mine, picture.now), picture)
     records_of = {s.record.run: s for s in picture.stored}
     for job in picture.jobs:
         if job["metadata"]["uid"] not in meant:
@@ -198,7 +198,7 @@ def _is_of(thing: Json, stored: Stored) -> bool:
     return tuple(labels.label_of(thing, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
-def _of_record(found: Found, picture: Picture) -> Iterator[Orphan]:
+def _of_record(found: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
     stored, record, now = found.stored, found.record, picture.now
 
     def orphan(kind: str, why: str, since: float | None, patience: float) -> Orphan:
@@ -234,7 +234,7 @@ def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> f
     return None if leases.holds(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
 
 
-def _over(found: Found) -> bool:
+def _over(found: AttemptObjects) -> bool:
     without = replace(found.record, stop=None)
     return state_of(seen(replace(found, stored=replace(found.stored, record=without)))).is_final
 
@@ -272,7 +272,7 @@ def _of_extra(thing: Json, now: float) -> Iterator[Orphan]:
 # Tidying up.
 
 
-def _tidied(orphan: Orphan) -> Talk[Tidied]:
+def _tidied(orphan: Orphan) -> Operation[Tidied]:
     if orphan.left > 0:
         rest = show_seconds(orphan.left)
         return Tidied(orphan, False, f"left alone: its client may come back for another {rest}")
@@ -286,7 +286,7 @@ def _tidied(orphan: Orphan) -> Talk[Tidied]:
     return Tidied(orphan, done is not None, done or "left alone: somebody has taken it up meanwhile")
 
 
-def _with_record(orphan: Orphan, stored: Stored) -> Talk[str | None]:
+def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
     """None: it is not what it was."""
     now = yield from records.read(orphan.run)
     if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
@@ -313,12 +313,12 @@ def _with_record(orphan: Orphan, stored: Stored) -> Talk[str | None]:
     return None if isinstance(answer, NotYours) else "stopped"
 
 
-def _without_record(orphan: Orphan) -> Talk[str | None]:
+def _without_record(orphan: Orphan) -> Operation[str | None]:
     thing = orphan.thing
     assert thing is not None
     stored = yield from records.read(orphan.run)
     metadata = thing["metadata"]
-    if stored is not None and orphan.kind == "job" and is_meant(thing, stored):
+    if stored is not None and orphan.kind == "job" and matches_record(thing, stored):
         return None
     if stored is not None and orphan.kind == "extra" and _is_being_started(stored) and _is_of(thing, stored):
         return None  # it is part of a start; that is told, and tidied up, as such
@@ -338,10 +338,10 @@ def _without_record(orphan: Orphan) -> Talk[str | None]:
 
 def _is_being_started(stored: Stored) -> bool:
     record = stored.record
-    return not Found(stored).was_created and record.outcome is None and record.stop is None
+    return not AttemptObjects(stored).was_created and record.outcome is None and record.stop is None
 
 
-def forgotten_leases() -> Talk[None]:
+def forgotten_leases() -> Operation[None]:
     """Leases of processes that were killed long ago; a few at a time."""
     try:
         held = yield from effects.list_all(LEASES, labels=labels.selector())

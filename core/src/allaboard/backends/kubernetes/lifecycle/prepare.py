@@ -24,7 +24,7 @@ from allaboard.spec.site import Site, place_on_cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready(Rendered):
+class PreparedAttempt(Rendered):
     """An attempt that can be made."""
 
     layout: Layout
@@ -48,7 +48,7 @@ class Ready(Rendered):
 
 def ready(
     plan: Plan, generation: int, attempt: int, site: Site, facts: ClusterFacts, environ: Mapping[str, str]
-) -> Ready:
+) -> PreparedAttempt:
     """The objects of this attempt. Reads the files of ``code``, and the store for ``start_from: champion``.
     Raises BadInput with every problem.
     """
@@ -62,7 +62,9 @@ def ready(
         spec_hash=plan.spec_hash,
         code=code_of(plan.job),
     )
-    return Ready(layout=layout, manifests=made.manifests, gang=made.gang, notes=(*notes, *made.notes))
+    return PreparedAttempt(
+        layout=layout, manifests=made.manifests, gang=made.gang, notes=(*notes, *made.notes)
+    )
 
 
 def _with_champion(

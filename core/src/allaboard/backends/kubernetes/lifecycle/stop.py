@@ -15,14 +15,14 @@ from typing import Any
 
 from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.lookup import (
     NUDGED,
-    Found,
+    AttemptObjects,
     look,
     resource_of,
     seen,
@@ -31,7 +31,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
-from allaboard.errors import Conflict as Lost
+from allaboard.errors import OwnershipConflict as Lost
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
@@ -44,7 +44,9 @@ PATIENCE = 120.0
 """Seconds beyond the members' grace after which a pod that does not go counts as stuck."""
 
 
-def stop(handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False) -> Talk[Stopped | NotYours]:
+def stop(
+    handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False
+) -> Operation[Stopped | NotYours]:
     """Stop the attempt if it is still the handle's and still ``owner``'s. It is under way, not over, when
     this returns.
     """
@@ -66,7 +68,7 @@ def stop(handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False)
     raise Lost(f"the record of run {handle.run} changes all the time; it was not stopped, try again")
 
 
-def stop_recorded(found: Found, stop: Stop) -> Talk[Stored | None]:
+def stop_recorded(found: AttemptObjects, stop: Stop) -> Operation[Stored | None]:
     """The record that says so; None: somebody was faster, look again. What never ran has ended with this."""
     record = found.record
     if record.stop is None:
@@ -82,7 +84,7 @@ def stop_recorded(found: Found, stop: Stop) -> Talk[Stored | None]:
         return None
 
 
-def carry_out(found: Found, stop: Stop, kill: bool = False) -> Talk[None]:
+def carry_out(found: AttemptObjects, stop: Stop, kill: bool = False) -> Operation[None]:
     """End the job of a run whose record says that it is stopped, unless it ends by itself first."""
     if found.job is not None and not found.ending:
         yield from take_away(found.job, stop, lambda job: _has_ended(replace(found, job=job)))
@@ -91,7 +93,7 @@ def carry_out(found: Found, stop: Stop, kill: bool = False) -> Talk[None]:
     yield from remove_extras(found.stored)
 
 
-def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Talk[None]:
+def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Operation[None]:
     """Delete this very job, unless it ends by itself first; who did it stands on it, and in an event of it,
     which outlives it.
     """
@@ -112,7 +114,7 @@ def stop_told(events: Iterable[Json]) -> Stop | None:
     return None
 
 
-def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Talk[Json | None]:
+def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Operation[Json | None]:
     """The job, being deleted; None when it is gone or has ended by itself."""
     resource, metadata = resource_of(job), job["metadata"]
     for tries in range(TRIES):
@@ -134,13 +136,13 @@ def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Talk[Json | None]:
     return job
 
 
-def _has_ended(found: Found) -> bool:
+def _has_ended(found: AttemptObjects) -> bool:
     """Whether the job itself says so."""
     without = replace(found, stored=replace(found.stored, record=replace(found.record, stop=None)))
     return state_of(seen(without)).is_final
 
 
-def _marked(job: Json, said: Mapping[str, str]) -> Talk[None]:
+def _marked(job: Json, said: Mapping[str, str]) -> Operation[None]:
     """On the job too, for those who look at it with other tools while it ends."""
     try:
         yield from change_object(job, {"metadata": {"annotations": said}})
@@ -150,7 +152,7 @@ def _marked(job: Json, said: Mapping[str, str]) -> Talk[None]:
 
 def tell(
     job: Json, reason: str, message: str, *, again: bool = False, said: Mapping[str, str] | None = None
-) -> Talk[None]:
+) -> Operation[None]:
     """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
     Whoever may not write events does without.
     """
@@ -198,13 +200,13 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
     }
 
 
-def _end_members(found: Found, kill: bool) -> Talk[None]:
+def _end_members(found: AttemptObjects, kill: bool) -> Operation[None]:
     """Members that live though their job has ended (clean_pods: none), or that are to have no grace."""
     for pod in found.living:
         yield from end_pod(pod, kill)
 
 
-def end_pod(pod: Json, kill: bool) -> Talk[None]:
+def end_pod(pod: Json, kill: bool) -> Operation[None]:
     """This very pod, unless it ends already; ``kill``: at once, whatever it does."""
     metadata = pod["metadata"]
     if is_over(pod) or ("deletionTimestamp" in metadata and not kill):
@@ -215,7 +217,9 @@ def end_pod(pod: Json, kill: bool) -> Talk[None]:
         return  # another pod has the name: one of another attempt
 
 
-def recorded(found: Found, state: State, past: Mapping[str, Any] | None = None) -> Talk[Stored | None]:
+def recorded(
+    found: AttemptObjects, state: State, past: Mapping[str, Any] | None = None
+) -> Operation[Stored | None]:
     """The outcome in the record, with what was seen on the way (``past``: its ``memory`` and ``report``); the
     first word stands. Whoever may only look leaves it to others.
     """
@@ -240,7 +244,7 @@ def recorded(found: Found, state: State, past: Mapping[str, Any] | None = None) 
         return found.stored
 
 
-def clear(found: Found) -> Talk[Found]:
+def clear(found: AttemptObjects) -> Operation[AttemptObjects]:
     """Wait until nothing of this attempt can run any more, and end what does. What is left. Raises SiteError
     when something does not go.
     """
@@ -261,7 +265,7 @@ def clear(found: Found) -> Talk[Found]:
         found = yield from look(found.stored)
 
 
-def remove_extras(stored: Stored) -> Talk[None]:
+def remove_extras(stored: Stored) -> Operation[None]:
     """Those of an attempt that has no use for them any more and that no job owns, because who started it died
     before that: nothing else would remove them.
     """
@@ -281,12 +285,12 @@ def remove_extras(stored: Stored) -> Talk[None]:
             continue  # somebody has gone on with it meanwhile; or the janitor will see to it
 
 
-def delete_job(job: Json) -> Talk[None]:
+def delete_job(job: Json) -> Operation[None]:
     """This very job, and all that hangs off it. It is under way when this returns."""
     yield from delete_object(job, "Foreground")
 
 
-def change_object(thing: Json, change: Json) -> Talk[bool]:
+def change_object(thing: Json, change: Json) -> Operation[bool]:
     """Merge a change into this very object, as often as others change it in the same moment. Whether it was
     there. Raises Conflict when they never let us.
     """
@@ -310,7 +314,7 @@ def change_object(thing: Json, change: Json) -> Talk[bool]:
     raise AssertionError
 
 
-def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
+def delete_object(thing: Json, propagation: str = "Background") -> Operation[None]:
     """This very object; another one of its name stays."""
     metadata = thing["metadata"]
     try:
@@ -324,7 +328,7 @@ def delete_object(thing: Json, propagation: str = "Background") -> Talk[None]:
 # Limits.
 
 
-def enforce(found: Found, looked: Observation) -> Talk[None]:
+def enforce(found: AttemptObjects, looked: Observation) -> Operation[None]:
     """Act on the limit that has passed: nudge the operator where it knows of the limit, else end the run: as
     failed where it could never start, as out of time otherwise.
     """
@@ -346,7 +350,7 @@ def enforce(found: Found, looked: Observation) -> Talk[None]:
 # The other verbs.
 
 
-def adopt(handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Talk[Stored]:
+def adopt(handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Operation[Stored]:
     """Change the owner, if it is ``old`` and the attempt is still the handle's. Raises Lost or UnknownRun."""
 
     def swap(stored: Stored) -> Stored | None:
@@ -374,7 +378,7 @@ def owned(stored: Stored, owner: Owner, lease: str, now: float) -> Stored:
     return replace(stored, record=replace(stored.record, owner=owner), lease=held, followed=now)
 
 
-def hand_over(handle: Handle) -> Talk[None]:
+def hand_over(handle: Handle) -> Operation[None]:
     """Record that the result was taken."""
 
     def taken(stored: Stored) -> Stored | None:
@@ -385,7 +389,7 @@ def hand_over(handle: Handle) -> Talk[None]:
     yield from records.change(handle.run, taken)
 
 
-def suspend(found: Found, wanted: bool, by: str) -> Talk[None]:
+def suspend(found: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
     """Suspend or resume the job; who did it stands on the job and in an event of it. Raises BadInput when it
     does not live.
     """
@@ -402,7 +406,7 @@ def suspend(found: Found, wanted: bool, by: str) -> Talk[None]:
     yield from tell(found.job, word.title(), f"{word} by {by}", again=True)
 
 
-def delete(found: Found) -> Talk[None]:
+def delete(found: AttemptObjects) -> Operation[None]:
     """Stop it if it lives, then remove its jobs, of all attempts, with pods and logs. The record stays."""
     state = state_of(seen(found))
     if not state.is_final:
@@ -428,7 +432,7 @@ def delete(found: Found) -> Talk[None]:
     yield from records.change(found.record.run, deleted)
 
 
-def remove_all(thing: Mapping[str, str], run: str) -> Talk[None]:
+def remove_all(thing: Mapping[str, str], run: str) -> Operation[None]:
     """Every object of this kind that carries the run's label: those of earlier attempts too."""
     resource = resource_of(thing)
     for there in (yield from effects.list_all(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")):

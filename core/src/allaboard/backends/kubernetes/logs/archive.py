@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Conflict,
@@ -29,7 +29,7 @@ from allaboard.backends.kubernetes.client.errors import (
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.logs.cache import KeptTry
 from allaboard.backends.kubernetes.logs.parsing import Stamped
-from allaboard.backends.kubernetes.observe.containers import Try
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.layout import Layout
@@ -48,7 +48,7 @@ TIMES = 5
 """Swaps in a row that may be lost to others before what we have is given up."""
 
 
-def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float | None) -> Talk[None]:
+def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float | None) -> Operation[None]:
     """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
     ended; a pod that was made after that, by an operator which had not noticed, is none of its members, and
     ``memory`` does not know it.
@@ -75,25 +75,25 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
             return
 
 
-def _is_late(one: Try, memory: Memory, until: float | None) -> bool:
+def _is_late(one: ContainerRun, memory: Memory, until: float | None) -> bool:
     if until is None or one.begun is None or one.begun < until:
         return False
     return one.begun > until or bool(one.uid and one.uid not in memory.pods.get(one.member, {}))
 
 
-def load(stored: Stored, attempt: int, generation: int) -> Talk[list[KeptTry]]:
+def load(stored: Stored, attempt: int, generation: int) -> Operation[list[KeptTry]]:
     """What is kept of an attempt of this run."""
     there = yield from _there(stored, attempt, generation)
     return [] if there is None else [*unpacked(there)]
 
 
-def forget(run: str) -> Talk[None]:
+def forget(run: str) -> Operation[None]:
     """Of all attempts of a run: it is deleted."""
     for there in (yield from effects.list_all(CONFIGMAPS, labels=f"{marks.selector(run)},{LABEL}")):
         yield from effects.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
 
-def _there(stored: Stored, attempt: int, generation: int) -> Talk[Json | None]:
+def _there(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
     name = marks.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
         found = yield from effects.get(CONFIGMAPS, name)
@@ -180,12 +180,12 @@ def _written(one: KeptTry, room: int) -> Json:
 
 def unpacked(body: Json) -> Iterator[KeptTry]:
     """The inverse, of a ConfigMap. What is damaged is nothing; fields of a newer writer are left out."""
-    known = {field.name for field in fields(Try)}
+    known = {field.name for field in fields(ContainerRun)}
     try:
         data = _unzipped(base64.b64decode(body["binaryData"]["tries"]))
         found = [
             KeptTry(
-                Try(**{k: v for k, v in one["try"].items() if k in known}),
+                ContainerRun(**{k: v for k, v in one["try"].items() if k in known}),
                 lines := deque(Stamped(int(at), str(text)) for at, text, *_ in one["lines"]),
                 sum(len(line.text) + 1 for line in lines),
                 one["cut"],
@@ -205,7 +205,7 @@ def _unzipped(data: bytes) -> bytes:
         return file.read(RECORDS.size + 1)
 
 
-def lost(memory: Memory, layout: Layout, known: Iterable[Try], container: str) -> Iterator[KeptTry]:
+def lost(memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str) -> Iterator[KeptTry]:
     """Tries of an attempt that is over which are known to have run, and of which nothing was read: they are
     named where the log would be.
     """
@@ -220,5 +220,5 @@ def lost(memory: Memory, layout: Layout, known: Iterable[Try], container: str) -
             for restart in range(restarts + 1):
                 if (uid, restart) not in met:
                     who = (container, False, member.name, member.rank, restart)
-                    gone = Try(f"{uid}/{restart}", "", uid, *who, False, False, True)
+                    gone = ContainerRun(f"{uid}/{restart}", "", uid, *who, False, False, True)
                     yield KeptTry(replace(gone, begun=seen.started if restart == restarts else None))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
-from allaboard.backends.kubernetes.observe.containers import Try
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
 
 EACH = 64 << 10
 """Bytes that are kept of one try: its end."""
@@ -27,7 +27,7 @@ class KeptTry:
     lines are from the status of its pod, which knows no times: those of its log take their place.
     """
 
-    one: Try
+    one: ContainerRun
     lines: deque[Stamped] = field(default_factory=deque)
     size: int = 0
     cut: bool = False
@@ -39,7 +39,7 @@ class KeptTry:
         return self.size + _OF_A_LINE * (len(self.lines) + 3)
 
 
-class Shelf:
+class LogCache:
     """Room for the tries of many runs. Several threads may use it."""
 
     def __init__(self, most: int = TOGETHER) -> None:
@@ -65,20 +65,20 @@ class Shelf:
                     self.weight -= kept.weight
 
 
-SHELF = Shelf()
+LOG_CACHE = LogCache()
 
 
-class Kept:
+class AttemptLogs:
     """What was read of one attempt of one run."""
 
     __slots__ = ("__weakref__", "_is_known", "_shelf", "_tries", "each")
 
-    def __init__(self, each: int = EACH, shelf: Shelf = SHELF) -> None:
+    def __init__(self, each: int = EACH, shelf: LogCache = LOG_CACHE) -> None:
         self.each, self._shelf = each, shelf
         self._tries: dict[str, KeptTry] = {}
         self._is_known = False
 
-    def tell(self, one: Try) -> None:
+    def tell(self, one: ContainerRun) -> None:
         """What the status of its pod says of its end, for as long as there is nothing better."""
         at = int((one.finished or one.begun or 0.0) * SECOND)
         with self._shelf.lock:
@@ -88,7 +88,9 @@ class Kept:
                 )
                 self._tries[one.id].told = True
 
-    def add(self, one: Try, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False) -> None:
+    def add(
+        self, one: ContainerRun, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False
+    ) -> None:
         """More lines, in order; those that are there already are passed over. ``cut``: lines before them
         were not read; ``whole``: it ends with them.
         """
@@ -125,7 +127,7 @@ class Kept:
             found.size -= len(lines.popleft().text) + 1
             found.cut = True
 
-    def pass_on(self, one: Try, other: Try) -> None:
+    def pass_on(self, one: ContainerRun, other: ContainerRun) -> None:
         """What was kept of one try since another began was written by that one."""
         with self._shelf.lock:
             found = self._tries.get(one.id)
@@ -139,7 +141,7 @@ class Kept:
             self._shelf.changed(id(self), self._tries, one.id, before)
             self.add(other, theirs, cut=found.cut and not found.lines)
 
-    def meet(self, found: Iterable[Try]) -> None:
+    def meet(self, found: Iterable[ContainerRun]) -> None:
         """These tries as they are now: some that were being read have ended since."""
         with self._shelf.lock:
             for one in found:

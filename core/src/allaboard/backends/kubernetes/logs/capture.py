@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.logs.parsing import SECOND, Lost, Stamped, Tape
-from allaboard.backends.kubernetes.observe.containers import Seat, Try, is_over, tries
+from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser, Stamped
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_over, tries
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ REPLAY = 2.0
 """Seconds in which the past of one pod must come."""
 
 
-class Snatched(NamedTuple):
+class PodCapture(NamedTuple):
     """What could be had of a pod before it went. ``things``: its object at each look, in order of time, and
     behind them that of another pod which had its name by then; ``data``: the end of its log. ``settled``: no
     try has written that which is not in ``things``; ``over``: it had ended before its log was asked for.
@@ -54,7 +54,7 @@ class Snatched(NamedTuple):
         own = [thing for thing, uid in zip(self.things, uids, strict=True) if uid == uids[0]]
         return own[-1] if own else None
 
-    def tries(self, seat: Seat) -> list[Try]:
+    def tries(self, seat: PodRole) -> list[ContainerRun]:
         """Those that can have written its log, each as it was seen last. The containers that prepare are of
         no interest once the one that trains was there.
         """
@@ -64,15 +64,15 @@ class Snatched(NamedTuple):
 
 def end_of(data: bytes) -> list[Stamped] | None:
     """The lines of the end of a log; None when the node had none to give."""
-    tape = Tape(whole=False)
+    tape = LogParser(whole=False)
     lines = [*tape.feed(data), *tape.close()]
-    return None if tape.refused is not None else [line for line in lines if not isinstance(line, Lost)]
+    return None if tape.refused is not None else [line for line in lines if not isinstance(line, LogGap)]
 
 
-def whose(lines: Sequence[Stamped], known: Sequence[Try], *, settled: bool) -> Try | None:
+def whose(lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool) -> ContainerRun | None:
     """The one try that can have written these lines; None where there are several. ``settled``: as of
-    `Snatched`. Of the beginning and the end of a try whole seconds are known, and its last line may bear the
-    second after.
+    `PodCapture`. Of the beginning and the end of a try whole seconds are known, and its last line may bear
+    the second after.
     """
     if not lines:
         return known[0] if settled and len(known) == 1 else None
@@ -98,7 +98,7 @@ def _is_after(at: int, moment: float | None) -> bool:
 
 def snatch(
     api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str | None = None
-) -> Snatched:
+) -> PodCapture:
     """A pod and the end of its log. Without ``container``: of its only one.
 
     ``version``: one at which the pod had failed, "" where that is not known; then there is no time to lose,
@@ -116,9 +116,9 @@ def snatch(
     beside.join(SECONDS)
     seen = (*things,)
     if data is None or any(map(_is_settled, seen)):
-        return Snatched(pod, seen, data, data is not None, over)
+        return PodCapture(pod, seen, data, data is not None, over)
     since = _looks(api, namespace, pod, version)
-    return Snatched(pod, (*seen, *since), data, bool(since), over)
+    return PodCapture(pod, (*seen, *since), data, bool(since), over)
 
 
 def _looks(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
@@ -152,9 +152,9 @@ def _since(pod: str, version: str) -> dict[str, Any]:
 
 def snatch_all(
     api: Api, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
-) -> list[Snatched]:
+) -> list[PodCapture]:
     """The same of several (name, container, version), side by side."""
-    found: list[Snatched] = []
+    found: list[PodCapture] = []
 
     def one(pod: str, container: str, version: str | None) -> None:
         found.append(snatch(api, namespace, pod, container, version=version))
@@ -186,7 +186,7 @@ async def asnatch(
     container: str | None = None,
     *,
     version: str | None = None,
-) -> Snatched:
+) -> PodCapture:
     """`snatch` in a loop."""
 
     async def listen() -> bytes | None:
@@ -204,9 +204,9 @@ async def asnatch(
             over = True
             things, data = await asyncio.gather(_alooks(api, namespace, pod, version), listen())
         if data is None or any(map(_is_settled, things)):
-            return Snatched(pod, (*things,), data, data is not None, over)
+            return PodCapture(pod, (*things,), data, data is not None, over)
         since = await _alooks(api, namespace, pod, version)
-    return Snatched(pod, (*things, *since), data, bool(since), over)
+    return PodCapture(pod, (*things, *since), data, bool(since), over)
 
 
 async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
@@ -225,5 +225,5 @@ async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str |
 
 async def asnatch_all(
     api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
-) -> list[Snatched]:
+) -> list[PodCapture]:
     return [*await asyncio.gather(*(asnatch(api, namespace, pod, c, version=v) for pod, c, v in pods))]

@@ -10,8 +10,8 @@ taken away, and the report lines of rank 0 (contract, section 7).
 - The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
   lines say. Runs that start together do not ask together.
 
-`Witness` decides what to read and keeps what it was told; `attend` and `aattend` read. One witness belongs
-to one attempt of one run, in one follower.
+`EvidenceCollector` decides what to read and keeps what it was told; `collect` and `aattend` read. One witness
+belongs to one attempt of one run, in one follower.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.capture import (
     AT_A_TIME,
     LARGEST_TAIL,
     SECONDS,
     TAIL,
-    Snatched,
+    PodCapture,
     end_of,
     is_before,
     whose,
     within,
 )
-from allaboard.backends.kubernetes.logs.parsing import SECOND, Lost, Tape
+from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser
 from allaboard.backends.kubernetes.logs.stream import (
-    Book,
     Entry,
     Fetch,
-    Pass,
+    ReadPass,
+    ReadPositions,
     aanswer,
     answer,
     settle,
 )
-from allaboard.backends.kubernetes.observe.containers import Seat, Try, stands
-from allaboard.backends.kubernetes.observe.observation import Told, told
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, stands
+from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ TIMES = 3
 _NOTHING: Mapping[str, int] = {}
 
 
-class Witness:
+class EvidenceCollector:
     """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
     with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``own``:
     the folder of the run's checkpoints. ``now`` is any clock that does not go back.
@@ -88,15 +88,15 @@ class Witness:
 
     def __init__(
         self,
-        kept: Kept | None = None,
+        kept: AttemptLogs | None = None,
         progress_every: float = PROGRESS_EVERY,
         chance: Callable[[], float] = random.random,
         own: str | None = None,
     ) -> None:
         self.progress_every, self.chance, self.own = progress_every, chance, own
-        self.report: Told | None = Told() if progress_every > 0 else None
+        self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         # Made when something is read: of most runs of a busy process nothing ever is.
-        self._kept, self._book = kept, None if kept is None else Book(kept=kept)
+        self._kept, self._book = kept, None if kept is None else ReadPositions(kept=kept)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
         self._peers_at: float | None = None
         self._progress_at = 0.0
@@ -109,15 +109,15 @@ class Witness:
         return self._behind or self._reading
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> AttemptLogs:
         if self._kept is None:
-            self._kept = Kept()
+            self._kept = AttemptLogs()
         return self._kept
 
     @property
-    def book(self) -> Book:
+    def book(self) -> ReadPositions:
         if self._book is None:
-            self._book = Book(kept=self.kept)
+            self._book = ReadPositions(kept=self.kept)
         return self._book
 
     def tails(self) -> dict[str, str]:
@@ -139,7 +139,7 @@ class Witness:
 
     # What to read.
 
-    def evidence(self, found: Sequence[Try], now: float, *, asked: bool = False) -> list[Fetch]:
+    def evidence(self, found: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
         """The ends that must be read now: of tries that failed since the last time, in the order in which
         they did, and of those beside them. ``asked``: somebody wants to see them, failed or not.
         """
@@ -166,12 +166,12 @@ class Witness:
             self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
         return [Fetch(one, tail=TAILS[0], proves=not one.final) for one in chosen]
 
-    def _has(self, one: Try) -> bool:
+    def _has(self, one: ContainerRun) -> bool:
         return self._kept is not None and any(
             kept.one.id == one.id and kept.whole for kept in self.kept.tries()
         )
 
-    def _beside(self, victims: Sequence[Try], found: Sequence[Try]) -> list[Try]:
+    def _beside(self, victims: Sequence[ContainerRun], found: Sequence[ContainerRun]) -> list[ContainerRun]:
         """Rank 0 and two peers, each with its last two tries."""
         hurt = {one.member for one in victims}
         others = list(dict.fromkeys(one.member for one in found if one.rank == 0))
@@ -179,7 +179,7 @@ class Witness:
         others += list(dict.fromkeys(peers))[:PEERS]
         return [one for member in others for one in found if one.member == member and not one.init]
 
-    def progress(self, found: Sequence[Try], now: float, *, over: bool = False) -> Pass | None:
+    def progress(self, found: Sequence[ContainerRun], now: float, *, over: bool = False) -> ReadPass | None:
         """The pass over rank 0's log that is due now, if one is: when its time has come, when the try that
         was being read has ended, and when the run is ``over``.
         """
@@ -196,7 +196,7 @@ class Witness:
         if not unread and not gone:
             return None
         self._reading = True
-        return Pass(self.book, unread, gone)
+        return ReadPass(self.book, unread, gone)
 
     # What came of it.
 
@@ -207,14 +207,14 @@ class Witness:
         if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
             return False
         over = not fetch.one.running
-        tape = Tape(whole=False)
+        tape = LogParser(whole=False)
         lines = tape.feed(data) + (tape.close() if over else [])
-        stamped = [line for line in lines if not isinstance(line, Lost)]
+        stamped = [line for line in lines if not isinstance(line, LogGap)]
         whole = over and tape.refused is None
         self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
 
-    def saved(self, found: Snatched, seat: Seat) -> None:
+    def saved(self, found: PodCapture, seat: PodRole) -> None:
         """What was snatched of a member's pod."""
         own = found.tries(seat)
         for ended in own:
@@ -228,7 +228,7 @@ class Witness:
             # Gone before it could be looked at; that it failed is what its row said.
             id, begun = f"{found.pod}@{lines[0].at}", lines[0].at / SECOND
             who = (seat.container, False, seat.member, seat.rank)
-            one = Try(id, found.pod, "", *who, 0, False, False, True, begun, code=1)
+            one = ContainerRun(id, found.pod, "", *who, 0, False, False, True, begun, code=1)
         if one is not None:
             whole = found.over and one.code is not None
             self.kept.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
@@ -238,16 +238,16 @@ class Witness:
         lines = [line for entry in entries if (line := self.book.give(entry)) is not None]
         said = [(line.time, line.text) for line in lines if line.gap is None]
         if self.report is not None and said:
-            self.report = told(self.report, said, said[-1][0] or 0.0, self.own)
+            self.report = apply_reports(self.report, said, said[-1][0] or 0.0, self.own)
         if more:
             self._progress_at = now
 
-    def silent(self, one: Pass) -> None:
+    def silent(self, one: ReadPass) -> None:
         """This pass over rank 0's log is over for now."""
         self._reading, self._behind = False, one.stuck or bool(one.wants())
 
 
-def _beside_it(victim: Try, found: Iterable[Try]) -> list[Try]:
+def _beside_it(victim: ContainerRun, found: Iterable[ContainerRun]) -> list[ContainerRun]:
     """The tries before and after this one, where a node still has them."""
     return [
         one
@@ -257,9 +257,9 @@ def _beside_it(victim: Try, found: Iterable[Try]) -> list[Try]:
     ]
 
 
-def _affordable(wanted: Iterable[Try]) -> list[Try]:
+def _affordable(wanted: Iterable[ContainerRun]) -> list[ContainerRun]:
     """So many of these that reading and proving takes `CALLS` requests at most."""
-    chosen: list[Try] = []
+    chosen: list[ContainerRun] = []
     left = CALLS
     for one in wanted:
         left -= 1 if one.final else 2
@@ -285,11 +285,11 @@ def _smaller(fetch: Fetch) -> Fetch:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def attend(
+def collect(
     api: Api,
     namespace: str | None,
-    witness: Witness,
-    found: Sequence[Try],
+    witness: EvidenceCollector,
+    found: Sequence[ContainerRun],
     *,
     over: bool = False,
     asked: bool = False,
@@ -306,7 +306,7 @@ def attend(
         within(SECONDS, [partial(_read_on, api, namespace, witness, due, whole=over or asked)])
 
 
-def _read_end(api: Api, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
+def _read_end(api: Api, namespace: str | None, witness: EvidenceCollector, fetch: Fetch) -> None:
     while True:
         try:
             with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
@@ -329,7 +329,7 @@ def _taken(stream: Iterable[bytes]) -> bytes:
     return bytes(data)
 
 
-def _rounds(one: Pass, *, whole: bool) -> Iterator[list[Fetch]]:
+def _rounds(one: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
     """What a pass wants, time after time; at first maybe nothing, for what is known already is said then.
     ``whole``: as often as there is time for.
     """
@@ -342,7 +342,9 @@ def _rounds(one: Pass, *, whole: bool) -> Iterator[list[Fetch]]:
         yield fetches
 
 
-def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass, *, whole: bool) -> None:
+def _read_on(
+    api: Api, namespace: str | None, witness: EvidenceCollector, one: ReadPass, *, whole: bool
+) -> None:
     try:
         for fetches in _rounds(one, whole=whole):
             for fetch in fetches:
@@ -361,13 +363,13 @@ def _read_on(api: Api, namespace: str | None, witness: Witness, one: Pass, *, wh
 async def aattend(
     api: AsyncApi,
     namespace: str | None,
-    witness: Witness,
-    found: Sequence[Try],
+    witness: EvidenceCollector,
+    found: Sequence[ContainerRun],
     *,
     over: bool = False,
     asked: bool = False,
 ) -> None:
-    """`attend` in a loop."""
+    """`collect` in a loop."""
     now = time.monotonic()
     turn = asyncio.Semaphore(AT_A_TIME)
 
@@ -387,7 +389,7 @@ async def aattend(
         await asyncio.gather(*late, return_exceptions=True)
 
 
-async def _aread_end(api: AsyncApi, namespace: str | None, witness: Witness, fetch: Fetch) -> None:
+async def _aread_end(api: AsyncApi, namespace: str | None, witness: EvidenceCollector, fetch: Fetch) -> None:
     while True:
         try:
             async with aclosing(api.log(fetch.one.pod, namespace, **fetch.options)) as stream:
@@ -413,7 +415,7 @@ async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
 
 
 async def _aread_on(
-    api: AsyncApi, namespace: str | None, witness: Witness, one: Pass, *, whole: bool
+    api: AsyncApi, namespace: str | None, witness: EvidenceCollector, one: ReadPass, *, whole: bool
 ) -> None:
     try:
         for fetches in _rounds(one, whole=whole):

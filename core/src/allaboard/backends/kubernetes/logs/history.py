@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.kubernetes.client.effects import Json
-from allaboard.backends.kubernetes.logs.capture import Snatched
-from allaboard.backends.kubernetes.logs.collector import Witness
+from allaboard.backends.kubernetes.logs.capture import PodCapture
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.observe import progress
-from allaboard.backends.kubernetes.observe.containers import Seat
-from allaboard.backends.kubernetes.observe.lookup import Found
-from allaboard.backends.kubernetes.observe.observation import Memory, Told, remembered
+from allaboard.backends.kubernetes.observe.containers import PodRole
+from allaboard.backends.kubernetes.observe.lookup import AttemptObjects
+from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState, remembered
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.run_record import RunRecord
 
@@ -27,33 +27,33 @@ forgotten.
 
 
 @dataclass(slots=True)
-class Past:
+class AttemptHistory:
     """What was seen of one attempt so far: its members, and what they wrote. ``told``: what its record knows
     of what rank 0 reported, once it has ended. ``which``: run, generation and attempt. ``shared``: whether
     what others have read is known here.
     """
 
     memory: Memory
-    witness: Witness
-    told: Told | None = None
+    witness: EvidenceCollector
+    told: ProgressState | None = None
     which: tuple[str, int, int] = ("", 1, 1)
     shared: bool = False
 
     @classmethod
-    def of(cls, stored: Stored, progress_every: float) -> Past:
+    def of(cls, stored: Stored, progress_every: float) -> AttemptHistory:
         """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
         memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
         known = progress.from_dict(stored.report)
         which = (stored.record.run, stored.record.generation, stored.record.attempt)
         if stored.record.outcome is not None:
-            return cls(memory, Witness(progress_every=0), known, which)
-        witness = Witness(progress_every=progress_every, own=_own(stored))
+            return cls(memory, EvidenceCollector(progress_every=0), known, which)
+        witness = EvidenceCollector(progress_every=progress_every, own=_own(stored))
         if witness.report is not None:
             witness.report = known
         return cls(memory, witness, which=which)
 
     @property
-    def report(self) -> Told | None:
+    def report(self) -> ProgressState | None:
         """What rank 0 said so far; None when nobody listens."""
         return self.witness.report if self.told is None else self.told
 
@@ -70,19 +70,19 @@ def _own(stored: Stored) -> str | None:
     return uri if isinstance(uri, str) else None
 
 
-class Pasts:
+class HistoryCache:
     """Of all runs that this process looks at. Several threads may use it. ``progress_every``: as of
-    `Witness`.
+    `EvidenceCollector`.
     """
 
     def __init__(self, progress_every: float) -> None:
         self.progress_every = progress_every
         self._lock = threading.Lock()
-        self._live: OrderedDict[str, Past] = OrderedDict()
-        self._ended: OrderedDict[str, Past] = OrderedDict()
-        self._rescued: dict[str, list[tuple[Snatched, Seat]]] = {}
+        self._live: OrderedDict[str, AttemptHistory] = OrderedDict()
+        self._ended: OrderedDict[str, AttemptHistory] = OrderedDict()
+        self._rescued: dict[str, list[tuple[PodCapture, PodRole]]] = {}
 
-    def with_look(self, found: Found) -> Past:
+    def with_look(self, found: AttemptObjects) -> AttemptHistory:
         """What was seen of this attempt so far, by this process or by its record, with this look."""
         past = self.of(found.stored)
         if gone := [*self._taken(found.record.uid, past, {p["metadata"]["uid"] for p in found.pods})]:
@@ -93,41 +93,41 @@ class Pasts:
         past.memory = remembered(past.memory, found.job, found.pods)
         return past
 
-    def of(self, stored: Stored) -> Past:
+    def of(self, stored: Stored) -> AttemptHistory:
         """The same without a look."""
         uid = stored.record.uid
         with self._lock:
             past = self._live.pop(uid, None) or self._ended.pop(uid, None)
-            past = past or Past.of(stored, self.progress_every)
+            past = past or AttemptHistory.of(stored, self.progress_every)
             # The look that finds the end is followed by the one that asks for evidence.
             self._put(past, uid, ended=stored.record.outcome is not None)
         return past
 
-    def with_words(self, stored: Stored) -> Past:
+    def with_words(self, stored: Stored) -> AttemptHistory:
         """The same with what was rescued since the last look, of which the next one makes more."""
         past = self.of(stored)
         for one, seat in [*self._rescued.get(stored.record.uid, ())]:
             past.witness.saved(one, seat)
         return past
 
-    def earlier(self, record: RunRecord, attempt: int) -> Past:
+    def earlier(self, record: RunRecord, attempt: int) -> AttemptHistory:
         """What this process knows of an earlier attempt, whose uid no record has any more."""
         which = (record.run, record.generation, attempt)
         with self._lock:
             every = (*self._live.values(), *self._ended.values())
             past = next((past for past in every if past.which == which), None)
             if past is None:
-                past = Past(Memory(), Witness(progress_every=0), which=which)
+                past = AttemptHistory(Memory(), EvidenceCollector(progress_every=0), which=which)
                 self._put(past, " ".join(map(str, which)), ended=True)
         return past
 
-    def _put(self, past: Past, uid: str, *, ended: bool) -> None:
+    def _put(self, past: AttemptHistory, uid: str, *, ended: bool) -> None:
         where, most = (self._ended, ENDED) if ended else (self._live, REMEMBERED)
         where[uid] = past
         if len(where) > most:
             where.popitem(last=False)
 
-    def rescue(self, uid: str, found: Iterable[Snatched], seats: Mapping[str, Seat]) -> None:
+    def rescue(self, uid: str, found: Iterable[PodCapture], seats: Mapping[str, PodRole]) -> None:
         """What was snatched of pods of this attempt, for the next look. ``seats``: by the name of the pod."""
         self._rescued.setdefault(uid, []).extend((one, seats[one.pod]) for one in found)
         if len(self._rescued) > ENDED:  # of runs that nobody looked at again
@@ -137,7 +137,7 @@ class Pasts:
         """Whether something was since the last look."""
         return uid in self._rescued
 
-    def _taken(self, uid: str, past: Past, here: set[str]) -> Iterator[Json]:
+    def _taken(self, uid: str, past: AttemptHistory, here: set[str]) -> Iterator[Json]:
         """What was snatched of pods since the last look goes to their past; those that are gone now are
         given.
         """

@@ -9,7 +9,7 @@ even where several have the same time or where two streams of one container (std
 microseconds out of order.
 
 Where the line of the position is not in the answer any more, the node has rotated the log in between: what
-is lost is one `Lost` from the old position to the first line that is there.
+is lost is one `LogGap` from the old position to the first line that is there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_LOG = (
 """How a kubelet says, with status 200 and in place of the lines, that it cannot read a log."""
 
 
-class Lost(NamedTuple):
+class LogGap(NamedTuple):
     """Lines after ``since`` and before ``until`` were written and cannot be read any more."""
 
     since: int
@@ -87,7 +87,7 @@ class Stamped(NamedTuple):
     more: bool = False
 
 
-class Tape:
+class LogParser:
     """The lines of one try after a position, out of the bytes that answer a request for them.
 
     ``whole``: the answer begins with a second (or with the log); False for a request of the last n lines.
@@ -105,7 +105,7 @@ class Tape:
         self._anchored = position.at == 0
         self._clock = _Clock()
 
-    def feed(self, data: bytes) -> list[Stamped | Lost]:
+    def feed(self, data: bytes) -> list[Stamped | LogGap]:
         """The new lines that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         found = [item for raw in lines for item in self._long_line(raw)]
@@ -119,18 +119,18 @@ class Tape:
         """Whether the line of the position that it began with is still there."""
         return self._anchored
 
-    def close(self) -> list[Stamped | Lost]:
+    def close(self) -> list[Stamped | LogGap]:
         """The try has ended and everything was fed: a last line without its end is a line too."""
         rest, self._rest = self._rest, b""
         return list(self._long_line(rest)) if rest else []
 
-    def _long_line(self, raw: bytes) -> Iterator[Stamped | Lost]:
+    def _long_line(self, raw: bytes) -> Iterator[Stamped | LogGap]:
         while len(raw) > LONGEST:
             yield from self._line(raw[:LONGEST], more=True)
             raw = raw[LONGEST:]
         yield from self._line(raw)
 
-    def _line(self, raw: bytes, *, more: bool = False) -> Iterator[Stamped | Lost]:
+    def _line(self, raw: bytes, *, more: bool = False) -> Iterator[Stamped | LogGap]:
         at, text = self._clock.read(raw)
         if at is None:
             if raw.startswith(_NO_LOG):
@@ -142,7 +142,7 @@ class Tape:
             return
         if not self._anchored:
             self._anchored = True
-            yield Lost(self.position.at, at)
+            yield LogGap(self.position.at, at)
         if self.position.at == 0 and not self._whole:
             self.position = Position(at, 1, counted=False)
         else:

@@ -2,8 +2,8 @@
 as it runs (contract, section 7).
 
 What to ask for next, what of an answer is new, what is lost, and in which order lines leave is decided by
-`Book`, `Pass` and `Following`, which touch nothing; `read`, `follow` and their async twins only fetch. The
-rules:
+`ReadPositions`, `ReadPass` and `Following`, which touch nothing; `read`, `follow` and their async twins only
+fetch. The rules:
 
 - Each try of each container is read from its first line to its last. No line comes twice. What cannot be
   read any more is one marked line (``gap``) with the member and the times between which it was written: the
@@ -35,19 +35,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from allaboard.backends.base import Cursor, Gap, LogLine, Selection
 from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.logs.cache import Kept, KeptTry
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs, KeptTry
 from allaboard.backends.kubernetes.logs.parsing import (
     HOLD,
     SECOND,
     START,
-    Lost,
+    LogGap,
+    LogParser,
     Merge,
     Position,
     Stamped,
-    Tape,
     stamp,
 )
-from allaboard.backends.kubernetes.observe.containers import Try, chosen, stands, wanted
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, chosen, stands, wanted
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Fetch(NamedTuple):
     is read as it comes, so many bytes at a time.
     """
 
-    one: Try
+    one: ContainerRun
     chain: int = 0
     since: int | None = None
     tail: int | None = None
@@ -117,7 +117,7 @@ class Entry(NamedTuple):
     """
 
     key: int
-    one: Try
+    one: ContainerRun
     line: LogLine | None
     stamped: Stamped | None = None
     position: Position | None = None
@@ -129,13 +129,13 @@ class Entry(NamedTuple):
         return 300 + (len(self.line.text) if self.line else 0)
 
 
-def _line(one: Try, stamped: Stamped) -> LogLine:
+def _line(one: ContainerRun, stamped: Stamped) -> LogLine:
     container = one.container if one.init else ""
     at = stamped.at / SECOND
     return LogLine(one.member, one.rank, one.restart, at, stamped.text, container, more=stamped.more)
 
 
-def _mark(one: Try, since: float | None, until: float | None, words: str) -> Entry:
+def _mark(one: ContainerRun, since: float | None, until: float | None, words: str) -> Entry:
     """One line for all the lines that are lost between two times."""
     at = since if since is not None else until
     container = one.container if one.init else ""
@@ -154,7 +154,7 @@ class _Known:
     not hold the line of the position: either the log was rotated, or the answer is the next container's.
     """
 
-    one: Try
+    one: ContainerRun
     read: Position = START
     given: Position = START
     done: bool = False
@@ -165,7 +165,7 @@ class _Known:
     @classmethod
     def from_list(cls, id: str, data: Sequence[Any]) -> _Known:
         uid, container, member, rank, restart, at, lines, counted, done, told, doubted = data
-        one = Try(id, "", uid, container, False, member, rank, restart, True, False, True)
+        one = ContainerRun(id, "", uid, container, False, member, rank, restart, True, False, True)
         position = Position(at, lines, counted)
         return cls(one, position, position, done, told=told, doubted=doubted)
 
@@ -175,12 +175,12 @@ class _Known:
         return [*who, given.at, given.lines, given.counted, self.done, self.told, self.doubted]
 
 
-class Book:
+class ReadPositions:
     """How far every try was read. `cursor` stands behind the lines that were given out, not behind those that
     are still on their way.
     """
 
-    def __init__(self, cursor: Cursor | None = None, kept: Kept | None = None) -> None:
+    def __init__(self, cursor: Cursor | None = None, kept: AttemptLogs | None = None) -> None:
         self.kept = kept
         found = (cursor or {}).get("tries", {})
         self._known = {id: _Known.from_list(id, data) for id, data in found.items()}
@@ -188,14 +188,14 @@ class Book:
     def cursor(self) -> Cursor:
         return {"v": _VERSION, "tries": {id: known.to_list() for id, known in self._known.items()}}
 
-    def known(self, one: Try) -> _Known:
+    def known(self, one: ContainerRun) -> _Known:
         return self._known.setdefault(one.id, _Known(one))
 
-    def is_done(self, one: Try) -> bool:
+    def is_done(self, one: ContainerRun) -> bool:
         found = self._known.get(one.id)
         return found is not None and found.done
 
-    def look(self, found: Sequence[Try], selection: Selection) -> list[list[Entry]]:
+    def look(self, found: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
         """``found`` are all tries that can be read now. What is to be said of those that cannot: lines that
         were kept of them, and a mark where some are lost. Each is said once.
         """
@@ -220,10 +220,10 @@ class Book:
             and wanted(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
         ]
 
-    def _skipped(self, found: Sequence[Try], kept: Sequence[Try]) -> Iterator[Entry]:
+    def _skipped(self, found: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
         """Tries that nobody here has met and no node has any more."""
         ours = [*kept, *(known.one for known in self._known.values())]
-        groups: dict[tuple[str, str], list[Try]] = {}
+        groups: dict[tuple[str, str], list[ContainerRun]] = {}
         for one in found:
             groups.setdefault((one.uid, one.container), []).append(one)
         for group, readable in groups.items():
@@ -235,7 +235,7 @@ class Book:
                     words = f"{_restarts(first, last)} lost: a node keeps two tries"
                     yield _mark(min(readable, key=lambda one: one.restart), None, readable[0].begun, words)
 
-    def whose(self, known: _Known, found: Iterable[Try], *, surely: bool) -> Try | None:
+    def whose(self, known: _Known, found: Iterable[ContainerRun], *, surely: bool) -> ContainerRun | None:
         """A container may restart between the look at its pod and the request for its log: then what was
         read in the name of one try was written by a later one, which had begun by then. That one, if any.
         Whole seconds are known of its beginning; ``surely``: it is more than one before.
@@ -252,7 +252,7 @@ class Book:
         last = max(later, key=lambda other: other.restart, default=None)
         return last if known.read.at and last is not None and not self.known(last).read.at else None
 
-    def move(self, one: Try, other: Try) -> None:
+    def move(self, one: ContainerRun, other: ContainerRun) -> None:
         """What was read under the name of one try was written by another."""
         known = self.known(one)
         self._known[other.id] = _Known(other, known.read, known.given)
@@ -272,7 +272,7 @@ class Book:
         return entry.line
 
 
-def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[Try]) -> Iterator[Entry]:
+def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[ContainerRun]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
     one, at = known.one, known.read.at
     ends = kept is not None and (kept.whole or (kept.told and not at))
@@ -306,16 +306,16 @@ class _Chain:
     ``comes``: its answers are read as they come; ``tape``: of one of which there is more to read.
     """
 
-    tries: deque[Try]
+    tries: deque[ContainerRun]
     buffer: deque[Entry] = field(default_factory=deque)
     limit: int = LARGEST
     key: int = 0
     comes: bool = False
-    tape: Tape | None = None
+    tape: LogParser | None = None
     broke: Position | None = None
 
 
-class Pass:
+class ReadPass:
     """One pass over tries, to what there is of them now. `wants` says what to fetch; `fed` and `failed`
     take the answers; `ready` gives what may leave, in the order of time: a line leaves once every pod has
     shown one that is not earlier.
@@ -326,8 +326,8 @@ class Pass:
 
     def __init__(
         self,
-        book: Book,
-        found: Iterable[Try],
+        book: ReadPositions,
+        found: Iterable[ContainerRun],
         leaving: Iterable[Sequence[Entry]] = (),
         *,
         tail: int | None = None,
@@ -336,7 +336,7 @@ class Pass:
     ) -> None:
         """``comes``: whoever fetches can read an answer as it comes."""
         self.book, self.tail, self.since, self.comes = book, tail, since, comes
-        pods: dict[str, deque[Try]] = {}
+        pods: dict[str, deque[ContainerRun]] = {}
         for one in found:
             if not book.is_done(one):
                 pods.setdefault(one.uid, deque()).append(one)
@@ -345,7 +345,7 @@ class Pass:
         self._chains = [_Chain(deque(), deque(entries)) for entries in leaving]
         few = comes and len(pods) <= SIDE_BY_SIDE
         self._chains += [_Chain(tries, limit=limit, comes=few) for tries in pods.values()]
-        self.doubtful: list[Try] = []
+        self.doubtful: list[ContainerRun] = []
         self.stuck = False
         self._heap: list[tuple[int, int]] = []
         self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
@@ -390,7 +390,7 @@ class Pass:
         one = fetch.one
         known = self.book.known(one)
         more = goes_on or (fetch.limit is not None and len(data) >= fetch.limit)
-        tape = chain.tape or Tape(known.read, whole=fetch.tail is None)
+        tape = chain.tape or LogParser(known.read, whole=fetch.tail is None)
         chain.tape = None
         found = tape.feed(data)
         if not more and not one.running:
@@ -398,7 +398,7 @@ class Pass:
         if tape.refused is not None:
             self.failed(fetch, tape.refused, lost=not one.running)
             return
-        missing = isinstance(found[0], Lost) if found else not (more or tape.is_anchored)
+        missing = isinstance(found[0], LogGap) if found else not (more or tape.is_anchored)
         known.told = False
         if missing:
             if self._doubts(n, chain, known):
@@ -439,9 +439,11 @@ class Pass:
         chain.tries.clear()
         self._filled(fetch.chain, chain)
 
-    def _take(self, chain: _Chain, one: Try, known: _Known, found: Sequence[Stamped | Lost]) -> None:
+    def _take(
+        self, chain: _Chain, one: ContainerRun, known: _Known, found: Sequence[Stamped | LogGap]
+    ) -> None:
         for item in found:
-            if isinstance(item, Lost):
+            if isinstance(item, LogGap):
                 self._put(chain, _rotated(one, item))
                 continue
             known.read = item.position
@@ -453,7 +455,7 @@ class Pass:
         chain.key = max(chain.key, mark.key)
         chain.buffer.append(mark._replace(key=chain.key))
 
-    def _over(self, chain: _Chain, one: Try, *, done: bool) -> None:
+    def _over(self, chain: _Chain, one: ContainerRun, *, done: bool) -> None:
         """There is no more of this try now; ``done``: nor will there be."""
         chain.tries.popleft()
         if done:
@@ -508,11 +510,11 @@ class Pass:
             yield entry
 
 
-def _how(one: Try) -> str:
+def _how(one: ContainerRun) -> str:
     return "previous" if one.previous else "current"
 
 
-def _rotated(one: Try, lost: Lost) -> Entry:
+def _rotated(one: ContainerRun, lost: LogGap) -> Entry:
     words = f"lines from {stamp(lost.since)} to {stamp(lost.until)} are lost: the node rotated the log"
     return _mark(one, lost.since / SECOND, lost.until / SECOND, words)
 
@@ -526,8 +528,8 @@ def _after(known: _Known) -> str:
 
 @dataclass(slots=True)
 class _Stream:
-    one: Try
-    tape: Tape
+    one: ContainerRun
+    tape: LogParser
     key: int
 
 
@@ -537,29 +539,29 @@ class Following:
     does not go back.
     """
 
-    def __init__(self, book: Book, hold: float = HOLD) -> None:
+    def __init__(self, book: ReadPositions, hold: float = HOLD) -> None:
         self.book = book
         self.merge: Merge[Entry] = Merge(hold)
         self._streams: dict[str, _Stream] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
         self._ended: set[str] = set()
 
-    def streaming(self) -> list[Try]:
+    def streaming(self) -> list[ContainerRun]:
         return [stream.one for stream in self._streams.values()]
 
-    def unread(self, found: Iterable[Try], now: float) -> list[Try]:
+    def unread(self, found: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
         """What a pass must read before a stream is opened: all of the pods that have none."""
         busy = {stream.one.uid for stream in self._streams.values()}
         return [one for one in found if one.uid not in busy and not self._rests(one, now)]
 
-    def opens(self, found: Iterable[Try], now: float) -> list[Fetch]:
+    def opens(self, found: Iterable[ContainerRun], now: float) -> list[Fetch]:
         """The streams to open, now that a pass has read everything before."""
         fetches = []
         for one in self.unread(found, now):
             if one.running:
                 known = self.book.known(one)
                 known.closed, position = False, known.read
-                self._streams[one.id] = _Stream(one, Tape(position), position.at)
+                self._streams[one.id] = _Stream(one, LogParser(position), position.at)
                 fetches.append(Fetch(one, since=position.second, follow=True, proves=not position.at))
         return fetches
 
@@ -569,14 +571,14 @@ class Following:
         known = self.book.known(stream.one)
         found = stream.tape.feed(data)
         if found:
-            if isinstance(found[0], Lost) and not known.doubted:
+            if isinstance(found[0], LogGap) and not known.doubted:
                 known.doubted = _how(stream.one)
                 self.rest([stream.one], now)
                 return False
             known.doubted = ""
             self._pauses.pop(id, None)
         for item in found:
-            if isinstance(item, Lost):
+            if isinstance(item, LogGap):
                 mark = _rotated(stream.one, item)
                 self._hold(mark._replace(key=max(stream.key, mark.key)), now)
                 continue
@@ -585,12 +587,12 @@ class Following:
             self._hold(Entry(stream.key, stream.one, _line(stream.one, item), item, item.position), now)
         return True
 
-    def rest(self, found: Iterable[Try], now: float) -> None:
+    def rest(self, found: Iterable[ContainerRun], now: float) -> None:
         """Leave these alone until another look at their pods tells what became of them."""
         for one in found:
             self._pauses[one.id] = (now + REST, REST)
 
-    def stale(self, found: Iterable[Try]) -> list[str]:
+    def stale(self, found: Iterable[ContainerRun]) -> list[str]:
         """Streams whose container had ended by this look and the one before: either they end by themselves
         in a moment, or they are the next container's, which was there by the time they were opened.
         """
@@ -607,7 +609,7 @@ class Following:
         self._pauses[id] = (now + pause, pause)
         self.book.known(one).closed = whole
 
-    def _rests(self, one: Try, now: float) -> bool:
+    def _rests(self, one: ContainerRun, now: float) -> bool:
         """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
         not.
         """
@@ -630,7 +632,9 @@ class Following:
 # --- fetching -----------------------------------------------------------------------------------------------
 
 
-def settle(one: Pass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False) -> None:
+def settle(
+    one: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
+) -> None:
     """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
     ``always`` do.
     """
@@ -661,29 +665,33 @@ def _of_node(error: AllaboardError) -> bool:
 def read(
     api: Api,
     namespace: str | None,
-    found: Sequence[Try],
+    found: Sequence[ContainerRun],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: Kept | None = None,
+    kept: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The lines selected after the cursor, up to the present, merged by time; the last item is the new
     cursor.
 
     ``found``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
     """
-    book = Book(cursor, kept)
+    book = ReadPositions(cursor, kept)
     one = _begin(book, found, selection, first=cursor is None)
     yield from _shown(book, _entries(api, namespace, one), selection, first=cursor is None)
     yield book.cursor()
 
 
-def _begin(book: Book, found: Sequence[Try], selection: Selection, *, first: bool) -> Pass:
+def _begin(
+    book: ReadPositions, found: Sequence[ContainerRun], selection: Selection, *, first: bool
+) -> ReadPass:
     leaving = book.look(found, selection)
     tail = selection.tail if first else None
-    return Pass(book, chosen(found, selection), leaving, tail=tail, since=selection.since, comes=True)
+    return ReadPass(book, chosen(found, selection), leaving, tail=tail, since=selection.since, comes=True)
 
 
-def _shown(book: Book, entries: Iterable[Entry], selection: Selection, *, first: bool) -> Iterator[LogLine]:
+def _shown(
+    book: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
+) -> Iterator[LogLine]:
     """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
     lines = (line for entry in entries if (line := book.give(entry)) is not None)
     if first and selection.tail is not None:
@@ -713,7 +721,7 @@ class _Last:
             self._count -= not gone.more
 
 
-def _entries(api: Api, namespace: str | None, one: Pass) -> Iterator[Entry]:
+def _entries(api: Api, namespace: str | None, one: ReadPass) -> Iterator[Entry]:
     yield from one.ready()
     with _Answers(api, namespace, one) as answers:
         while wants := one.wants():
@@ -744,7 +752,7 @@ class _Piece(NamedTuple):
 class _Answers:
     """Answers to the requests of a pass. Those that come in pieces stay open from one to the next."""
 
-    def __init__(self, api: Api, namespace: str | None, one: Pass) -> None:
+    def __init__(self, api: Api, namespace: str | None, one: ReadPass) -> None:
         self.api, self.namespace, self.one = api, namespace, one
         self.open: dict[int, Any] = {}
 
@@ -800,26 +808,26 @@ def _taken(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
     return b"".join(found), False
 
 
-class Looked(NamedTuple):
+class LogSources(NamedTuple):
     """``found``: every try that can be read now. ``over``: the run has ended and starts no member anew."""
 
-    found: Sequence[Try]
+    found: Sequence[ContainerRun]
     over: bool
 
 
 def follow(
     api: Api,
     namespace: str | None,
-    look: Callable[[], Looked],
+    look: Callable[[], LogSources],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: Kept | None = None,
+    kept: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The same, and then lines as they come, until the run is over and everything was read. A cursor comes
     where there are no more lines at the moment, and as the last item. ``look`` is called every two seconds
     and whenever a stream has ended.
     """
-    book = Book(cursor, kept)
+    book = ReadPositions(cursor, kept)
     following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
     events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=QUEUED)
     pumps: dict[str, _Pump] = {}
@@ -871,7 +879,7 @@ def _is_single(selection: Selection) -> bool:
     return len(selection.members or selection.ranks or ()) == 1
 
 
-def _step(following: Following, seen: Looked, selection: Selection, *, first: bool) -> Pass:
+def _step(following: Following, seen: LogSources, selection: Selection, *, first: bool) -> ReadPass:
     """What is to be read before streams are opened."""
     book, now = following.book, time.monotonic()
     streaming = following.streaming()
@@ -880,7 +888,7 @@ def _step(following: Following, seen: Looked, selection: Selection, *, first: bo
     leaving = book.look([*seen.found, *(one for one in streaming if one.id not in here)], selection)
     tail = selection.tail if first else None
     unread = following.unread(chosen(seen.found, selection), now)
-    return Pass(book, unread, leaving, tail=tail, since=selection.since, comes=True)
+    return ReadPass(book, unread, leaving, tail=tail, since=selection.since, comes=True)
 
 
 def _happened(following: Following, id: str, data: bytes | _End) -> bool:
@@ -954,13 +962,13 @@ class _Pump:
 async def aread(
     api: AsyncApi,
     namespace: str | None,
-    found: Sequence[Try],
+    found: Sequence[ContainerRun],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: Kept | None = None,
+    kept: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
     """`read` in a loop."""
-    book = Book(cursor, kept)
+    book = ReadPositions(cursor, kept)
     one = _begin(book, found, selection, first=cursor is None)
     async for line in _ashown(book, _aentries(api, namespace, one), selection, first=cursor is None):
         yield line
@@ -968,7 +976,7 @@ async def aread(
 
 
 async def _ashown(
-    book: Book, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
+    book: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
 ) -> AsyncIterator[LogLine]:
     if first and selection.tail is not None:
         last = _Last(selection.tail)
@@ -994,7 +1002,7 @@ async def aanswer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes |
 class _AsyncAnswers:
     """`_Answers` in a loop."""
 
-    def __init__(self, api: AsyncApi, namespace: str | None, one: Pass) -> None:
+    def __init__(self, api: AsyncApi, namespace: str | None, one: ReadPass) -> None:
         self.api, self.namespace, self.one = api, namespace, one
         self.open: dict[int, Any] = {}
         self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -1046,7 +1054,7 @@ async def _ataken(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
     return b"".join(found), False
 
 
-async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIterator[Sequence[Entry]]:
+async def _aentries(api: AsyncApi, namespace: str | None, one: ReadPass) -> AsyncIterator[Sequence[Entry]]:
     yield [*one.ready()]
     answers = _AsyncAnswers(api, namespace, one)
     try:
@@ -1064,13 +1072,13 @@ async def _aentries(api: AsyncApi, namespace: str | None, one: Pass) -> AsyncIte
 async def afollow(
     api: AsyncApi,
     namespace: str | None,
-    look: Callable[[], Awaitable[Looked]],
+    look: Callable[[], Awaitable[LogSources]],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: Kept | None = None,
+    kept: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
     """`follow` in a loop."""
-    book = Book(cursor, kept)
+    book = ReadPositions(cursor, kept)
     following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
     events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
     pumps: dict[str, asyncio.Task[None]] = {}

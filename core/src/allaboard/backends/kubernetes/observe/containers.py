@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PodRole:
     """Whom a pod seats: the member, its node rank, and the name of the container that trains."""
 
     member: str
@@ -28,7 +28,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class ContainerRun:
     """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
     must be asked for. ``final``: no container is started in its place any more, so an answer is surely its
     own; else, by the time it is asked for, it may be the next one's. ``code``: how it ended; ``begun`` and
@@ -58,11 +58,11 @@ class Try:
         return self.code not in (None, 0)
 
 
-def tries(pods: Iterable[Json], seats: Mapping[str, Seat]) -> list[Try]:
+def tries(pods: Iterable[Json], seats: Mapping[str, PodRole]) -> list[ContainerRun]:
     """Every try that can be read, by rank; those of one pod in the order in which they ran. Sidecars are
     left out: they do not train, and they write for as long as the pod lives.
     """
-    found: list[tuple[tuple[Any, ...], list[Try]]] = []
+    found: list[tuple[tuple[Any, ...], list[ContainerRun]]] = []
     for pod in pods:
         metadata = pod["metadata"]
         seat = seats.get(metadata["name"])
@@ -72,7 +72,7 @@ def tries(pods: Iterable[Json], seats: Mapping[str, Seat]) -> list[Try]:
     return [one for _, group in sorted(found, key=lambda item: item[0]) for one in group]
 
 
-def _of_pod(pod: Json, seat: Seat) -> Iterator[Try]:
+def _of_pod(pod: Json, seat: PodRole) -> Iterator[ContainerRun]:
     status = pod.get("status") or {}
     preparing = [
         c["name"] for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"
@@ -86,7 +86,7 @@ def _of_pod(pod: Json, seat: Seat) -> Iterator[Try]:
             yield from _of_container(pod, seat, found, init=False)
 
 
-def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterator[Try]:
+def _of_container(pod: Json, seat: PodRole, status: Json, *, init: bool) -> Iterator[ContainerRun]:
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     running, terminated = state.get("running"), state.get("terminated") or {}
     restarts = int(status.get("restartCount") or 0)
@@ -95,8 +95,8 @@ def _of_container(pod: Json, seat: Seat, status: Json, *, init: bool) -> Iterato
         for c in (pod.get("status") or {}).get("conditions") or ()
     )
 
-    def one(id: str, restart: int, at: Json, *, previous: bool, running: bool) -> Try:
-        return Try(
+    def one(id: str, restart: int, at: Json, *, previous: bool, running: bool) -> ContainerRun:
+        return ContainerRun(
             id=id,
             pod=pod["metadata"]["name"],
             uid=pod["metadata"].get("uid") or "",
@@ -139,9 +139,9 @@ def _may_start_again(pod: Json, code: int | None, *, init: bool) -> bool:
     return code != 0 if policy == "OnFailure" or (init and policy == "Always") else bool(policy == "Always")
 
 
-def stands(pod: Json, one: Try) -> bool:
+def stands(pod: Json, one: ContainerRun) -> bool:
     """Whether this try is still the one that is asked for in this way."""
-    seat = Seat(one.member, one.rank, one.container)
+    seat = PodRole(one.member, one.rank, one.container)
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     found = (s for s in statuses if s["name"] == one.container and pod["metadata"].get("uid") == one.uid)
@@ -152,7 +152,7 @@ def stands(pod: Json, one: Try) -> bool:
     )
 
 
-def chosen(found: Sequence[Try], selection: Selection) -> list[Try]:
+def chosen(found: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
     """Those that are asked for."""
     return [one for one in found if wanted(one.member, one.rank, one.restart, selection)]
 

@@ -1,8 +1,8 @@
 """Finding a run and looking at it: its record, the job that the record means, and the job's pods.
 
-A job is the one that is meant if it carries the launch of the record's attempt and, once the record knows
-it, if its uid is the one that was made: names prove nothing. What is looked at is a value, `Found`; what it
-means is `seen`.
+A job is the one that is meant if it carries the launch of the record's attempt and, once the record knows it,
+if its uid is the one that was made: names prove nothing. What is looked at is a value, `AttemptObjects`; what
+it means is `seen`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from allaboard.backends.kubernetes.client import effects, resources
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
@@ -24,9 +24,9 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import observation
-from allaboard.backends.kubernetes.observe.containers import Seat, Try, is_over, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_over, tries
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
-from allaboard.backends.kubernetes.observe.observation import Memory, Told
+from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
@@ -69,7 +69,7 @@ def resource_of(thing: Mapping[str, Any]) -> Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AttemptObjects:
     """What is there of the attempt that a record means. ``job``: its object; ``other``: one that has its name
     and is not it. ``now``: by the API server's clock.
     """
@@ -123,25 +123,25 @@ def overdue(living: Iterable[Json], now: float) -> tuple[Json, ...]:
     return tuple(p for p, end in ends if end is not None and now - end > LATE)
 
 
-def look(stored: Stored) -> Talk[Found]:
+def look(stored: Stored) -> Operation[AttemptObjects]:
     """What is there now of the job and its pods."""
     record = stored.record
     job = other = None
     try:
         there = yield from effects.get(resource_of(stored.job), stored.job["name"])
-        job, other = (there, None) if is_meant(there, stored) else (None, there)
+        job, other = (there, None) if matches_record(there, stored) else (None, there)
     except Missing:
         pass
     of_it = marks.selector(record.run, record.attempt, record.generation)
     pods = yield from effects.list_all(PODS, labels=of_it)
-    found = Found(stored, job, other, tuple(pods), (yield from effects.server_time()))
+    found = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
     if found.is_missing and record.object_uid is not None:
         # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-        found = replace(found, events=tuple((yield from happened([record.object_uid], []))))
+        found = replace(found, events=tuple((yield from list_events([record.object_uid], []))))
     return found
 
 
-def look_at_pods(found: Found) -> Talk[Found]:
+def look_at_pods(found: AttemptObjects) -> Operation[AttemptObjects]:
     """The same with its pods as they are now."""
     record = found.record
     of_it = marks.selector(record.run, record.attempt, record.generation)
@@ -158,7 +158,9 @@ def last_word(events: Iterable[Json]) -> State | None:
 _ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 
-def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, tuple[str, ...]]]:
+def look_closer(
+    found: AttemptObjects, *, everything: bool = False
+) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
     that object; of its pods too, where these say nothing else; ``everything``: and of what is gone. With it,
     sentences about what may not be read here.
@@ -168,7 +170,7 @@ def look_closer(found: Found, *, everything: bool = False) -> Talk[tuple[Found, 
     pods = found.pods if everything or only_echoes(found.pods) else unexplained(found.pods)
     about = [t for t in (found.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
-    events = yield from happened([*uids, *(_gone(found, uids) if everything else ())], notes)
+    events = yield from list_events([*uids, *(_gone(found, uids) if everything else ())], notes)
     rivals = yield from _rivals(found)
     return replace(found, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
 
@@ -187,7 +189,7 @@ def unexplained(pods: Iterable[Json]) -> list[Json]:
     return found[:TELLS_FOR_ALL]
 
 
-def _gone(found: Found, there: Sequence[str]) -> Iterator[str]:
+def _gone(found: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
     """The uids of the job and of the pods that were seen and are not there any more: their events are."""
     known = [found.record.object_uid] if found.record.object_uid is not None else []
     for pods in (found.stored.memory.get("pods") or {}).values():
@@ -195,7 +197,7 @@ def _gone(found: Found, there: Sequence[str]) -> Iterator[str]:
     return (uid for uid in known if uid not in there)
 
 
-def _rivals(found: Found) -> Talk[list[Json]]:
+def _rivals(found: AttemptObjects) -> Operation[list[Json]]:
     """Pods of other runs of the namespace, when this one has places for some of its members alone, and nobody
     who would take them back: others may be in the same trap.
     """
@@ -207,7 +209,7 @@ def _rivals(found: Found) -> Talk[list[Json]]:
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
-def _gang(found: Found, notes: list[str]) -> Talk[list[Json]]:
+def _gang(found: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
     gang = found.stored.gang
     if not gang or found.job is None:
         return []
@@ -220,7 +222,7 @@ def _gang(found: Found, notes: list[str]) -> Talk[list[Json]]:
         return []
 
 
-def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
+def list_events(uids: Sequence[str], notes: list[str]) -> Operation[list[Json]]:
     """The events of these objects, as far as the cluster keeps them (an hour, mostly)."""
     found: list[Json] = []
     try:
@@ -235,7 +237,7 @@ def happened(uids: Sequence[str], notes: list[str]) -> Talk[list[Json]]:
     return found
 
 
-def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[Try]:
+def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[ContainerRun]:
     """Every try of these pods whose log a node may still have. Pods of no member are left out; a member that
     is not known comes last.
     """
@@ -244,7 +246,7 @@ def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) ->
     for pod in pods:
         member = engine.member_of(pod)
         if member is not None:
-            seats[pod["metadata"]["name"]] = Seat(member, ranks.get(member, len(ranks)), engine.CONTAINER)
+            seats[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
     return tries(pods, seats)
 
 
@@ -267,7 +269,7 @@ def takes_rank_0(stored: Stored) -> bool:
     return bool(layout.get("elastic")) or layout.get("policy", {}).get("clean_pods") == "all"
 
 
-def is_meant(job: Json, stored: Stored) -> bool:
+def matches_record(job: Json, stored: Stored) -> bool:
     """Whether this object is the job of the attempt that the record means."""
     record = stored.record
     if record.object_uid is not None:
@@ -282,10 +284,10 @@ def is_of_spec(job: Json, record: RunRecord) -> bool:
 
 
 def seen(
-    found: Found,
+    found: AttemptObjects,
     *,
     memory: Memory | None = None,
-    report: Told | None = None,
+    report: ProgressState | None = None,
     tails: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Observation:
@@ -336,7 +338,7 @@ def seen(
     )
 
 
-def stuck(found: Found) -> str:
+def stuck(found: AttemptObjects) -> str:
     """What keeps an attempt from being gone, and what to do about it."""
     record = found.record
     pods = found.overdue or found.living
@@ -369,7 +371,7 @@ NOT_CREATED = "its job is not created yet; if nobody is starting it any more, ru
 # Finding.
 
 
-def find(run: str) -> Talk[Stored]:
+def find(run: str) -> Operation[Stored]:
     """The record of a run by its id, a unique prefix of it, or a job's name (its newest run). Raises
     UnknownRun.
     """
@@ -393,7 +395,7 @@ def find(run: str) -> Talk[Stored]:
     raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
 
-def check_namespace(name: str) -> Talk[None]:
+def check_namespace(name: str) -> Operation[None]:
     """Raises BadInput, with the nearest name, for a namespace that is known not to be there."""
     try:
         yield from effects.get(NAMESPACES, name)
@@ -413,7 +415,7 @@ def _is_label(text: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text))
 
 
-def _records(labels: str) -> Talk[list[Stored]]:
+def _records(labels: str) -> Operation[list[Stored]]:
     """Those of these records that can be read."""
     bodies = yield from effects.list_all(CONFIGMAPS, labels=labels)
     return [*readable(bodies)]

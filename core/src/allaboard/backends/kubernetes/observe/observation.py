@@ -35,9 +35,9 @@ from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.follow.progress import add_flags, after, flags_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
-from allaboard.gangs.base import Look
+from allaboard.gangs.base import GangView
 from allaboard.gangs.placement import (
-    bereft,
+    cannot_rejoin_gang,
     condition,
     half_started,
     places,
@@ -59,7 +59,7 @@ PODS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgressState:
     """What rank 0's report lines came to. ``first``: the time of the first line of progress in this
     attempt.
     """
@@ -69,7 +69,9 @@ class Told:
     first: float | None = None
 
 
-def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float, own: str | None = None) -> Told:
+def apply_reports(
+    before: ProgressState, lines: Iterable[tuple[float | None, str]], now: float, own: str | None = None
+) -> ProgressState:
     """The same after more lines of rank 0's log, each with its time; ``now`` for those without. ``own``: the
     folder of the run's checkpoints.
     """
@@ -82,7 +84,7 @@ def told(before: Told, lines: Iterable[tuple[float | None, str]], now: float, ow
         progress = after(progress, report, now if at is None else at, own)
         if report.kind == "progress" and first is None:
             first = now if at is None else at
-    return Told(progress, tuple(flags), first)
+    return ProgressState(progress, tuple(flags), first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def observation(
     rivals: Sequence[Json] = (),
     nodes: Sequence[Node] | None = None,
     layout: Layout | None = None,
-    report: Told | None = None,
+    report: ProgressState | None = None,
     memory: Memory | None = None,
     notes: tuple[str, ...] = (),
     tails: Mapping[str, str] | None = None,
@@ -239,7 +241,7 @@ def _of_job(
     pods: Sequence[Json],
     events: Sequence[Json],
     groups: Sequence[Json],
-    report: Told | None,
+    report: ProgressState | None,
     memory: Memory | None,
     now: float,
     rivals: Sequence[Json] = (),
@@ -343,11 +345,11 @@ def _look(
     groups: Sequence[Json],
     now: float,
     rivals: Sequence[Json],
-) -> Look:
+) -> GangView:
     others: dict[str, list[Json]] = {}
     for pod in rivals:
         others.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod)
-    return Look(
+    return GangView(
         needed=engine.needed(job),
         total=read.total,
         now=now,
@@ -359,7 +361,7 @@ def _look(
 
 
 def _obstacle(
-    engine: Engine, job: Json, read: JobSeen, look: Look, nodes: Sequence[Node] | None
+    engine: Engine, job: Json, read: JobSeen, look: GangView, nodes: Sequence[Node] | None
 ) -> Obstacle | None:
     order = {member.name: member.rank for member in read.members}
     return obstacle_of(
@@ -389,7 +391,7 @@ def _newest_last(pod: Json) -> tuple[bool, str]:
     return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
 
 
-def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
+def _waiting(job: Json, look: GangView, events: Sequence[Json]) -> str | None:
     """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
     if len(look.pods) < look.needed and (refused := refusal(events)) is not None:
         of = counted(look.total, "member")
@@ -399,12 +401,12 @@ def _waiting(job: Json, look: Look, events: Sequence[Json]) -> str | None:
     return unfamiliar(look, name) if gang is None else gang.read(look)
 
 
-def _held_by(job: Json, look: Look, waiting: str | None, events: Sequence[Json]) -> str | None:
+def _held_by(job: Json, look: GangView, waiting: str | None, events: Sequence[Json]) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = places(look)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
     is_gang = gang is not None and bool(gang.KINDS)
-    if is_gang and bereft(look, at, "") is not None:
+    if is_gang and cannot_rejoin_gang(look, at, "") is not None:
         return "gang_bereft"
     if half_started(look):
         return HALF_STARTED
@@ -543,7 +545,9 @@ def _first(earlier: float | None, now: float | None) -> float | None:
     return earlier if earlier is not None else now
 
 
-def phases(memory: Memory, report: Told | None, until: float | None, *, on: bool) -> dict[str, float | None]:
+def phases(
+    memory: Memory, report: ProgressState | None, until: float | None, *, on: bool
+) -> dict[str, float | None]:
     """Seconds in each phase, the one that is on included; None: not seen. ``until``: its end, or now; ``on``:
     whether it goes on.
     """

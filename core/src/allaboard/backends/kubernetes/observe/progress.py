@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from allaboard.backends.kubernetes.observe.observation import Told
+from allaboard.backends.kubernetes.observe.observation import ProgressState
 from allaboard.follow.progress import MOST_FLAGS, progress_of
 
 
-def to_dict(told: Told) -> dict[str, Any]:
+def to_dict(told: ProgressState) -> dict[str, Any]:
     return {"progress": asdict(told.progress), "flags": list(told.flags), "first": told.first}
 
 
-def from_dict(data: Mapping[str, Any]) -> Told:
+def from_dict(data: Mapping[str, Any]) -> ProgressState:
     """The inverse of `to_dict`; fields of a newer writer are left out, and what cannot be what it should. Of
     nothing, nothing is told.
     """
     flags, first = data.get("flags"), data.get("first")
-    return Told(
+    return ProgressState(
         progress_of(data.get("progress")),
         tuple(flag for flag in flags if isinstance(flag, str))[: 2 * MOST_FLAGS]
         if isinstance(flags, list)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from allaboard.backends.base import Stopped
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.lifecycle import stop as ending
@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.errors import Conflict as Lost
+from allaboard.errors import OwnershipConflict as Lost
 from allaboard.observation import Stop
 from allaboard.render import labels
 from allaboard.status import state_of
@@ -32,7 +32,7 @@ JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of the Workload that Kueue makes for a job."""
 
 
-def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool = False) -> Talk[Stopped]:
+def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool = False) -> Operation[Stopped]:
     """Delete it in the foreground, unless it has ended; what is left of one that has is ended. It is under
     way, not over, when this returns. ``kill``: without grace.
     """
@@ -47,7 +47,7 @@ def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool =
     return Stopped(already=ended)
 
 
-def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[None]:
+def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Operation[None]:
     """Suspend or resume it. Raises BadInput when it does not live, or when Kueue would undo that."""
     word = "suspended" if wanted else "resumed"
     for _ in range(ending.TRIES):
@@ -69,7 +69,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Talk[
     raise Lost(f"{engine.KIND} {name} changes all the time; it was not {word}, try again")
 
 
-def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
+def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
     """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
     job = yield from _meant(engine, name, uid)
     begun = yield from effects.server_time()
@@ -86,7 +86,7 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Talk[None]:
         yield from effects.sleep(ending.POLL)
 
 
-def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
+def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
     """The job, if it is still the one that was looked at, and nobody's run of ours."""
     try:
         job = yield from effects.get(foreign.resource_for(engine), name)
@@ -103,7 +103,7 @@ def _meant(engine: Engine, name: str, uid: str) -> Talk[Json]:
     return job
 
 
-def _is_of_run(job: Json, run: str) -> Talk[bool]:
+def _is_of_run(job: Json, run: str) -> Operation[bool]:
     """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
     stored = yield from records.read(run)
     attempt, generation = (labels.label_of(job, name) or "" for name in (labels.ATTEMPT, labels.GENERATION))
@@ -112,7 +112,7 @@ def _is_of_run(job: Json, run: str) -> Talk[bool]:
     return labels.is_ours(job, labels.launch_uid(stored.record.key, int(generation), int(attempt)))
 
 
-def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Talk[None]:
+def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Operation[None]:
     """Raises BadInput for a job that Kueue holds back or lets run: it alone decides that, and undoes what
     others do about it.
     """
@@ -135,7 +135,7 @@ def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Talk[None]:
     )
 
 
-def _workload(job: Json) -> Talk[str | None]:
+def _workload(job: Json) -> Operation[str | None]:
     """The name of the Workload that Kueue has made for this job; None also where these may not be read."""
     try:
         found = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
@@ -144,7 +144,7 @@ def _workload(job: Json) -> Talk[str | None]:
     return str(found[0]["metadata"]["name"]) if found else None
 
 
-def _left(engine: Engine, job: Json) -> Talk[str | None]:
+def _left(engine: Engine, job: Json) -> Operation[str | None]:
     """What is still there of a job that is being deleted, in a sentence; None: nothing."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     pods = [pod for pod in (yield from foreign.pods_of(engine, job, [])) if not is_over(pod)]

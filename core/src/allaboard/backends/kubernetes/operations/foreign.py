@@ -9,19 +9,19 @@ from dataclasses import replace
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.lifecycle.stop import stop_told
-from allaboard.backends.kubernetes.logs.collector import Witness, aattend, attend
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, aattend, collect
 from allaboard.backends.kubernetes.observe import observation
-from allaboard.backends.kubernetes.observe.containers import Try, is_over
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, is_over
 from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
     NODE_LOST,
     do_not_end,
-    happened,
     last_word,
+    list_events,
     overdue,
     resource_of,
     tries_of,
@@ -42,7 +42,7 @@ def resource_for(engine: Engine) -> Resource:
 
 def observe(
     engine: Engine, name: str, *, evidence: bool = False, uid: str | None = None, only: bool = False
-) -> Talk[Observation]:
+) -> Operation[Observation]:
     """What is seen now of the job of this name. ``uid``: of the one that was seen there before; should it be
     gone, that is seen; ``only``: also where another one has its name now. Raises UnknownRun when none is
     there, and BadInput where its kind is not served.
@@ -64,7 +64,7 @@ def observe(
     seen = observation.of_object(job, now=now, pods=pods)
     if evidence or state_of(seen) in ASKING:
         about = [thing["metadata"]["uid"] for thing in (job, *(pods if evidence else ()))]
-        events = yield from happened(about, notes)
+        events = yield from list_events(about, notes)
         tails = (yield from _tails(engine, seen, pods)) if evidence else {}
         seen = observation.of_object(job, now=now, pods=pods, events=events, tails=tails)
     late = overdue([pod for pod in pods if not is_over(pod)], now)
@@ -74,7 +74,7 @@ def observe(
     return replace(seen, notes=tuple(notes))
 
 
-def engine_of(name: str) -> Talk[Engine]:
+def engine_of(name: str) -> Operation[Engine]:
     """Whose job this is, by its name: of the kinds that this cluster serves. Raises UnknownRun where none is
     there, or it is an attempt of a run of ours.
     """
@@ -88,7 +88,7 @@ def engine_of(name: str) -> Talk[Engine]:
     raise UnknownRun(f"there is no job {name!r} here")
 
 
-def every() -> Talk[list[Observation]]:
+def every() -> Operation[list[Observation]]:
     """All jobs that others made in this namespace, newest first: two lists for each kind that is served."""
     found: list[Observation] = []
     for engine in ENGINES.values():
@@ -115,16 +115,16 @@ def every() -> Talk[list[Observation]]:
     return sorted(found, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
 
 
-def events(engine: Engine, name: str) -> Talk[list[Event]]:
+def events(engine: Engine, name: str) -> Operation[list[Event]]:
     """What the cluster still knows to have happened to a job and its pods, oldest first."""
     job = yield from effects.get(resource_for(engine), name)
     pods = yield from pods_of(engine, job, [])
-    about = yield from happened([thing["metadata"]["uid"] for thing in (job, *pods)], [])
+    about = yield from list_events([thing["metadata"]["uid"] for thing in (job, *pods)], [])
     now = yield from effects.server_time()
     return [*observation.of_object(job, now=now, pods=pods, events=about).events]
 
 
-def readable(engine: Engine, name: str, selection: Selection) -> Talk[tuple[list[Try], bool]]:
+def readable(engine: Engine, name: str, selection: Selection) -> Operation[tuple[list[ContainerRun], bool]]:
     """Every log of a job that can be read, and whether nothing more will be written. Raises BadInput for
     what the job does not have.
     """
@@ -146,11 +146,11 @@ def _is_ours(job: Json) -> bool:
     return labels.label_of(job, labels.RUN) is not None
 
 
-def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:
+def _gone(engine: Engine, name: str, uid: str | None) -> Operation[Observation]:
     if uid is None:
         raise UnknownRun(f"there is no {engine.KIND} {name!r} here")
     # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-    events = yield from happened([uid], [])
+    events = yield from list_events([uid], [])
     end, stop = last_word(events), stop_told(events)
     seen = Observation(run=name, job=name, uid=uid)
     if end is None and stop is not None:
@@ -163,7 +163,7 @@ def _gone(engine: Engine, name: str, uid: str | None) -> Talk[Observation]:
     return replace(seen, recorded=end.value, notes=(words,))
 
 
-def pods_of(engine: Engine, job: Json, notes: list[str]) -> Talk[list[Json]]:
+def pods_of(engine: Engine, job: Json, notes: list[str]) -> Operation[list[Json]]:
     """Those that its operator made for it, and not for one of the same name that was there before."""
     metadata = job["metadata"]
     try:
@@ -179,12 +179,12 @@ def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
     return any(owner["kind"] == kind and owner["uid"] != uid for owner in owners)
 
 
-def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Talk[dict[str, str]]:
+def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Operation[dict[str, str]]:
     """The ends of what its members wrote, as far as nodes still have them."""
-    witness, readable = Witness(progress_every=0), tries_of(engine, seen.members, pods)
+    witness, readable = EvidenceCollector(progress_every=0), tries_of(engine, seen.members, pods)
     if readable:
-        yield effects.Reading(
-            lambda api: attend(api, None, witness, readable, asked=True),
+        yield effects.StreamIO(
+            lambda api: collect(api, None, witness, readable, asked=True),
             lambda api: aattend(api, None, witness, readable, asked=True),
         )
     return witness.tails()

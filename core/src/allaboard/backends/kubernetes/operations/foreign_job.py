@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from allaboard.backends.actor import person
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Talk, drive
+from allaboard.backends.kubernetes.client.effects import Operation, run_sync
 from allaboard.backends.kubernetes.logs import stream as logs
 from allaboard.backends.kubernetes.operations import adoption, foreign
 from allaboard.errors import BadInput
@@ -40,8 +40,8 @@ class OthersJob:
         self._acted = False
         self._stop: Stop | None = None
 
-    def _do(self, asked: Talk[T]) -> T:
-        return drive(asked, self.backend.api, self.backend.pause)
+    def _do(self, asked: Operation[T]) -> T:
+        return run_sync(asked, self.backend.api, self.backend.pause)
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
         if self._acted:  # what becomes of this very job is asked for, whatever has its name now
@@ -64,8 +64,8 @@ class OthersJob:
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        def look() -> logs.Looked:
-            return logs.Looked(*self._do(foreign.readable(self.engine, self.job, selection)))
+        def look() -> logs.LogSources:
+            return logs.LogSources(*self._do(foreign.readable(self.engine, self.job, selection)))
 
         if follow:
             return logs.follow(self.backend.api, None, look, selection, cursor)

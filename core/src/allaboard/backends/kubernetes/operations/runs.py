@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from allaboard.backends.base import Handle, NotYours, Plan, Selection, Stopped
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import installed
 from allaboard.backends.kubernetes.lifecycle import launch as launching
 from allaboard.backends.kubernetes.lifecycle import orphans
 from allaboard.backends.kubernetes.lifecycle import stop as ending
-from allaboard.backends.kubernetes.lifecycle.prepare import Ready, ready
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, ready
 from allaboard.backends.kubernetes.logs import archive
-from allaboard.backends.kubernetes.logs.cache import Kept
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.capture import (
     SECONDS,
-    Snatched,
+    PodCapture,
     asnatch,
     asnatch_all,
     snatch,
@@ -34,22 +34,22 @@ from allaboard.backends.kubernetes.logs.capture import (
 from allaboard.backends.kubernetes.logs.collector import (
     PEERS,
     PROGRESS_EVERY,
-    Witness,
+    EvidenceCollector,
     aattend,
-    attend,
+    collect,
 )
-from allaboard.backends.kubernetes.logs.history import Past, Pasts
+from allaboard.backends.kubernetes.logs.history import AttemptHistory, HistoryCache
 from allaboard.backends.kubernetes.observe import progress
-from allaboard.backends.kubernetes.observe.containers import Seat, Try
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole
 from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
-    Found,
+    AttemptObjects,
     check_namespace,
     find,
-    is_meant,
     look,
     look_at_pods,
     look_closer,
+    matches_record,
     readable,
     resource_of,
     seen,
@@ -89,12 +89,12 @@ LAST_TRIES, LAST_REST = 2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CachedObservation:
     """What the last look at a run found, for whoever knows whether anything of it has changed since.
     ``asked``: when it was last asked why it goes no further, by the API server's clock.
     """
 
-    found: Found
+    found: AttemptObjects
     notes: tuple[str, ...] = ()
     asked: float = 0.0
 
@@ -104,14 +104,14 @@ class Look:
         return now - self.asked < min(SELDOM, max(SOON, age / 10))
 
 
-def _newest(found: Found) -> float:
+def _newest(found: AttemptObjects) -> float:
     """When its newest pod was made or got its node: what keeps it shows soon after that."""
     times = [pod["metadata"].get("creationTimestamp") for pod in found.pods]
     times += [(condition(pod, "PodScheduled") or {}).get("lastTransitionTime") for pod in found.pods]
     return max((from_rfc3339(at) or 0.0 for at in times if at), default=0.0)
 
 
-def _slim(found: Found) -> Found:
+def _slim(found: AttemptObjects) -> AttemptObjects:
     """The same without what nobody reads and which is the larger half of an object."""
 
     def slim(thing: Json) -> Json:
@@ -129,9 +129,9 @@ class Readable:
     """
 
     attempt: int
-    found: list[Try]
+    found: list[ContainerRun]
     over: bool
-    kept: Kept
+    kept: AttemptLogs
 
 
 class Verbs:
@@ -152,7 +152,7 @@ class Verbs:
         self.namespace, self.site, self.facts, self.environ = namespace, site, facts, environ
         self.known = known
         self._pruned = False
-        self.pasts = Pasts(progress_every)
+        self.pasts = HistoryCache(progress_every)
         self._lock = threading.Lock()
         self._saving: Counter[str] = Counter()
         self._seen_nodes: tuple[float | None, tuple[installed.Node, ...] | None] = (None, None)
@@ -164,13 +164,13 @@ class Verbs:
         plan: Plan,
         owner: Owner,
         lease: str = "",
-        on_ready: Callable[[Ready], None] | None = None,
-    ) -> Talk[Handle]:
+        on_ready: Callable[[PreparedAttempt], None] | None = None,
+    ) -> Operation[Handle]:
         """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing.
         ``on_ready`` is told what is about to be made.
         """
 
-        def prepare(plan: Plan, generation: int, attempt: int) -> Talk[Ready]:
+        def prepare(plan: Plan, generation: int, attempt: int) -> Operation[PreparedAttempt]:
             made = yield from self._prepare(plan, generation, attempt)
             if on_ready is not None:
                 on_ready(made)
@@ -187,7 +187,7 @@ class Verbs:
                 yield from self.prune()
         return handle
 
-    def _prepare(self, plan: Plan, generation: int, attempt: int) -> Talk[Ready]:
+    def _prepare(self, plan: Plan, generation: int, attempt: int) -> Operation[PreparedAttempt]:
         if not self.known:
             self.facts = yield from installed.known(self.facts)
             self.known = True
@@ -200,7 +200,7 @@ class Verbs:
 
     # Looking.
 
-    def find(self, run: str) -> Talk[Stored]:
+    def find(self, run: str) -> Operation[Stored]:
         """The record of a run by its id, a unique prefix of it, or a job's name. Raises UnknownRun."""
         try:
             return (yield from find(run))
@@ -209,8 +209,8 @@ class Verbs:
             raise
 
     def observe(
-        self, run: str, evidence: bool = False, last: Look | None = None
-    ) -> Talk[tuple[Observation, Look | None]]:
+        self, run: str, evidence: bool = False, last: CachedObservation | None = None
+    ) -> Operation[tuple[Observation, CachedObservation | None]]:
         """What is seen now. The first look that finds a run at its end writes that down.
 
         ``last``: of this run, where nothing that it found has changed since; then nothing is asked but what
@@ -228,14 +228,19 @@ class Verbs:
                 return told, None
             last = None
 
-    def _look(self, run: str, last: Look | None) -> Talk[Found]:
+    def _look(self, run: str, last: CachedObservation | None) -> Operation[AttemptObjects]:
         if last is not None:
             return replace(last.found, now=(yield from effects.server_time()))
         return (yield from look((yield from self.find(run))))
 
     def _live(
-        self, found: Found, past: Past, looked: Observation, evidence: bool, last: Look | None
-    ) -> Talk[tuple[Observation, Look]]:
+        self,
+        found: AttemptObjects,
+        past: AttemptHistory,
+        looked: Observation,
+        evidence: bool,
+        last: CachedObservation | None,
+    ) -> Operation[tuple[Observation, CachedObservation]]:
         """What is told of a run that goes on."""
         yield from _attended(past.witness, found, over=False, asked=evidence)
         notes: tuple[str, ...] = ()
@@ -251,16 +256,18 @@ class Verbs:
                 asked = found.now
                 found, notes = yield from self._closer(found, evidence)
         told = yield from self._told(found, past, notes, evidence)
-        return told, Look(_slim(found), notes, asked)
+        return told, CachedObservation(_slim(found), notes, asked)
 
-    def _closer(self, found: Found, evidence: bool) -> Talk[tuple[Found, tuple[str, ...]]]:
+    def _closer(
+        self, found: AttemptObjects, evidence: bool
+    ) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
         """With what explains a wait; and with the nodes, where a scheduler has found no place."""
         found, notes = yield from look_closer(found, everything=evidence)
         if any(is_unschedulable(pod) for pod in found.living):
             found = replace(found, nodes=(yield from self._nodes(found.now)))
         return found, notes
 
-    def _nodes(self, now: float) -> Talk[tuple[installed.Node, ...] | None]:
+    def _nodes(self, now: float) -> Operation[tuple[installed.Node, ...] | None]:
         """Those of the cluster, of some time ago at most; None when they may not be read."""
         at, known = self._seen_nodes
         if at is None or now - at >= NODES_STAND:
@@ -269,8 +276,8 @@ class Verbs:
         return known
 
     def _over(
-        self, found: Found, past: Past, looked: Observation, evidence: bool
-    ) -> Talk[Observation | None]:
+        self, found: AttemptObjects, past: AttemptHistory, looked: Observation, evidence: bool
+    ) -> Operation[Observation | None]:
         """What is told of a run that has ended. Whoever sees that first writes down how, and what was read of
         its logs. None when it is not this attempt any more.
         """
@@ -298,14 +305,16 @@ class Verbs:
             found = replace(found, stored=now)
         return (yield from self._told(found, past, notes, evidence))
 
-    def _told(self, found: Found, past: Past, notes: tuple[str, ...], evidence: bool) -> Talk[Observation]:
+    def _told(
+        self, found: AttemptObjects, past: AttemptHistory, notes: tuple[str, ...], evidence: bool
+    ) -> Operation[Observation]:
         tails = past.witness.tails() if evidence else None
         looked = seen(found, memory=past.memory, report=past.report, tails=tails, notes=notes)
         return (yield from self._with_checkpoints(found.stored, looked)) if evidence else looked
 
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, uid: str | None = None
-    ) -> Talk[Observation]:
+    ) -> Operation[Observation]:
         """What is seen now of a job that somebody else made (`foreign`)."""
         engine = engine_of_kind(kind)
         try:
@@ -314,7 +323,7 @@ class Verbs:
             yield from check_namespace(self.namespace)
             raise
 
-    def rescue(self, run: str, pod: str, version: str | None) -> Talk[None]:
+    def rescue(self, run: str, pod: str, version: str | None) -> Operation[None]:
         """A pod of this run ails: what it wrote is read before anything else is asked, then what rank 0 and
         two peers did. The next look makes something of it. ``version`` None: it is only being deleted, and
         no peer is read.
@@ -328,22 +337,22 @@ class Verbs:
                 self._saving[run] -= 1
                 self._saving += Counter()  # without those that are through
 
-    def _saved(self, run: str) -> Talk[None]:
+    def _saved(self, run: str) -> Operation[None]:
         """Wait for what is just being read of pods that go."""
         for _ in range(int(SECONDS / SAVED_EVERY)):
             if not self._saving[run]:
                 return
             yield from effects.sleep(SAVED_EVERY)
 
-    def _rescues(self, run: str, pod: str, version: str | None) -> Talk[None]:
-        first: Snatched = yield effects.Reading(
+    def _rescues(self, run: str, pod: str, version: str | None) -> Operation[None]:
+        first: PodCapture = yield effects.StreamIO(
             lambda api: snatch(api, None, pod, version=version),
             lambda api: asnatch(api, None, pod, version=version),
         )
         stored = yield from self.find(run)
         layout = Layout.from_dict(stored.layout)
         container = ENGINES[layout.engine].CONTAINER
-        seats = {f"{layout.name}-{m.name}": Seat(m.name, m.rank, container) for m in layout.members}
+        seats = {f"{layout.name}-{m.name}": PodRole(m.name, m.rank, container) for m in layout.members}
         if pod not in seats:
             return
         is_first = not self.pasts.has_rescued(stored.record.uid)
@@ -355,12 +364,12 @@ class Verbs:
         if is_first:
             beside = sorted((n for n in seats if n != pod), key=lambda name: seats[name].rank)
             wanted += [(name, container, None) for name in beside[: PEERS + 1]]
-        more: list[Snatched] = yield effects.Reading(
+        more: list[PodCapture] = yield effects.StreamIO(
             lambda api: snatch_all(api, None, wanted), lambda api: asnatch_all(api, None, wanted)
         )
         self.pasts.rescue(stored.record.uid, more, seats)
 
-    def _with_checkpoints(self, stored: Stored, looked: Observation) -> Talk[Observation]:
+    def _with_checkpoints(self, stored: Stored, looked: Observation) -> Operation[Observation]:
         """The checkpoints that are really there, if they are in a bucket: members' folders are not ours."""
         saving = Layout.from_dict(stored.layout).saving
         if saving is None or "://" not in saving.uri:
@@ -368,7 +377,7 @@ class Verbs:
         found = yield from effects.work(lambda: with_checkpoints(looked.progress, saving, self.environ))
         return replace(looked, progress=found)
 
-    def runs(self) -> Talk[list[Observation]]:
+    def runs(self) -> Operation[list[Observation]]:
         """Every run that has a record, newest first: a few lists, however many runs there are. Records past
         their age go on the way.
         """
@@ -390,13 +399,13 @@ class Verbs:
         ]
         return sorted(looked, key=lambda s: (s.created or 0, s.run), reverse=True)
 
-    def events(self, run: str) -> Talk[list[Event]]:
+    def events(self, run: str) -> Operation[list[Event]]:
         """What the cluster still knows to have happened, and how earlier attempts ended, oldest first."""
         stored = yield from self.find(run)
         found, _ = yield from look_closer((yield from look(stored)), everything=True)
         return in_order([*_ends(stored), *seen(found).events])
 
-    def saving(self, run: str) -> Talk[str | None]:
+    def saving(self, run: str) -> Operation[str | None]:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
         checkpoints.
         """
@@ -404,11 +413,13 @@ class Verbs:
         saving = Layout.from_dict(stored.layout).saving
         return None if saving is None else saving.uri
 
-    def secrets_of(self, run: str) -> Talk[tuple[str, ...]]:
+    def secrets_of(self, run: str) -> Operation[tuple[str, ...]]:
         """Those of its job. What a Secret of the cluster holds is read by the members alone."""
         return secret_values((yield from self.find(run)).record.spec)
 
-    def readable(self, run: str, selection: Selection, last: Look | None = None) -> Talk[Readable]:
+    def readable(
+        self, run: str, selection: Selection, last: CachedObservation | None = None
+    ) -> Operation[Readable]:
         """Every log of the run's attempt that can be read. Raises BadInput for what the run does not have.
         ``last``: as for `observe`.
         """
@@ -433,7 +444,7 @@ class Verbs:
             past.witness.kept.restore(archive.lost(past.memory, layout, met, container))
         return Readable(attempt, here, over, past.witness.kept)
 
-    def _readable_earlier(self, stored: Stored, attempt: int) -> Talk[Readable]:
+    def _readable_earlier(self, stored: Stored, attempt: int) -> Operation[Readable]:
         record = stored.record
         pods = yield from effects.list_all(
             PODS, labels=labels.selector(record.run, attempt, record.generation)
@@ -444,36 +455,36 @@ class Verbs:
 
     # Owning and ending.
 
-    def adopt(self, handle: Handle, old: Owner, new: Owner, lease: str = "") -> Talk[Handle]:
+    def adopt(self, handle: Handle, old: Owner, new: Owner, lease: str = "") -> Operation[Handle]:
         now = yield from effects.server_time()
         stored = yield from ending.adopt(handle, old, new, lease, now)
         return launching.handle_of(stored.record, adopted=True)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False
-    ) -> Talk[Stopped | NotYours]:
+    ) -> Operation[Stopped | NotYours]:
         return ending.stop(handle, owner, by, reason, kill)
 
-    def suspend(self, run: str, by: str) -> Talk[None]:
+    def suspend(self, run: str, by: str) -> Operation[None]:
         yield from ending.suspend((yield from look((yield from self.find(run)))), True, by)
 
-    def resume(self, run: str, by: str) -> Talk[None]:
+    def resume(self, run: str, by: str) -> Operation[None]:
         yield from ending.suspend((yield from look((yield from self.find(run)))), False, by)
 
-    def delete(self, run: str) -> Talk[None]:
+    def delete(self, run: str) -> Operation[None]:
         yield from ending.delete((yield from look((yield from self.find(run)))))
 
-    def hand_over(self, handle: Handle) -> Talk[None]:
+    def hand_over(self, handle: Handle) -> Operation[None]:
         return ending.hand_over(handle)
 
-    def enforce(self, run: str, owner: Owner) -> Talk[None]:
+    def enforce(self, run: str, owner: Owner) -> Operation[None]:
         stored = yield from records.read(run)
         if stored is None or stored.record.owner.id != owner.id:
             return
         found, _ = yield from self._closer((yield from look(stored)), False)
         yield from ending.enforce(found, seen(found, memory=self.pasts.with_look(found).memory))
 
-    def watch_over(self, run: str, lease: str) -> Talk[None]:
+    def watch_over(self, run: str, lease: str) -> Operation[None]:
         """From now on this process follows the run for its owner."""
         now = yield from effects.server_time()
 
@@ -487,7 +498,7 @@ class Verbs:
 
     # Housekeeping.
 
-    def prune(self, every: Iterable[Stored] | None = None) -> Talk[None]:
+    def prune(self, every: Iterable[Stored] | None = None) -> Operation[None]:
         """Remove records past their age, and what may be left of their jobs; a few at a time."""
         now, keep = (yield from effects.server_time()), keep_seconds(self.environ)
         if every is None:
@@ -503,11 +514,11 @@ class Verbs:
                 break  # whoever may not delete leaves it to others
 
 
-def _tries(layout: Layout, pods: Sequence[Json]) -> list[Try]:
+def _tries(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
     return tries_of(ENGINES[layout.engine], layout.members, pods)
 
 
-def _shared(stored: Stored, past: Past) -> Talk[None]:
+def _shared(stored: Stored, past: AttemptHistory) -> Operation[None]:
     """What others have read of the logs of an attempt that is over is known here, too."""
     if not past.shared:
         past.shared = True
@@ -515,18 +526,20 @@ def _shared(stored: Stored, past: Past) -> Talk[None]:
         past.witness.kept.restore((yield from archive.load(stored, attempt, generation)))
 
 
-def _attended(witness: Witness, found: Found, *, over: bool, asked: bool) -> Talk[None]:
+def _attended(
+    witness: EvidenceCollector, found: AttemptObjects, *, over: bool, asked: bool
+) -> Operation[None]:
     """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
     if not found.pods and not over:
         return
     readable = _tries(Layout.from_dict(found.stored.layout), found.pods)
-    yield effects.Reading(
-        lambda api: attend(api, None, witness, readable, over=over, asked=asked),
+    yield effects.StreamIO(
+        lambda api: collect(api, None, witness, readable, over=over, asked=asked),
         lambda api: aattend(api, None, witness, readable, over=over, asked=asked),
     )
 
 
-def _heard_out(witness: Witness, found: Found) -> Talk[None]:
+def _heard_out(witness: EvidenceCollector, found: AttemptObjects) -> Operation[None]:
     """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
     for _ in range(LAST_TRIES):
         if not witness.behind:
@@ -535,7 +548,7 @@ def _heard_out(witness: Witness, found: Found) -> Talk[None]:
         yield from _attended(witness, found, over=True, asked=False)
 
 
-def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:
+def _by_uid(resources: Iterable[Resource]) -> Operation[dict[str, Json]]:
     """All jobs of ours of these kinds."""
     found: dict[str, Json] = {}
     for resource in resources:
@@ -550,12 +563,12 @@ def _by_uid(resources: Iterable[Resource]) -> Talk[dict[str, Json]]:
 
 def _found(
     stored: Stored, jobs: Mapping[str, Json], pods: Mapping[tuple[str, ...], Sequence[Json]], now: float
-) -> Found:
+) -> AttemptObjects:
     record = stored.record
     uid = record.object_uid
-    job = jobs.get(uid) if uid else next((j for j in jobs.values() if is_meant(j, stored)), None)
+    job = jobs.get(uid) if uid else next((j for j in jobs.values() if matches_record(j, stored)), None)
     mine = (record.run, str(record.attempt), str(record.generation))
-    return Found(stored, job, None, tuple(pods.get(mine, ())), now)
+    return AttemptObjects(stored, job, None, tuple(pods.get(mine, ())), now)
 
 
 def _attempt_of(pod: Json) -> tuple[str, ...]:

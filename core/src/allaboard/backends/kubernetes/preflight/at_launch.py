@@ -26,10 +26,10 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
-from allaboard.backends.kubernetes.lifecycle.prepare import Ready
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.observe.lookup import resource_of
 from allaboard.backends.kubernetes.preflight import checks
-from allaboard.backends.kubernetes.preflight.checks import Facts, Sought
+from allaboard.backends.kubernetes.preflight.checks import Facts, Lookup
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Asking:
         self.api, self.requests = api, 0
         self._found: dict[tuple[str, str], Any] = {}
         self._threads: list[threading.Thread] = []
-        self._ready: Ready | None = None
+        self._ready: PreparedAttempt | None = None
         self._turn = threading.Semaphore(AT_A_TIME)
 
-    def begin(self, ready: Ready) -> None:
+    def begin(self, ready: PreparedAttempt) -> None:
         """Ask about the objects that are about to be made."""
         if self._ready is not None:
             return  # it is prepared again because somebody was faster; the questions are the same
@@ -72,7 +72,7 @@ class Asking:
             try:
                 self._found[key] = question()
             except Missing as error:
-                self._found[key] = None if error.unserved else Sought()
+                self._found[key] = None if error.unserved else Lookup()
             except AllaboardError:  # nobody may look, or nobody answers: it stays unknown
                 return
 
@@ -83,13 +83,13 @@ class Asking:
             thread.join(max(0.0, end - time.monotonic()))
         return () if self._ready is None else tuple(_said(self._facts(self._ready)))
 
-    def _facts(self, ready: Ready) -> Facts:
+    def _facts(self, ready: PreparedAttempt) -> Facts:
         found = dict(self._found)
 
-        def each(resource: Resource, names: Any) -> dict[str, Sought]:
+        def each(resource: Resource, names: Any) -> dict[str, Lookup]:
             asked = {name: found.get((resource.plural, name)) for name in names}
             return {
-                name: one if isinstance(one, Sought) else Sought(known=False) for name, one in asked.items()
+                name: one if isinstance(one, Lookup) else Lookup(known=False) for name, one in asked.items()
             }
 
         pods = capacity.pods_of(ready.job)
@@ -101,7 +101,7 @@ class Asking:
             manifests=ready.manifests,
             resources=[resource_of(manifest) for manifest in ready.manifests],
             gang=ready.gang,
-            namespace=space if isinstance(space, Sought) else Sought(known=False),
+            namespace=space if isinstance(space, Lookup) else Lookup(known=False),
             # Without the defaults that LimitRanges give nothing is known of what a pod must state.
             quotas=found.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
             limits=limits,
@@ -113,11 +113,11 @@ class Asking:
         )
 
 
-def _own(ready: Ready) -> list[str]:
+def _own(ready: PreparedAttempt) -> list[str]:
     return [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
 
 
-def _questions(ready: Ready, api: Api) -> dict[tuple[str, str], Callable[[], Any]]:
+def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callable[[], Any]]:
     pods = capacity.pods_of(ready.job)
     named = (
         (PVCS, capacity.claims(pods)),
@@ -143,8 +143,8 @@ def _is_particular(spec: Mapping[str, Any]) -> bool:
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 
-def _get(api: Api, resource: Resource, name: str) -> Sought:
-    return Sought(api.get(resource, name))
+def _get(api: Api, resource: Resource, name: str) -> Lookup:
+    return Lookup(api.get(resource, name))
 
 
 def _list(api: Api, resource: Resource) -> list[Any]:

@@ -34,7 +34,7 @@ LONGEST_NAME = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class Lookup:
     """Another object that the job names: what it is, None when it is not there; ``known``: whether one may
     look.
     """
@@ -44,7 +44,7 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DryRunResult:
     """A dry run of the creation of an object, and what the API server said to it."""
 
     what: str
@@ -63,19 +63,19 @@ class Facts:
     resources: Sequence[Resource]
     gang: GangPlan
     user: str | None = None
-    namespace: Sought = Sought(known=False)
+    namespace: Lookup = Lookup(known=False)
     allowed: Mapping[Access, bool] = field(default_factory=dict)
     helpful: Mapping[Access, bool] = field(default_factory=dict)
     quotas: Sequence[Json] | None = None
     limits: Sequence[Json] | None = None
-    claims: Mapping[str, Sought] = field(default_factory=dict)
-    secrets: Mapping[str, Sought] = field(default_factory=dict)
-    config_maps: Mapping[str, Sought] = field(default_factory=dict)
-    accounts: Mapping[str, Sought] = field(default_factory=dict)
-    priorities: Mapping[str, Sought] = field(default_factory=dict)
-    queue: Sought | None = None
-    tried: Sequence[Tried] = ()
-    pods_tried: Sequence[Tried] | None = None
+    claims: Mapping[str, Lookup] = field(default_factory=dict)
+    secrets: Mapping[str, Lookup] = field(default_factory=dict)
+    config_maps: Mapping[str, Lookup] = field(default_factory=dict)
+    accounts: Mapping[str, Lookup] = field(default_factory=dict)
+    priorities: Mapping[str, Lookup] = field(default_factory=dict)
+    queue: Lookup | None = None
+    tried: Sequence[DryRunResult] = ()
+    pods_tried: Sequence[DryRunResult] | None = None
 
     @property
     def job(self) -> Json:
@@ -489,7 +489,7 @@ def volumes(facts: Facts) -> Iterator[Check]:
     wanted = capacity.claims(facts.pods)
     wrong = False
     for name, (members, writes) in wanted.items():
-        for check in _claim(name, members, writes, facts.claims.get(name, Sought(known=False)), facts):
+        for check in _claim(name, members, writes, facts.claims.get(name, Lookup(known=False)), facts):
             wrong = True
             yield check
     if wanted and not wrong:
@@ -497,7 +497,7 @@ def volumes(facts: Facts) -> Iterator[Check]:
         yield _is_well("volumes", f"{_listed('claim', wanted)} there and fit {total}")
 
 
-def _claim(name: str, members: int, writes: bool, sought: Sought, facts: Facts) -> Iterator[Check]:
+def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) -> Iterator[Check]:
     if not sought.known:
         yield _unknown("volumes", f"claim {name} may not be looked at")
         return

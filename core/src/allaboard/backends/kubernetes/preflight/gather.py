@@ -12,7 +12,7 @@ from typing import Any
 
 from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Call, Json, Talk
+from allaboard.backends.kubernetes.client.effects import ApiCall, Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
@@ -30,9 +30,9 @@ from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES, VOLCANO_QUEUES
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
-from allaboard.backends.kubernetes.lifecycle.prepare import Ready
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.observe.lookup import resource_of
-from allaboard.backends.kubernetes.preflight.checks import Facts, Sought, Tried, examine
+from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 WHO_AM_I = Resource(
@@ -42,12 +42,12 @@ LONGEST = 5.0
 """Seconds that a dry run may be tried again: an operator that is away is an answer, too."""
 
 
-def preflight(ready: Ready, survey: Survey) -> Talk[list[Check]]:
+def preflight(ready: PreparedAttempt, survey: Survey) -> Operation[list[Check]]:
     """Every check of a job that is rendered for this cluster, what stops it first."""
     return examine((yield from gather(ready, survey)))
 
 
-def gather(ready: Ready, survey: Survey) -> Talk[Facts]:
+def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     """All that the checks look at."""
     permitted = May(survey.namespace)
     resources = [resource_of(manifest) for manifest in ready.manifests]
@@ -78,7 +78,7 @@ def gather(ready: Ready, survey: Survey) -> Talk[Facts]:
     )
 
 
-def _who() -> Talk[str | None]:
+def _who() -> Operation[str | None]:
     """The name of this user, as the API server knows it."""
     body = {"apiVersion": WHO_AM_I.api_version, "kind": WHO_AM_I.kind}
     try:
@@ -88,32 +88,32 @@ def _who() -> Talk[str | None]:
     return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
 
 
-def _allowed(wanted: Iterable[Access], namespace: str) -> Talk[dict[Access, bool]]:
+def _allowed(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
     found = {}
     for access in wanted:
         found[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
     return found
 
 
-def _sought(resource: Resource, name: str, permitted: May) -> Talk[Sought]:
+def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
     if not (yield from permitted.do("get", resource)):
-        return Sought(known=False)
+        return Lookup(known=False)
     try:
-        return Sought((yield from effects.get(resource, name)))
+        return Lookup((yield from effects.get(resource, name)))
     except Missing as error:
-        return Sought(known=not error.unserved)
+        return Lookup(known=not error.unserved)
     except Forbidden:
-        return Sought(known=False)
+        return Lookup(known=False)
 
 
-def _each(resource: Resource, names: Iterable[str], permitted: May) -> Talk[dict[str, Sought]]:
+def _each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
     found = {}
     for name in sorted(names):
         found[name] = yield from _sought(resource, name, permitted)
     return found
 
 
-def _all(resource: Resource, permitted: May) -> Talk[Sequence[Json] | None]:
+def _all(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
     if not (yield from permitted.do("list", resource)):
         return None
     try:
@@ -122,7 +122,7 @@ def _all(resource: Resource, permitted: May) -> Talk[Sequence[Json] | None]:
         return None
 
 
-def _queue(ready: Ready, permitted: May) -> Talk[Sought | None]:
+def _queue(ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
     kinds = {"kueue": LOCALQUEUES, "volcano": VOLCANO_QUEUES}
     resource = kinds.get(ready.gang.gang)
     if resource is None or ready.gang.queue is None:
@@ -130,17 +130,21 @@ def _queue(ready: Ready, permitted: May) -> Talk[Sought | None]:
     return (yield from _sought(resource, ready.gang.queue, permitted))
 
 
-def _tried(manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey) -> Talk[list[Tried]]:
+def _tried(
+    manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey
+) -> Operation[list[DryRunResult]]:
     """A dry run of the creation of each object whose kind is served."""
     found = []
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"
-            found.append(Tried(what, (yield from _dry(resource, manifest))))
+            found.append(DryRunResult(what, (yield from _dry(resource, manifest))))
     return found
 
 
-def _pods_tried(ready: Ready, pods: Sequence[capacity.Pods], permitted: May) -> Talk[list[Tried] | None]:
+def _pods_tried(
+    ready: PreparedAttempt, pods: Sequence[capacity.Pods], permitted: May
+) -> Operation[list[DryRunResult] | None]:
     """The same for one pod of each role: nothing else tells what admission says to it. Its gang is left
     out, which may have to exist first.
     """
@@ -157,11 +161,11 @@ def _pods_tried(ready: Ready, pods: Sequence[capacity.Pods], permitted: May) -> 
             "metadata": _pod_metadata(ready, group),
             "spec": {**spec, **({"initContainers": inits} if inits else {})},
         }
-        found.append(Tried(f"a pod of {group.role}", (yield from _dry(PODS, body))))
+        found.append(DryRunResult(f"a pod of {group.role}", (yield from _dry(PODS, body))))
     return found
 
 
-def _pod_metadata(ready: Ready, group: capacity.Pods) -> Mapping[str, Any]:
+def _pod_metadata(ready: PreparedAttempt, group: capacity.Pods) -> Mapping[str, Any]:
     job = ready.job["metadata"]
     return {
         "name": f"{job['name']}-{group.role.lower()}-0",
@@ -170,9 +174,9 @@ def _pod_metadata(ready: Ready, group: capacity.Pods) -> Mapping[str, Any]:
     }
 
 
-def _dry(resource: Resource, body: Json | Mapping[str, Any]) -> Talk[AllaboardError | None]:
+def _dry(resource: Resource, body: Json | Mapping[str, Any]) -> Operation[AllaboardError | None]:
     try:
-        yield Call("create", (resource, body), {"dry_run": True})
+        yield ApiCall("create", (resource, body), {"dry_run": True})
     except BackendUnreachable as error:
         if "webhook" not in str(error):
             raise

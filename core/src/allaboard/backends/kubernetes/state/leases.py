@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from allaboard.backends.kubernetes.client import effects as talk
-from allaboard.backends.kubernetes.client.effects import Json, Talk, adrive, drive
+from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.errors import Exists, Forbidden, Missing
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
@@ -64,7 +64,7 @@ def holds(lease: Json, now: float) -> bool:
     return now < seen_at(lease) + float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
 
 
-def taken(holder: str) -> Talk[str]:
+def taken(holder: str) -> Operation[str]:
     """The name of a Lease that holds now; empty where this user may keep none."""
     now = yield from talk.server_time()
     try:
@@ -76,7 +76,7 @@ def taken(holder: str) -> Talk[str]:
     return labels.lease_name(holder)
 
 
-def renewed(holder: str) -> Talk[None]:
+def renewed(holder: str) -> Operation[None]:
     """The holder is seen to live, now."""
     now = yield from talk.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
@@ -87,7 +87,7 @@ def renewed(holder: str) -> Talk[None]:
             yield from talk.create(LEASES, body(holder, now))
 
 
-def let_go(holder: str) -> Talk[None]:
+def let_go(holder: str) -> Operation[None]:
     """Whatever the holder followed is followed by nobody from now on."""
     yield from talk.delete(LEASES, labels.lease_name(holder))
 
@@ -127,7 +127,7 @@ class ThreadKeeper:
     def hold(self) -> str:
         with self._lock:
             if self._name is None:
-                self._name = drive(taken(self.holder), self.api)
+                self._name = run_sync(taken(self.holder), self.api)
                 if self._name:
                     self._over = threading.Event()
                     threading.Thread(target=self._keep, args=(self._over,), daemon=True).start()
@@ -142,13 +142,13 @@ class ThreadKeeper:
             self._over.set()
             atexit.unregister(self.let_go)
             with suppress(AllaboardError):  # it runs out by itself
-                drive(let_go(self.holder), self.api)
+                run_sync(let_go(self.holder), self.api)
             self.api.close()
 
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(EVERY):
             with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
-                drive(renewed(self.holder), self.api)
+                run_sync(renewed(self.holder), self.api)
 
 
 class TaskKeeper:
@@ -187,10 +187,10 @@ class TaskKeeper:
             with suppress(AllaboardError):
                 await self._do(renewed(self.holder))
 
-    async def _do(self, talk: Talk[T]) -> T:
+    async def _do(self, talk: Operation[T]) -> T:
         api = self.api.twin(PATIENCE)
         try:
-            return await adrive(talk, api)
+            return await run_async(talk, api)
         finally:
             await api.close()
 

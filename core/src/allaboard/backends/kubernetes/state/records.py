@@ -21,11 +21,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Talk
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
-from allaboard.errors import Conflict as Lost
 from allaboard.errors import Corrupt
+from allaboard.errors import OwnershipConflict as Lost
 from allaboard.follow.run_record import VERSION, RunRecord
 from allaboard.layout import Layout
 from allaboard.render import labels as marks
@@ -169,7 +169,7 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
 # Reading and changing.
 
 
-def read(run: str) -> Talk[Stored | None]:
+def read(run: str) -> Operation[Stored | None]:
     """The record of a run; None when it has none. Raises Corrupt."""
     try:
         return parse((yield from effects.get(CONFIGMAPS, marks.record_name(run))))
@@ -177,12 +177,12 @@ def read(run: str) -> Talk[Stored | None]:
         return None
 
 
-def create(stored: Stored) -> Talk[Stored]:
+def create(stored: Stored) -> Operation[Stored]:
     """Raises Exists when the run has a record."""
     return parse((yield from effects.create(CONFIGMAPS, manifest(stored))))
 
 
-def swap(stored: Stored, **changes: Any) -> Talk[Stored]:
+def swap(stored: Stored, **changes: Any) -> Operation[Stored]:
     """Write the record with these fields, if it is still the one that was read. Raises errors.Conflict or
     Missing.
     """
@@ -192,7 +192,7 @@ def swap(stored: Stored, **changes: Any) -> Talk[Stored]:
 
 def change(
     run: str, how: Callable[[Stored], Stored | None], known: Stored | None = None
-) -> Talk[Stored | None]:
+) -> Operation[Stored | None]:
     """Apply ``how`` to the record until nobody else comes between; None from it changes nothing. The record
     as it then stands; None when there is none. ``known``: as it was read a moment ago.
     """
@@ -213,7 +213,7 @@ def change(
     raise Lost(f"the record of run {run} changes all the time; try again in a moment")
 
 
-def forget(stored: Stored) -> Talk[bool]:
+def forget(stored: Stored) -> Operation[bool]:
     """Delete the record, if it is still the one that was read. Whether it is gone."""
     metadata = stored.body["metadata"]
     try:

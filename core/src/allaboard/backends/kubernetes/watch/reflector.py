@@ -188,7 +188,7 @@ class Feed:
                 continue
             else:
                 self._known[key] = looks
-            ails = kind != "DELETED" and _ails(row)
+            ails = kind != "DELETED" and _indicates_failure(row)
             leaves = kind != "DELETED" and _leaves(row)
             for run in _runs(name):
                 if run in self._followers:
@@ -279,7 +279,7 @@ _AILING_IN = (
 )
 
 
-def _ails(row: Mapping[str, Any]) -> bool:
+def _indicates_failure(row: Mapping[str, Any]) -> bool:
     """Whether a pod's row tells of a failure (the printed Status: pkg/printers/internalversion)."""
     status = str(row.get("Status", ""))
     return status in _AILING or status.startswith(_AILING_IN)

@@ -31,7 +31,7 @@ _NOTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class MemberTry:
     """One try of one member."""
 
     member: str
@@ -44,14 +44,14 @@ class Try:
         return f"{self.member}.{self.number}"
 
 
-def tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[Try]:
+def tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[MemberTry]:
     """Every log of an attempt, by rank and try."""
     ranks = {m.name: m.rank for m in members}
     found = []
     for path in attempt.logs.glob("*.log"):
         member, _, number = path.stem.rpartition(".")
         if number.isdecimal():
-            found.append(Try(member, ranks.get(member, 0), int(number), path))
+            found.append(MemberTry(member, ranks.get(member, 0), int(number), path))
     return sorted(found, key=lambda t: (t.rank, t.member, t.number))
 
 
@@ -77,7 +77,7 @@ def read(
     return chain(_lines(spans, selection.tail if cursor is None else None), iter([positions]))
 
 
-def _is_chosen(one: Try, selection: Selection) -> bool:
+def _is_chosen(one: MemberTry, selection: Selection) -> bool:
     return (
         (selection.members is None or one.member in selection.members)
         and (selection.ranks is None or one.rank in selection.ranks)
@@ -90,13 +90,13 @@ class _Span(NamedTuple):
     ended, or of a piece of a line that is longer than `LONGEST` (``cut``).
     """
 
-    one: Try
+    one: MemberTry
     start: int
     end: int
     cut: bool = False
 
 
-def _span(one: Try, position: int | None, since: float | None, *, open: bool) -> _Span:
+def _span(one: MemberTry, position: int | None, since: float | None, *, open: bool) -> _Span:
     """What is new of a try. ``open``: it may still write, so a last line without an end is left for later."""
     try:
         size = one.path.stat().st_size
@@ -196,7 +196,7 @@ def _line_after(path: Path, offset: int, size: int) -> int:
 class _Block(NamedTuple):
     """Lines of one time. ``more``: the last one goes on in the next block."""
 
-    one: Try
+    one: MemberTry
     when: float | None
     texts: list[str]
     more: bool = False

@@ -179,7 +179,7 @@ class Supervisor:
         if not self._has_secrets(time.time()):
             return
         if self.ticket is None:
-            self._do([op.Ask()])
+            self._do([op.Acquire()])
         else:
             self._admission()
 
@@ -239,7 +239,7 @@ class Supervisor:
         while todo:
             self.dirty = True
             match action := todo.popleft():
-                case op.Ask():
+                case op.Acquire():
                     self._ask()
                 case op.Spawn(member):
                     self.to_start[member.name] = action

@@ -67,7 +67,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Acquire:
     """Ask the pool for the gang's slots."""
 
 
@@ -88,7 +88,7 @@ class Remove:
     """The ttl is over: delete the run."""
 
 
-Action = Spawn | Terminate | Kill | Ask | Release | Finish | Remove
+Action = Spawn | Terminate | Kill | Acquire | Release | Finish | Remove
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ class Operator:
 
     def _ask(self) -> list[Action]:
         self.asked, self.waiting = True, "waits for its slots"
-        return [Ask()]
+        return [Acquire()]
 
     def admitted(self, names: Iterable[str], now: float) -> list[Action]:
         """The pool gave slots to these members; more may come later for an elastic gang."""
