@@ -59,7 +59,11 @@ SUITES = (
     # The pure core once more, beside the other versions of what it stands on.
     Suite(
         "kfp",
-        ("tests/kfp", "tests/core/intent", "tests/core/up", "tests/meta/test_imports.py", "-m", "not slow"),
+        (
+            *("tests/kfp", "tests/core/spec", "tests/core/follow", "tests/core/diagnosis"),
+            *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "core").glob("test_*.py")),
+            *("tests/meta/test_imports.py", "-m", "not slow"),
+        ),
         ROOT / ".venv/kfp/bin",
     ),
 )
