@@ -1,4 +1,4 @@
-"""One leg of one try of a task instance on a worker: launch or adopt, follow or defer, finish.
+"""What a worker does for one try of a task instance: launch or adopt, follow or defer, finish.
 
 The conversation is the core's `allaboard.follow.loop`; this is the side that answers it. A deferrable task
 answers the first `Wait` by deferring, a synchronous one by waiting; everything else is the same, and so is
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import cached_property
@@ -45,7 +45,6 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.observation import Observation, Owner, State
-from allaboard.printable import visible
 from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import follow_policy
 from allaboard.status import state_of
@@ -55,6 +54,7 @@ from allaboard_provider.executors import first_process, why_it_would_not_outlive
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
+from allaboard_provider.results import failure_text, is_hopeless
 from allaboard_provider.task_log import TaskLog, kept_at, rest_after, warnings, wrote
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
@@ -496,59 +496,20 @@ class _UntilItsEnd:
     Airflow ends the process of a task without a word, so what is open is closed here.
     """
 
-    def __init__(self, leg: TaskTry) -> None:
-        self.leg = leg
+    def __init__(self, task_try: TaskTry) -> None:
+        self.task_try = task_try
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, AirflowTaskTimeout):
             try:
-                self.leg._stop(
-                    f"the task's execution_timeout of {self.leg.operator.execution_timeout} has passed"
+                self.task_try._stop(
+                    f"the task's execution_timeout of {self.task_try.operator.execution_timeout} has passed"
                 )
             except AllaboardError as trouble:
-                self.leg.log.error("the run could not be stopped: %s", trouble)
+                self.task_try.log.error("the run could not be stopped: %s", trouble)
         if isinstance(error, (BadInput, AirflowFailException)):
-            self.leg.give_up()
-        if "place" in self.leg.__dict__:
-            self.leg.place.leave()
-
-
-def failure_text(outcome: Outcome, options: str = "", known: Iterable[str] = ()) -> str:
-    """What failed, why, and what to do. ``options``: of the command line, by which the run is found;
-    ``known``: the run's secrets.
-    """
-    stopped = outcome.state is State.STOPPED  # there is nothing to mend
-    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
-    words = f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
-    return visible(redact_text(words, known), newlines=True, tabs=True)
-
-
-#: Nothing but a person's hand can make these end differently. Everything else is tried again as often as the
-#: task's `retries` says, for that is what its author asked for: a script that raised may have met a passing
-#: trouble, and the next try resumes.
-HOPELESS = frozenset({"bad_entrypoint", "world_size_mismatch", "checkpoint_mismatch"})
-_STOPPED_BY_NO_PERSON = frozenset({"allaboard", "SIGTERM", BY})
-
-
-def is_hopeless(outcome: Outcome) -> bool:
-    """Whether another try would be pointless, or against the will of whoever stopped the run."""
-    if outcome.state is State.STOPPED:
-        stop = outcome.seen.stop
-        return stop is None or stop.by not in _STOPPED_BY_NO_PERSON
-    return bool(outcome.diagnoses) and outcome.diagnoses[0].code in HOPELESS
-
-
-def result_of(outcome: Outcome, known: Iterable[str] = ()) -> dict[str, Any]:
-    """What goes into XCom: ``status --json`` without members (contract, section 4), and without secrets;
-    ``known``: those of the run.
-    """
-    found = {name: value for name, value in outcome.summary.items() if name != "members"}
-    return dict(redact_texts(found, known))
-
-
-def observation_words(seen: Observation) -> str:
-    """``digits-1f0c9a77 running, step 120/400``."""
-    step = seen.progress.step
-    return f"{seen.run} {state_of(seen)}" + (f", step {step}" if step is not None else "")
+            self.task_try.give_up()
+        if "place" in self.task_try.__dict__:
+            self.task_try.place.leave()

@@ -143,16 +143,16 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
         """What a run that succeeded leaves in XCom."""
-        from allaboard_provider.operators._lifecycle import result_of
+        from allaboard_provider.results import result_of
 
         return result_of(outcome)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        return self._leg(context).begin()
+        return self._try(context).begin()
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """The trigger has fired."""
-        return self._leg(context).resume(event)
+        return self._try(context).resume(event)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Airflow's way back from a deferral. When the trigger timed out or died, neither its ``on_kill`` nor
@@ -161,7 +161,7 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except Exception as error:
             if next_method == "__fail__":
-                self._leg(context).rescue(error)
+                self._try(context).rescue(error)
             raise
 
     def on_kill(self) -> None:
@@ -170,7 +170,7 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         """
         self.killed = True
 
-    def _leg(self, context: Context) -> TaskTry:
+    def _try(self, context: Context) -> TaskTry:
         from allaboard_provider.operators._lifecycle import TaskTry
 
         return TaskTry(self, context)

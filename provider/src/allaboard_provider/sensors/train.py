@@ -120,7 +120,7 @@ class TrainingJobSensor(Watching):
         from allaboard.diagnosis import diagnose
         from allaboard.follow.loop import Outcome
         from allaboard.status import state_of
-        from allaboard_provider.operators._lifecycle import (
+        from allaboard_provider.results import (
             failure_text,
             observation_words,
             result_of,
@@ -150,7 +150,7 @@ class TrainingJobSensor(Watching):
 
     def _tell_passed_over(self, seen: Observation) -> None:
         from allaboard.units import rfc3339
-        from allaboard_provider.operators._lifecycle import observation_words
+        from allaboard_provider.results import observation_words
 
         self.log.info(
             "%s at %s, before %s: it is not the one that is waited for (`since` says which counts)",
@@ -187,7 +187,7 @@ class TrainingJobSensor(Watching):
     def _end_of_job(self) -> Mapping[str, Any] | None:
         """How the job ended; None while it has not."""
         from allaboard.status import state_of
-        from allaboard_provider.operators._lifecycle import observation_words
+        from allaboard_provider.results import observation_words
         from allaboard_provider.triggers.jobs import how_it_ended
         from allaboard_provider.triggers.train import is_of_before
 

@@ -77,7 +77,7 @@ class JobTrigger(LookTrigger):
         """None while there is none. Tells what has changed."""
         from allaboard.errors import UnknownRun
         from allaboard.status import state_of
-        from allaboard_provider.operators._lifecycle import observation_words
+        from allaboard_provider.results import observation_words
 
         try:
             seen: Observation = await backend.observe_job(self.kind, self.job_name, evidence, uid=self.uid)
@@ -99,7 +99,7 @@ def how_it_ended(seen: Observation, kind: str, namespace: str) -> Mapping[str, A
     from allaboard.diagnosis import diagnose
     from allaboard.engines import engine_of_kind
     from allaboard.follow.loop import Outcome
-    from allaboard_provider.operators._lifecycle import result_of
+    from allaboard_provider.results import result_of
 
     outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)
     if outcome.ok:
