@@ -34,7 +34,7 @@ from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
 from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, follow, run_async
 from allaboard.observation import Observation, Owner, State
-from allaboard.render import labels as marks
+from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.running import Follower, run
 from allaboard.spec.job import TrainingJob
@@ -130,12 +130,12 @@ class Place:
     # What is there.
 
     def stored(self, run: str) -> Stored | None:
-        body = self.cluster.api.get("v1", "ConfigMap", marks.record_name(run), self.namespace)
+        body = self.cluster.api.get("v1", "ConfigMap", labels.record_name(run), self.namespace)
         return None if body is None else records.parse(body)
 
     def of_run(self, kind: tuple[str, str], run: str) -> list[Object]:
-        labels = f"{marks.selector(run)},{marks.ATTEMPT}"
-        return self.cluster.api.list(*kind, self.namespace, labelSelector=labels)
+        selector = f"{labels.selector(run)},{labels.ATTEMPT}"
+        return self.cluster.api.list(*kind, self.namespace, labelSelector=selector)
 
     def living(self, run: str) -> list[Object]:
         """Jobs that run, or will."""
@@ -150,7 +150,7 @@ class Place:
         assert (record.attempt, record.generation) == (attempt, generation)
         assert job["metadata"]["uid"] == record.object_uid
         assert uid in (None, record.object_uid), "what ran was lost, and another made in its place"
-        assert marks.label_of(job, marks.ATTEMPT) == str(attempt)
+        assert labels.label_of(job, labels.ATTEMPT) == str(attempt)
         assert record.stop is None and record.outcome is None
         self.nothing_astray(run)
         return job
@@ -626,11 +626,11 @@ class Members:
 
     def _act(self) -> None:
         api = self.place.cluster.api
-        pods = api.list("v1", "Pod", self.place.namespace, labelSelector=marks.selector())
+        pods = api.list("v1", "Pod", self.place.namespace, labelSelector=labels.selector())
         runs: dict[str, list[Object]] = {}
         for pod in pods:
             if "deletionTimestamp" not in pod["metadata"]:
-                runs.setdefault(marks.label_of(pod, marks.RUN) or "", []).append(pod)
+                runs.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod)
         for name in self._since.keys() - runs.keys():
             del self._since[name]  # suspended
         for name, members in runs.items():

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from allaboard.backends.kubernetes.client import api as transport
-from allaboard.backends.kubernetes.client import loader
+from allaboard.backends.kubernetes.client import api, loader
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.errors import AllaboardError, BadInput
 from allaboard_provider import clusters
@@ -88,8 +87,8 @@ def version(request: pytest.FixtureRequest) -> Callable[[AllaboardHook], Any]:
     """Asks the cluster of a hook for its version, as a worker or as a triggerer does."""
 
     def on_worker(hook: AllaboardHook) -> Any:
-        with hook.on_cluster().api as api:
-            return api.raw("GET", "/version")
+        with hook.on_cluster().api as client:
+            return client.raw("GET", "/version")
 
     async def in_triggerer(hook: AllaboardHook) -> Any:
         read = await AllaboardHook.aread(hook.conn_id)
@@ -322,7 +321,7 @@ def nobody() -> str:
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "Patience", lambda **_: Patience(budget=0.0))
+    monkeypatch.setattr(api, "Patience", lambda **_: Patience(budget=0.0))
 
 
 @pytest.mark.usefixtures("_hasty")

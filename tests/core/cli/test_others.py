@@ -16,7 +16,7 @@ from allaboard.backends.kubernetes.operations import adoption
 from allaboard.cli import main
 from allaboard.cli.place import handle_of
 from allaboard.observation import Owner, State
-from allaboard.render import labels as marks
+from allaboard.render import labels
 from allaboard.status import state_of
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.test_on_a_cluster import Desk, desk
@@ -135,13 +135,13 @@ def test_one_is_suspended_and_resumed(nightly: Desk) -> None:
     assert code == 0 and "resume nightly --adopt" in out
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert job["spec"]["runPolicy"]["suspend"] and nightly.cluster.all(PODS) == []
-    assert job["metadata"]["annotations"][marks.SUSPENDED_BY] == person()
+    assert job["metadata"]["annotations"][labels.SUSPENDED_BY] == person()
     assert nightly("resume", "nightly")[0] == 2
     body = json.loads(nightly("resume", "nightly", "--adopt", "--json")[1])
     assert (body["run"], body["key"], body["diagnoses"]) == ("nightly", "", [])
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert not job["spec"]["runPolicy"]["suspend"]
-    assert marks.SUSPENDED_BY not in job["metadata"]["annotations"]
+    assert labels.SUSPENDED_BY not in job["metadata"]["annotations"]
     nightly.cluster.tick(3)
     assert json.loads(nightly("status", "nightly", "--json")[1])["state"] == "running"
     told = [e["reason"] for e in nightly.cluster.all(EVENTS) if e["source"] == {"component": "allaboard"}]
@@ -206,7 +206,7 @@ def test_who_else_looks_after_it_is_told(nightly: Desk) -> None:
     configmap = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dag"}}
     uid = nightly.cluster.client().create(CONFIGMAPS, configmap)["metadata"]["uid"]
     owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "dag", "uid": uid}
-    mark_it(nightly, ownerReferences=[{**owner, "controller": True}], labels={marks.MANAGED_BY: "Helm"})
+    mark_it(nightly, ownerReferences=[{**owner, "controller": True}], labels={labels.MANAGED_BY: "Helm"})
     who = "it belongs to Workflow 'dag', which may make it anew"
     assert who in nightly("status", "nightly")[1]
     assert who in " ".join(nightly("stop", "nightly")[2].split())
@@ -231,8 +231,8 @@ def test_what_kueue_holds_back_is_not_resumed_and_what_it_lets_run_is_not_suspen
 def test_kueue_is_known_by_its_workload_too(nightly: Desk) -> None:
     cluster = nightly.cluster
     cluster.served = (*cluster.served, KUEUE_WORKLOADS)
-    labels = {adoption.JOB_UID: cluster.all(PYTORCHJOBS)[0]["metadata"]["uid"]}
-    metadata = {"name": "pytorchjob-nightly-1f", "labels": labels}
+    own_labels = {adoption.JOB_UID: cluster.all(PYTORCHJOBS)[0]["metadata"]["uid"]}
+    metadata = {"name": "pytorchjob-nightly-1f", "labels": own_labels}
     kind = {"apiVersion": KUEUE_WORKLOADS.api_version, "kind": "Workload"}
     cluster.client().create(KUEUE_WORKLOADS, {**kind, "metadata": metadata})
     code, _, err = nightly("resume", "nightly", "--adopt")
@@ -261,9 +261,9 @@ def test_its_object_is_no_job_of_others(nightly: Desk) -> None:
 def test_a_copy_of_one_of_ours_is_a_job_of_others(nightly: Desk) -> None:
     run = json.loads(nightly("run", nightly.job(), "--detach", "--key", "k", "--json")[1])["run"]
     nightly.cluster.tick(3)
-    labels = {marks.RUN: run, marks.ATTEMPT: "1", marks.GENERATION: "1"}
+    own_labels = {labels.RUN: run, labels.ATTEMPT: "1", labels.GENERATION: "1"}
     body = theirs("copy")
-    nightly.cluster.client().create(PYTORCHJOBS, {**body, "metadata": {"name": "copy", "labels": labels}})
+    nightly.cluster.client().create(PYTORCHJOBS, {**body, "metadata": {"name": "copy", "labels": own_labels}})
     assert nightly("delete", "pytorchjob/copy", "--adopt")[0] == 0
     assert sorted(job["metadata"]["name"] for job in nightly.cluster.all(PYTORCHJOBS)) == sorted(
         ["nightly", run]

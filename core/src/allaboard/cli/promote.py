@@ -77,14 +77,14 @@ def promote(
 ) -> None:
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
     from allaboard.backends.actor import person
-    from allaboard.promotion import champion as promotion
+    from allaboard.promotion import champion
     from allaboard.promotion.gate import Gate
     from allaboard.storage import open_store
 
     _one_thing(checkpoint, rollback, history, to)
     champions = open_store(resolved(into, store))
     if history:
-        past = promotion.history(champions)
+        past = champion.history(champions)
         show(past.to_dict()) if as_json else _say_history(past, champions.uri)
         return
     common: dict[str, Any] = {
@@ -94,12 +94,12 @@ def promote(
         "single_writer": single_writer,
     }
     if rollback:
-        decision = promotion.rollback(champions, to, **common)
+        decision = champion.rollback(champions, to, **common)
     else:
         assert checkpoint is not None
         gate = Gate.parse(metric, mode, better_by, thresholds)
         given = None if metrics is None else read_metrics(metrics)
-        decision = promotion.promote(champions, resolved(checkpoint, store), given, gate, **common)
+        decision = champion.promote(champions, resolved(checkpoint, store), given, gate, **common)
     if as_json:
         show(decision.to_dict())
     else:
@@ -144,12 +144,12 @@ def read_metrics(name: str) -> dict[str, Any]:
 def _say(decision: Decision) -> None:
     for check in decision.verdict.checks:
         say(f"  {'✓' if check.passed else '✗'} {check.reason}")
-    champion = decision.champion
+    present = decision.champion
     if decision.promotion is not None:
         restored = f", which was number {decision.promotion.restores}" if decision.promotion.restores else ""
         say(f"promoted as number {decision.promotion.number}{restored}: {decision.promotion.checkpoint}")
-    elif champion is not None:
-        say(f"not promoted; the champion stays number {champion.number}: {champion.checkpoint}")
+    elif present is not None:
+        say(f"not promoted; the champion stays number {present.number}: {present.checkpoint}")
     else:
         say("not promoted; there is no champion")
     for problem in decision.problems:

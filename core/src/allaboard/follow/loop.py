@@ -168,34 +168,34 @@ def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
             return Outcome(last, found, f"attempt {decision.attempt} could not start: {refused}")
 
 
-def run_sync(talk: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Answer]) -> Outcome:
+def run_sync(operation: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Answer]) -> Outcome:
     """The blocking driver: ``answer`` carries out what is asked."""
     reply: Answer = None
     while True:
-        step = _next(talk, reply)
+        step = _next(operation, reply)
         if isinstance(step, Outcome):
             return step
         reply = answer(step)
 
 
 async def run_async(
-    talk: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Awaitable[Answer]]
+    operation: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Awaitable[Answer]]
 ) -> Outcome:
     """The async driver of the same conversation."""
     reply: Answer = None
     while True:
-        step = _next(talk, reply)
+        step = _next(operation, reply)
         if isinstance(step, Outcome):
             return step
         reply = await answer(step)
 
 
-def _next(talk: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
+def _next(operation: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
     """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the
     end.
     """
     try:
-        return talk.send(reply)
+        return operation.send(reply)
     except StopIteration as end:
         outcome: Outcome = end.value
         return outcome

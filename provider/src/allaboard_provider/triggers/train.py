@@ -252,8 +252,8 @@ class _Watch:
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
             try:
-                talk = follow(FollowPolicy(poll=poll, attempts=1, unreachable=FOR_EVER))
-                outcome = await run_async(talk, self._answer)
+                operation = follow(FollowPolicy(poll=poll, attempts=1, unreachable=FOR_EVER))
+                outcome = await run_async(operation, self._answer)
             except _Enough as enough:
                 return enough.status
         for line in self.teller.last_words(outcome):

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, TypeVar
 from allaboard.backends.actor import person
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client.effects import Operation, run_async, run_sync
-from allaboard.backends.kubernetes.lifecycle import orphans as janitor
+from allaboard.backends.kubernetes.lifecycle import orphans
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
-from allaboard.backends.kubernetes.logs import stream as logs
+from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.logs.capture import SECONDS
 from allaboard.backends.kubernetes.observe.lookup import resource_of, takes_rank_0
 from allaboard.backends.kubernetes.operations import foreign
@@ -160,12 +160,12 @@ class KubernetesBackend:
     def where(self) -> str:
         return f"in namespace {self.api.namespace} of {self.api.server}"
 
-    def _do(self, talk: Operation[T]) -> T:
-        return run_sync(talk, self.api, self.pause)
+    def _do(self, operation: Operation[T]) -> T:
+        return run_sync(operation, self.api, self.pause)
 
-    def _act(self, talk: Operation[T]) -> T:
+    def _act(self, operation: Operation[T]) -> T:
         try:
-            return self._do(talk)
+            return self._do(operation)
         finally:
             self._looks.forget()
 
@@ -275,15 +275,15 @@ class KubernetesBackend:
         self._saved(run)
         first = self._do(self.verbs.readable(run, selection, self._looks.standing(run)))
         if not follow:
-            return logs.read(self.api, None, first.found, selection, cursor, first.kept)
+            return stream.read(self.api, None, first.found, selection, cursor, first.kept)
         chosen = replace(selection, attempt=first.attempt)
 
-        def look() -> logs.LogSources:
+        def look() -> stream.LogSources:
             self._saved(run)
             now = self._do(self.verbs.readable(run, chosen))
-            return logs.LogSources(now.found, now.over)
+            return stream.LogSources(now.found, now.over)
 
-        return logs.follow(self.api, None, look, chosen, cursor, first.kept)
+        return stream.follow(self.api, None, look, chosen, cursor, first.kept)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
@@ -307,13 +307,13 @@ class KubernetesBackend:
 
     def orphans(self) -> list[Orphan]:
         """What is left of clients that died."""
-        return self._do(janitor.orphans(self.api.namespace))
+        return self._do(orphans.orphans(self.api.namespace))
 
     def tidy_up(self) -> list[Tidied]:
         """End and remove what is left of clients that died, where they cannot come back; what was done about
         each.
         """
-        return self._do(janitor.tidy_up(self.api.namespace))
+        return self._do(orphans.tidy_up(self.api.namespace))
 
     def list(self) -> list[Observation]:
         return self._do(self.verbs.runs())
@@ -346,12 +346,12 @@ class AsyncKubernetesBackend:
     def where(self) -> str:
         return f"in namespace {self.api.namespace} of {self.api.server}"
 
-    async def _do(self, talk: Operation[T]) -> T:
-        return await run_async(talk, self.api, self.pause)
+    async def _do(self, operation: Operation[T]) -> T:
+        return await run_async(operation, self.api, self.pause)
 
-    async def _act(self, talk: Operation[T]) -> T:
+    async def _act(self, operation: Operation[T]) -> T:
         try:
-            return await self._do(talk)
+            return await self._do(operation)
         finally:
             self._looks.forget()
 
@@ -431,15 +431,15 @@ class AsyncKubernetesBackend:
         first = await self._do(self.verbs.readable(run, selection, self._looks.standing(run)))
         chosen = replace(selection, attempt=first.attempt)
 
-        async def look() -> logs.LogSources:
+        async def look() -> stream.LogSources:
             await self._saved(run)
             now = await self._do(self.verbs.readable(run, chosen))
-            return logs.LogSources(now.found, now.over)
+            return stream.LogSources(now.found, now.over)
 
         lines = (
-            logs.afollow(self.api, None, look, chosen, cursor, first.kept)
+            stream.afollow(self.api, None, look, chosen, cursor, first.kept)
             if follow
-            else logs.aread(self.api, None, first.found, selection, cursor, first.kept)
+            else stream.aread(self.api, None, first.found, selection, cursor, first.kept)
         )
         async for item in lines:
             yield item
@@ -465,10 +465,10 @@ class AsyncKubernetesBackend:
         await self._act(self.verbs.enforce(run, owner))
 
     async def orphans(self) -> list[Orphan]:
-        return await self._do(janitor.orphans(self.api.namespace))
+        return await self._do(orphans.orphans(self.api.namespace))
 
     async def tidy_up(self) -> list[Tidied]:
-        return await self._do(janitor.tidy_up(self.api.namespace))
+        return await self._do(orphans.tidy_up(self.api.namespace))
 
     async def list(self) -> list[Observation]:
         return await self._do(self.verbs.runs())

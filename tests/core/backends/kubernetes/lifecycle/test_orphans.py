@@ -93,25 +93,25 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     [orphan] = third.orphans()
     cluster.backend().launch(a_plan(), ME)
     from allaboard.backends.kubernetes.client.effects import run_sync
-    from allaboard.backends.kubernetes.lifecycle import orphans as janitor
+    from allaboard.backends.kubernetes.lifecycle import orphans
 
-    tidied = run_sync(janitor._tidied(orphan), third.api, cluster.tick)
+    tidied = run_sync(orphans._tidied(orphan), third.api, cluster.tick)
     assert not tidied.done and "taken it up meanwhile" in tidied.words
     assert state(third, handle.run) is State.RUNNING
 
 
 def test_a_deferred_run_belongs_to_the_triggerer_that_says_so(cluster: FakeCluster) -> None:
-    worker, triggerer, janitor = cluster.backend(), cluster.backend(), cluster.backend()
+    worker, triggerer, orphans = cluster.backend(), cluster.backend(), cluster.backend()
     handle = worker.launch(a_plan(), ORCHESTRATED)
     deferred = Owner("me", "deferred", "orchestrated")
     worker.adopt(handle, ORCHESTRATED, deferred)
     triggerer.watch_over(handle.run)
     dies(worker)
     cluster.tick(5000)
-    assert janitor.orphans() == []
+    assert orphans.orphans() == []
     dies(triggerer)
     cluster.tick(100)
-    assert told(janitor) == [("run", f"allaboard-{handle.run}")]
+    assert told(orphans) == [("run", f"allaboard-{handle.run}")]
 
 
 def test_a_detached_run_is_nobodys_orphan(cluster: FakeCluster) -> None:

@@ -378,8 +378,8 @@ class Api(_Client):
             return result
 
     def _exchange(self, request: Request) -> Reply:
-        talk, began = self._talk(request), time.monotonic()
-        ask = next(talk)
+        operation, began = self._talk(request), time.monotonic()
+        ask = next(operation)
         while True:
             answer: Reply | Broken | None = None
             if isinstance(ask, protocol.Send):
@@ -390,7 +390,7 @@ class Api(_Client):
             else:
                 self._reload()
             try:
-                ask = talk.send((answer, time.monotonic()))
+                ask = operation.send((answer, time.monotonic()))
             except StopIteration as end:
                 reply: Reply = end.value
                 self._was_granted(request)
@@ -674,8 +674,8 @@ class AsyncApi(_Client):
             return result
 
     async def _exchange(self, request: Request) -> Reply:
-        talk = self._talk(request)
-        ask = next(talk)
+        operation = self._talk(request)
+        ask = next(operation)
         while True:
             answer: Reply | Broken | None = None
             if isinstance(ask, protocol.Send):
@@ -686,7 +686,7 @@ class AsyncApi(_Client):
             else:
                 await asyncio.to_thread(self._reload)
             try:
-                ask = talk.send((answer, time.monotonic()))
+                ask = operation.send((answer, time.monotonic()))
             except StopIteration as end:
                 reply: Reply = end.value
                 self._was_granted(request)

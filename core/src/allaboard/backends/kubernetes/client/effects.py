@@ -1,11 +1,11 @@
 """What is done on a cluster, written once and carried out blocking or async.
 
-A *talk* is a generator that asks for requests and is given their answers; it ends with a result. What a
-backend method does is a talk, in which nothing is sent, slept or awaited: `run_sync` and `run_async` do that.
-An error of the API is raised inside the talk, where it can be met like any other.
+An *operation* is a generator that asks for requests and is given their answers; it ends with a result. What a
+backend method does is an operation, in which nothing is sent, slept or awaited: `run_sync` and `run_async` do
+that. An error of the API is raised inside the operation, where it can be met like any other.
 
-A client may be killed between any two requests, and then nothing of its talk is carried out any more, no
-``finally`` either; so a talk has none, and each request leaves the cluster as the next reader can
+A client may be killed between any two requests, and then nothing of its operation is carried out any more, no
+``finally`` either; so an operation has none, and each request leaves the cluster as the next reader can
 understand it.
 """
 
@@ -120,8 +120,8 @@ def work(do: Callable[[], T]) -> Operation[T]:
     return found
 
 
-def run_sync(talk: Operation[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
-    """Hold a talk with a blocking client. ``pause`` sleeps."""
+def run_sync(operation: Operation[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
+    """Carry out an operation with a blocking client. ``pause`` sleeps."""
 
     def answer(ask: Effect) -> Any:
         match ask:
@@ -134,20 +134,20 @@ def run_sync(talk: Operation[T], api: Any, pause: Callable[[float], None] = time
             case StreamIO(blocking, _):
                 return blocking(api)
 
-    ended, step = _begin(talk)
+    ended, step = _begin(operation)
     while not ended:
         try:
             reply = answer(step)
         except AllaboardError as error:
-            ended, step = _throw(talk, error)
+            ended, step = _throw(operation, error)
         else:
-            ended, step = _send(talk, reply)
+            ended, step = _send(operation, reply)
     found: T = step
     return found
 
 
-async def run_async(talk: Operation[T], api: Any, pause: Callable[[float], Any] = asyncio.sleep) -> T:
-    """The same talk with an async client."""
+async def run_async(operation: Operation[T], api: Any, pause: Callable[[float], Any] = asyncio.sleep) -> T:
+    """The same operation with an async client."""
 
     async def answer(ask: Effect) -> Any:
         match ask:
@@ -160,36 +160,36 @@ async def run_async(talk: Operation[T], api: Any, pause: Callable[[float], Any] 
             case StreamIO(_, awaiting):
                 return await awaiting(api)
 
-    ended, step = _begin(talk)
+    ended, step = _begin(operation)
     while not ended:
         try:
             reply = await answer(step)
         except AllaboardError as error:
-            ended, step = _throw(talk, error)
+            ended, step = _throw(operation, error)
         else:
-            ended, step = _send(talk, reply)
+            ended, step = _send(operation, reply)
     found: T = step
     return found
 
 
-# What the talk asks next, or (True, its result). Apart from `answer`, whose own StopIteration must not look
-# like the end.
+# What the operation asks next, or (True, its result). Apart from `answer`, whose own StopIteration must not
+# look like the end.
 
 
-def _begin(talk: Operation[Any]) -> tuple[bool, Any]:
-    return _send(talk, None)
+def _begin(operation: Operation[Any]) -> tuple[bool, Any]:
+    return _send(operation, None)
 
 
-def _send(talk: Operation[Any], reply: Any) -> tuple[bool, Any]:
+def _send(operation: Operation[Any], reply: Any) -> tuple[bool, Any]:
     try:
-        return False, talk.send(reply)
+        return False, operation.send(reply)
     except StopIteration as end:
         return True, end.value
 
 
-def _throw(talk: Operation[Any], error: AllaboardError) -> tuple[bool, Any]:
+def _throw(operation: Operation[Any], error: AllaboardError) -> tuple[bool, Any]:
     try:
-        return False, talk.throw(error)
+        return False, operation.throw(error)
     except StopIteration as end:
         return True, end.value
 

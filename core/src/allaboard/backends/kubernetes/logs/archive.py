@@ -34,10 +34,10 @@ from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
-from allaboard.render import labels as marks
+from allaboard.render import labels
 from allaboard.untrusted import RECORDS, parse_json
 
-LABEL = marks.PREFIX + "logs"
+LABEL = labels.PREFIX + "logs"
 """Its value is the format."""
 FORMAT = "v1"
 ROOM = 512 << 10
@@ -89,30 +89,35 @@ def load(stored: Stored, attempt: int, generation: int) -> Operation[list[KeptTr
 
 def forget(run: str) -> Operation[None]:
     """Of all attempts of a run: it is deleted."""
-    for there in (yield from effects.list_all(CONFIGMAPS, labels=f"{marks.selector(run)},{LABEL}")):
+    for there in (yield from effects.list_all(CONFIGMAPS, labels=f"{labels.selector(run)},{LABEL}")):
         yield from effects.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
 
 def _there(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
-    name = marks.logs_name(attempt_name(stored.record.run, attempt, generation))
+    name = labels.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
         found = yield from effects.get(CONFIGMAPS, name)
     except (Missing, Forbidden):
         return None
-    return found if marks.label_of(found, LABEL) == FORMAT else None
+    return found if labels.label_of(found, LABEL) == FORMAT else None
 
 
 def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> Json:
     record = stored.record
-    name = marks.logs_name(attempt_name(record.run, record.attempt, record.generation))
+    name = labels.logs_name(attempt_name(record.run, record.attempt, record.generation))
     held = {"resourceVersion": there["metadata"]["resourceVersion"]} if there is not None else {}
     # No label of the attempt: it is none of the objects that the attempt is made of.
-    labels = {marks.MANAGED_BY: "allaboard", marks.RUN: record.run, marks.JOB: record.job, LABEL: FORMAT}
-    owner = marks.owner_reference({"apiVersion": "v1", "kind": "ConfigMap", **stored.body})
+    own_labels = {
+        labels.MANAGED_BY: "allaboard",
+        labels.RUN: record.run,
+        labels.JOB: record.job,
+        LABEL: FORMAT,
+    }
+    owner = labels.owner_reference({"apiVersion": "v1", "kind": "ConfigMap", **stored.body})
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner], **held},
+        "metadata": {"name": name, "labels": own_labels, "ownerReferences": [owner], **held},
         "binaryData": {"tries": base64.b64encode(packed(tries)).decode()},
     }
 

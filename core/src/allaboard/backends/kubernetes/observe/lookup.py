@@ -36,12 +36,12 @@ from allaboard.gangs.placement import only_echoes
 from allaboard.layout import Layout
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State
-from allaboard.render import labels as marks
+from allaboard.render import labels
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import show
 
-NUDGED = marks.PREFIX + "nudged"
+NUDGED = labels.PREFIX + "nudged"
 """Annotation of a job: when its operator was told of its deadline."""
 NODE_LOST = "node_lost"
 """Flag of a run some of whose pods do not end."""
@@ -132,7 +132,7 @@ def look(stored: Stored) -> Operation[AttemptObjects]:
         job, other = (there, None) if matches_record(there, stored) else (None, there)
     except Missing:
         pass
-    of_it = marks.selector(record.run, record.attempt, record.generation)
+    of_it = labels.selector(record.run, record.attempt, record.generation)
     pods = yield from effects.list_all(PODS, labels=of_it)
     found = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
     if found.is_missing and record.object_uid is not None:
@@ -144,7 +144,7 @@ def look(stored: Stored) -> Operation[AttemptObjects]:
 def look_at_pods(found: AttemptObjects) -> Operation[AttemptObjects]:
     """The same with its pods as they are now."""
     record = found.record
-    of_it = marks.selector(record.run, record.attempt, record.generation)
+    of_it = labels.selector(record.run, record.attempt, record.generation)
     return replace(found, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
 
 
@@ -205,7 +205,7 @@ def _rivals(found: AttemptObjects) -> Operation[list[Json]]:
     if found.job is None or found.stored.gang or has_place != {True, False}:
         return []
     run = found.record.run
-    others = yield from effects.list_all(PODS, labels=f"{marks.selector()},{marks.RUN}!={run}")
+    others = yield from effects.list_all(PODS, labels=f"{labels.selector()},{labels.RUN}!={run}")
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
@@ -274,12 +274,12 @@ def matches_record(job: Json, stored: Stored) -> bool:
     record = stored.record
     if record.object_uid is not None:
         return bool(job["metadata"]["uid"] == record.object_uid)
-    return marks.is_ours(job, record.uid, stored.created) and is_of_spec(job, record)
+    return labels.is_ours(job, record.uid, stored.created) and is_of_spec(job, record)
 
 
 def is_of_spec(job: Json, record: RunRecord) -> bool:
     """What a client that comes too late made from a spec which the record has given up is not meant."""
-    said = marks.annotation_of(job, marks.SPEC_HASH)
+    said = labels.annotation_of(job, labels.SPEC_HASH)
     return said is None or said == record.spec_hash
 
 
@@ -361,7 +361,7 @@ def do_not_end(members: str, pods: Sequence[Json]) -> str:
 
 def nudged(job: Json) -> float | None:
     """When the operator of a job was last told of its deadline."""
-    said = marks.annotation_of(job, NUDGED)
+    said = labels.annotation_of(job, NUDGED)
     return from_rfc3339(said) if said else None
 
 
@@ -415,9 +415,9 @@ def _is_label(text: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text))
 
 
-def _records(labels: str) -> Operation[list[Stored]]:
+def _records(selector: str) -> Operation[list[Stored]]:
     """Those of these records that can be read."""
-    bodies = yield from effects.list_all(CONFIGMAPS, labels=labels)
+    bodies = yield from effects.list_all(CONFIGMAPS, labels=selector)
     return [*readable(bodies)]
 
 

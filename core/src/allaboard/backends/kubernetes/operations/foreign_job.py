@@ -13,7 +13,7 @@ from allaboard.backends.actor import person
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation, run_sync
-from allaboard.backends.kubernetes.logs import stream as logs
+from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.operations import adoption, foreign
 from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop
@@ -64,12 +64,12 @@ class OthersJob:
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        def look() -> logs.LogSources:
-            return logs.LogSources(*self._do(foreign.readable(self.engine, self.job, selection)))
+        def look() -> stream.LogSources:
+            return stream.LogSources(*self._do(foreign.readable(self.engine, self.job, selection)))
 
         if follow:
-            return logs.follow(self.backend.api, None, look, selection, cursor)
-        return logs.read(self.backend.api, None, look().found, selection, cursor)
+            return stream.follow(self.backend.api, None, look, selection, cursor)
+        return stream.read(self.backend.api, None, look().found, selection, cursor)
 
     def list(self) -> list[Observation]:
         return [self.observe(self.job)]

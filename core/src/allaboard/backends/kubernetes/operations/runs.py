@@ -1,5 +1,5 @@
-"""What each method of the Kubernetes backend does, as a talk: the blocking backend and the async one carry
-out the same ones.
+"""What each method of the Kubernetes backend does, as an operation: the blocking backend and the async one
+carry out the same ones.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import installed
-from allaboard.backends.kubernetes.lifecycle import launch as launching
-from allaboard.backends.kubernetes.lifecycle import orphans
-from allaboard.backends.kubernetes.lifecycle import stop as ending
+from allaboard.backends.kubernetes.lifecycle import launch, orphans, stop
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, ready
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
@@ -177,7 +175,7 @@ class Verbs:
             return made
 
         try:
-            handle = yield from launching.launch(plan, owner, prepare, lease)
+            handle = yield from launch.launch(plan, owner, prepare, lease)
         except Missing as error:
             yield from check_namespace(self.namespace)
             raise BadInput(f"run {plan.run} was not started: {error}") from error
@@ -299,7 +297,7 @@ class Verbs:
             if looked.restarts or state_of(looked) is not State.SUCCEEDED or goes:
                 yield from archive.save(stored, past.witness.kept.tries(), past.memory, looked.finished)
         if is_first:
-            now = yield from ending.recorded(found, state_of(looked), past.to_dict())
+            now = yield from stop.recorded(found, state_of(looked), past.to_dict())
             if now is None or now.record.uid != stored.record.uid:
                 return None
             found = replace(found, stored=now)
@@ -457,32 +455,32 @@ class Verbs:
 
     def adopt(self, handle: Handle, old: Owner, new: Owner, lease: str = "") -> Operation[Handle]:
         now = yield from effects.server_time()
-        stored = yield from ending.adopt(handle, old, new, lease, now)
-        return launching.handle_of(stored.record, adopted=True)
+        stored = yield from stop.adopt(handle, old, new, lease, now)
+        return launch.handle_of(stored.record, adopted=True)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False
     ) -> Operation[Stopped | NotYours]:
-        return ending.stop(handle, owner, by, reason, kill)
+        return stop.stop(handle, owner, by, reason, kill)
 
     def suspend(self, run: str, by: str) -> Operation[None]:
-        yield from ending.suspend((yield from look((yield from self.find(run)))), True, by)
+        yield from stop.suspend((yield from look((yield from self.find(run)))), True, by)
 
     def resume(self, run: str, by: str) -> Operation[None]:
-        yield from ending.suspend((yield from look((yield from self.find(run)))), False, by)
+        yield from stop.suspend((yield from look((yield from self.find(run)))), False, by)
 
     def delete(self, run: str) -> Operation[None]:
-        yield from ending.delete((yield from look((yield from self.find(run)))))
+        yield from stop.delete((yield from look((yield from self.find(run)))))
 
     def hand_over(self, handle: Handle) -> Operation[None]:
-        return ending.hand_over(handle)
+        return stop.hand_over(handle)
 
     def enforce(self, run: str, owner: Owner) -> Operation[None]:
         stored = yield from records.read(run)
         if stored is None or stored.record.owner.id != owner.id:
             return
         found, _ = yield from self._closer((yield from look(stored)), False)
-        yield from ending.enforce(found, seen(found, memory=self.pasts.with_look(found).memory))
+        yield from stop.enforce(found, seen(found, memory=self.pasts.with_look(found).memory))
 
     def watch_over(self, run: str, lease: str) -> Operation[None]:
         """From now on this process follows the run for its owner."""
@@ -508,7 +506,7 @@ class Verbs:
         for stored in old[: records.PRUNE_AT_ONCE]:
             try:
                 for thing in stored.objects:
-                    yield from ending.remove_all(thing, stored.record.run)
+                    yield from stop.remove_all(thing, stored.record.run)
                 yield from records.forget(stored)
             except (Forbidden, Missing):
                 break  # whoever may not delete leaves it to others

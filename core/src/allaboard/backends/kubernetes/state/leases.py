@@ -18,7 +18,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from allaboard.backends.kubernetes.client import effects as talk
+from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.errors import Exists, Forbidden, Missing
 from allaboard.backends.kubernetes.client.protocol import Patience
@@ -66,9 +66,9 @@ def holds(lease: Json, now: float) -> bool:
 
 def taken(holder: str) -> Operation[str]:
     """The name of a Lease that holds now; empty where this user may keep none."""
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     try:
-        yield from talk.create(LEASES, body(holder, now))
+        yield from effects.create(LEASES, body(holder, now))
     except Exists:
         yield from renewed(holder)
     except (Forbidden, Missing):  # without its namespace there is nothing to follow either
@@ -78,18 +78,18 @@ def taken(holder: str) -> Operation[str]:
 
 def renewed(holder: str) -> Operation[None]:
     """The holder is seen to live, now."""
-    now = yield from talk.server_time()
+    now = yield from effects.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
     try:
-        yield from talk.patch(LEASES, labels.lease_name(holder), change)
+        yield from effects.patch(LEASES, labels.lease_name(holder), change)
     except Missing:  # somebody tidied up too eagerly
         with suppress(Exists):
-            yield from talk.create(LEASES, body(holder, now))
+            yield from effects.create(LEASES, body(holder, now))
 
 
 def let_go(holder: str) -> Operation[None]:
     """Whatever the holder followed is followed by nobody from now on."""
-    yield from talk.delete(LEASES, labels.lease_name(holder))
+    yield from effects.delete(LEASES, labels.lease_name(holder))
 
 
 def holder_of_this_process(person: str) -> str:
@@ -187,10 +187,10 @@ class TaskKeeper:
             with suppress(AllaboardError):
                 await self._do(renewed(self.holder))
 
-    async def _do(self, talk: Operation[T]) -> T:
+    async def _do(self, operation: Operation[T]) -> T:
         api = self.api.twin(PATIENCE)
         try:
-            return await run_async(talk, api)
+            return await run_async(operation, api)
         finally:
             await api.close()
 

@@ -28,17 +28,17 @@ from allaboard.errors import Corrupt
 from allaboard.errors import OwnershipConflict as Lost
 from allaboard.follow.run_record import VERSION, RunRecord
 from allaboard.layout import Layout
-from allaboard.render import labels as marks
+from allaboard.render import labels
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import RECORDS, parse_json
 
-RECORD = marks.PREFIX + "record"
+RECORD = labels.PREFIX + "record"
 """Label of every record; its value is the format."""
-ENDED = marks.PREFIX + "ended"
+ENDED = labels.PREFIX + "ended"
 """Label: the day (UTC) on which it was known to have ended."""
-LEASE = marks.PREFIX + "lease"
+LEASE = labels.PREFIX + "lease"
 """Annotation: the Lease of the process that follows the run for its owner; empty: nobody need."""
-FOLLOWED = marks.PREFIX + "followed"
+FOLLOWED = labels.PREFIX + "followed"
 """Annotation: when its owner last laid a hand on it, epoch seconds of the server."""
 
 US = "allaboard"
@@ -63,7 +63,7 @@ class Stored:
 
     @property
     def name(self) -> str:
-        return marks.record_name(self.record.run)
+        return labels.record_name(self.record.run)
 
     @property
     def job(self) -> Mapping[str, str]:
@@ -81,22 +81,22 @@ def manifest(stored: Stored) -> Json:
     """The ConfigMap that holds this. Everything in ``body`` that is not ours stays."""
     record, body = stored.record, stored.body
     metadata = body.get("metadata", {})
-    labels = {
+    own_labels = {
         **metadata.get("labels", {}),
-        marks.MANAGED_BY: US,
-        marks.RUN: record.run,
-        marks.JOB: record.job,
+        labels.MANAGED_BY: US,
+        labels.RUN: record.run,
+        labels.JOB: record.job,
         RECORD: f"v{VERSION}",
     }
-    labels.pop(ENDED, None)
+    own_labels.pop(ENDED, None)
     if record.outcome is not None:
-        labels[ENDED] = _day(record.outcome.at)
+        own_labels[ENDED] = _day(record.outcome.at)
     annotations = {**metadata.get("annotations", {}), LEASE: stored.lease}
     if stored.followed is not None:
         annotations[FOLLOWED] = f"{stored.followed:.0f}"
     said: Json = {
         "name": stored.name,
-        "labels": labels,
+        "labels": own_labels,
         "annotations": annotations,
         **{k: v for k, v in metadata.items() if k in ("resourceVersion", "uid", "finalizers")},
     }
@@ -172,7 +172,7 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
 def read(run: str) -> Operation[Stored | None]:
     """The record of a run; None when it has none. Raises Corrupt."""
     try:
-        return parse((yield from effects.get(CONFIGMAPS, marks.record_name(run))))
+        return parse((yield from effects.get(CONFIGMAPS, labels.record_name(run))))
     except Missing:
         return None
 
@@ -230,9 +230,9 @@ def forget(stored: Stored) -> Operation[bool]:
 
 def selector(job: str | None = None, run: str | None = None) -> str:
     """The label selector of records, of all of them or of one job's."""
-    parts = [f"{marks.MANAGED_BY}={US}", RECORD]
-    parts += [f"{marks.JOB}={job}"] if job else []
-    parts += [f"{marks.RUN}={run}"] if run else []
+    parts = [f"{labels.MANAGED_BY}={US}", RECORD]
+    parts += [f"{labels.JOB}={job}"] if job else []
+    parts += [f"{labels.RUN}={run}"] if run else []
     return ",".join(parts)
 
 

@@ -28,7 +28,7 @@ from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, spaced
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.render import labels as marks
+from allaboard.render import labels
 
 READY_SECONDS = 10.0
 """How long a new follower waits for the first list; without it he looks for himself for a while."""
@@ -53,7 +53,7 @@ class Watched:
 @lru_cache(maxsize=64)
 def _ours(resource: Resource, namespace: str) -> tuple[Watched, ...]:
     """A run of ours: its job object and its pods, by label."""
-    return tuple(Watched(namespace, kind, marks.selector(), None) for kind in (resource, PODS))
+    return tuple(Watched(namespace, kind, labels.selector(), None) for kind in (resource, PODS))
 
 
 def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
