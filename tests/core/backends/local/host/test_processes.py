@@ -230,12 +230,12 @@ def test_a_long_line_of_descent_is_killed_to_its_end(family: Family) -> None:
 
 KILL_AS_SUBREAPER = """
 import subprocess, sys, time, os
-from allaboard.backends.local import procs
-procs.set_subreaper()
+from allaboard.backends.local.host import processes
+processes.set_subreaper()
 folder, relative, *command = sys.argv[1:]
 main = subprocess.Popen(command)
 while not os.path.exists(os.path.join(folder, relative)): time.sleep(0.001)
-print(procs.kill_all(procs.below_here, within=10), procs.descendants(os.getpid()))
+print(processes.kill_all(processes.below_here, within=10), processes.descendants(os.getpid()))
 """
 
 
@@ -251,11 +251,11 @@ def test_a_child_that_is_dead_when_it_is_looked_at_may_have_left_another() -> No
     """A rabbit is between two of its lives: whoever looks then finds nobody alive, and must look again."""
     printed = run_here("""
 import os
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 if (pid := os.fork()) == 0:
     os._exit(0)
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-print(list(procs.below_here()) == [(pid, procs.GONE)], list(procs.below_here()))
+print(list(processes.below_here()) == [(pid, processes.GONE)], list(processes.below_here()))
 """)
     assert printed == "True []\n"
 
@@ -264,12 +264,12 @@ print(list(procs.below_here()) == [(pid, procs.GONE)], list(procs.below_here()))
 def test_children_that_are_kept_are_neither_found_nor_reaped() -> None:
     printed = run_here("""
 import os
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 kept = os.fork()
 if kept == 0:
     os._exit(7)
 os.waitid(os.P_PID, kept, os.WEXITED | os.WNOWAIT)
-print(list(procs.below_here([kept])), os.waitstatus_to_exitcode(os.waitpid(kept, 0)[1]))
+print(list(processes.below_here([kept])), os.waitstatus_to_exitcode(os.waitpid(kept, 0)[1]))
 """)
     assert printed == "[] 7\n"
 
@@ -280,10 +280,10 @@ def test_a_process_of_another_user_survives_and_is_reported() -> None:
     child = sleeper()
     code = """
 import os, sys
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 os.setuid(65534)
-who = procs.identity(int(sys.argv[1]))
-print(procs.kill_all(lambda: [who], within=0.1))
+who = processes.identity(int(sys.argv[1]))
+print(processes.kill_all(lambda: [who], within=0.1))
 """
     try:
         who = processes.identity(child.pid)
@@ -320,7 +320,9 @@ def test_a_sweep_takes_the_marked_the_recorded_and_their_trees(mark: str, tmp_pa
 @linux
 def test_a_sweep_spares_itself_and_those_above_it(mark: str) -> None:
     """A run may be started by a member of another run, and bear its mark."""
-    code = "import sys; from allaboard.backends.local import procs; print(procs.sweep(sys.argv[1]))"
+    code = (
+        "import sys; from allaboard.backends.local.host import processes; print(processes.sweep(sys.argv[1]))"
+    )
     shell = ["sh", "-c", '"$@"; exit 0', "sh", sys.executable, "-c", code, mark]
     done = subprocess.run(
         shell, env=environment(**{processes.MARK: mark}), capture_output=True, text=True, timeout=60
@@ -348,16 +350,16 @@ def test_a_sweep_for_one_user_touches_nobody_else(mark: str) -> None:
 def test_children_that_ended_are_collected_with_code_and_memory() -> None:
     code = """
 import os, subprocess, time
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 
 a, b = subprocess.Popen(["sh", "-c", "exit 3"]), subprocess.Popen(["sh", "-c", "kill -9 $$"])
 c = subprocess.Popen(["sleep", "600"])
 found = []
 while len(found) < 2:
-    found += procs.reap()
+    found += processes.reap()
     time.sleep(0.001)
 codes = {r.pid: r.code for r in found}
-print(codes == {a.pid: 3, b.pid: -9}, all(r.maxrss > 100_000 for r in found), procs.reap())
+print(codes == {a.pid: 3, b.pid: -9}, all(r.maxrss > 100_000 for r in found), processes.reap())
 c.kill()
 """
     assert run_here(code) == "True True []\n"
@@ -374,8 +376,8 @@ def test_prctl_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 DAEMON = """
 import os, sys, time
-from allaboard.backends.local import procs
-procs.detach()
+from allaboard.backends.local.host import processes
+processes.detach()
 import json, signal
 here = os.path.exists("/proc/self/status")
 status = dict(line.split(":", 1) for line in open("/proc/self/status")) if here else {}
@@ -457,8 +459,9 @@ def test_daemons_are_spawned_from_threads(tmp_path: Path) -> None:
 def test_a_daemon_outlives_its_killed_client(tmp_path: Path) -> None:
     code = f"""
 import sys, os, signal
-from allaboard.backends.local import procs
-pid = procs.spawn_supervisor([sys.executable, "-c", {DAEMON!r}, sys.argv[1]], dict(os.environ), sys.argv[2])
+from allaboard.backends.local.host import processes
+program = [sys.executable, "-c", {DAEMON!r}, sys.argv[1]]
+pid = processes.spawn_supervisor(program, dict(os.environ), sys.argv[2])
 print(pid, flush=True)
 os.killpg(0, signal.SIGKILL)
 """
@@ -478,9 +481,10 @@ os.killpg(0, signal.SIGKILL)
 def test_a_daemon_is_spawned_with_standard_streams_closed(tmp_path: Path) -> None:
     code = f"""
 import sys, os
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 for fd in (0, 1, 2): os.close(fd)
-pid = procs.spawn_supervisor([sys.executable, "-c", {DAEMON!r}, sys.argv[1]], dict(os.environ), sys.argv[2])
+program = [sys.executable, "-c", {DAEMON!r}, sys.argv[1]]
+pid = processes.spawn_supervisor(program, dict(os.environ), sys.argv[2])
 """
     argv = [sys.executable, "-c", code, str(tmp_path / "facts"), str(tmp_path / "log")]
     assert subprocess.run(argv, env=environment(), timeout=60).returncode == 0

@@ -74,9 +74,9 @@ def another(code: str, *arguments: str, user: int = 0, **options: Any) -> Iterat
     # Imported before the user changes: the standard library may be out of his reach.
     head = f"""
 import os, sys, time, json, pwd, socket, ctypes
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 from allaboard.backends.local.host.machine import Capacity
-from allaboard.backends.local.pool import Entry, Need, Pool, Request
+from allaboard.backends.local.pool.pool import Entry, Need, Pool, Request
 Entry.from_json(b"{{}}")
 if {user}:
     os.setgid({user}); os.setuid({user})
@@ -306,7 +306,7 @@ import subprocess
 env = {"PATH": os.environ["PATH"], **({"ALLABOARD_MARK": sys.argv[2]} if sys.argv[3] == "marked" else {})}
 member = subprocess.Popen(["sleep", "600"], pass_fds=grant.fds(0), env=env, start_new_session=True)
 if sys.argv[3] == "recorded":
-    grant.record([procs.identity(member.pid)])
+    grant.record([processes.identity(member.pid)])
 print(member.pid, grant.gpus(0), flush=True)
 time.sleep(600)
 """
@@ -596,7 +596,7 @@ def test_an_entry_of_one_user_never_aims_at_processes_of_another(open_path: str)
         lie = """
 pool = Pool(sys.argv[1], ROOM)
 grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=1),))))
-grant.record([procs.Identity(int(sys.argv[3]), int(sys.argv[4]))])
+grant.record([processes.Identity(int(sys.argv[3]), int(sys.argv[4]))])
 print("lied", flush=True)
 os.kill(os.getpid(), 9)
 """

@@ -258,7 +258,6 @@ def test_a_run_that_somebody_changes_just_now_is_left_for_the_next_time(
 
 KILLED = """
 import os, shutil, signal, sys, time
-from allaboard.backends.local import folders
 from allaboard.backends.local.backend import LocalBackend
 calls, fatal = 0, int(sys.argv[1])
 def deadly(real):

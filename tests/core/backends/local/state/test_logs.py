@@ -142,7 +142,7 @@ READS = """
 import resource, sys
 from pathlib import Path
 from allaboard.backends.base import LogLine, Selection
-from allaboard.backends.local import logs
+from allaboard.backends.local.state import logs
 from allaboard.backends.local.state.paths import AttemptFolder
 from allaboard.cli.logs import _Printer
 from allaboard.observation import Observation

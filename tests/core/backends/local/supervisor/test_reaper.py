@@ -463,7 +463,7 @@ def test_closing_a_keeper_spares_other_children_of_the_supervisor(tmp_path: Path
 def test_closing_a_keeper_that_is_dead_or_hangs_leaves_nothing(sig: int, tmp_path: Path) -> None:
     code = """
 import os, sys, time
-from allaboard.backends.local import procs
+from allaboard.backends.local.host import processes
 from allaboard.backends.local.supervisor.reaper import Keeper
 keeper = Keeper.start("")
 keeper.spawn("worker-0", ["sleep", "600"], {"PATH": os.environ["PATH"]}, "/", sys.argv[1])
@@ -471,7 +471,7 @@ while not keeper.read_events(): time.sleep(0.001)
 member = keeper._members["worker-0"]
 os.kill(keeper.pid, int(sys.argv[2]))
 keeper.close(within=0.2)
-print(procs.alive(member), procs.alive(keeper.identity), procs.children(os.getpid()))
+print(processes.alive(member), processes.alive(keeper.identity), processes.children(os.getpid()))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "log"), str(int(sig))]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
-from allaboard.errors import OwnershipConflict as Lost
+from allaboard.errors import AllaboardError, BackendUnreachable, OwnershipConflict, SiteError
 from allaboard.printable import visible
 from allaboard.redaction import redact_text
 
@@ -65,13 +64,13 @@ class Missing(ApiError):
     absent: tuple[str, str] = ("", "")
 
 
-class Exists(ApiError, Lost):
+class Exists(ApiError, OwnershipConflict):
     """409 AlreadyExists: an object of this name is there."""
 
     code = "exists"
 
 
-class Conflict(ApiError, Lost):
+class Conflict(ApiError, OwnershipConflict):
     """409: the object changed since it was read, or a precondition (uid, resourceVersion) does not hold."""
 
 

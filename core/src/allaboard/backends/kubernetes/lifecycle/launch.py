@@ -58,8 +58,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 from allaboard.backends.kubernetes.observe.progress import carried
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.errors import BadInput, SiteError, SpecChanged
-from allaboard.errors import OwnershipConflict as Lost
+from allaboard.errors import BadInput, OwnershipConflict, SiteError, SpecChanged
 from allaboard.follow import run_record
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner, State, Stop
@@ -89,7 +88,9 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
         handle = yield from (_first(desk) if stored is None else _again(desk, stored))
         if handle is not None:
             return handle
-    raise Lost(f"run {plan.run} changes hands all the time; nothing was started here, try again in a moment")
+    raise OwnershipConflict(
+        f"run {plan.run} changes hands all the time; nothing was started here, try again in a moment"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +327,7 @@ def _still_meant(stored: Stored) -> Operation[None]:
     """Raises Lost when the record no longer means what we are making."""
     now = yield from records.read(stored.record.run)
     if now is None or _claim(now) != _claim(stored):
-        raise Lost(_overtaken(stored, now))
+        raise OwnershipConflict(_overtaken(stored, now))
 
 
 def _claim(stored: Stored) -> tuple[Any, ...]:
@@ -383,7 +384,7 @@ def _confirm(stored: Stored, job: Json) -> Operation[Stored]:
     yield from delete_job(job)
     if now is not None and now.record.uid == stored.record.uid and now.record.stop is not None:
         return now  # stopped before it began; its follower is told so
-    raise Lost(_overtaken(stored, now))
+    raise OwnershipConflict(_overtaken(stored, now))
 
 
 def _overtaken(stored: Stored, now: Stored | None) -> str:

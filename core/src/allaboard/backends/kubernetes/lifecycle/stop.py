@@ -30,8 +30,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 )
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.errors import BackendUnreachable, BadInput, SiteError, UnknownRun
-from allaboard.errors import OwnershipConflict as Lost
+from allaboard.errors import BackendUnreachable, BadInput, OwnershipConflict, SiteError, UnknownRun
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
@@ -65,7 +64,9 @@ def stop(
         if (yield from stop_recorded(found, wanted)) is not None:
             yield from carry_out(found, wanted, kill)
             return Stopped()
-    raise Lost(f"the record of run {handle.run} changes all the time; it was not stopped, try again")
+    raise OwnershipConflict(
+        f"the record of run {handle.run} changes all the time; it was not stopped, try again"
+    )
 
 
 def stop_recorded(found: AttemptObjects, stop: Stop) -> Operation[Stored | None]:
@@ -356,11 +357,13 @@ def adopt(handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Ope
     def swap(stored: Stored) -> Stored | None:
         record = stored.record
         if record.uid != handle.uid:
-            raise Lost(f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}")
+            raise OwnershipConflict(
+                f"run {handle.run} is on attempt {record.attempt} now, not on {handle.attempt}"
+            )
         if record.owner == new and new != old:
             return None  # written already; the answer to it was lost
         if record.owner != old:
-            raise Lost(f"run {handle.run} belongs to {record.owner.id} now")
+            raise OwnershipConflict(f"run {handle.run} belongs to {record.owner.id} now")
         return owned(stored, new, lease, now)
 
     stored = yield from records.change(handle.run, swap)
@@ -402,7 +405,7 @@ def suspend(found: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
         "spec": {"runPolicy": {"suspend": wanted}},
     }
     if not (yield from change_object(found.job, change)):
-        raise Lost(f"run {found.record.run} was started anew or deleted meanwhile; look again")
+        raise OwnershipConflict(f"run {found.record.run} was started anew or deleted meanwhile; look again")
     yield from tell(found.job, word.title(), f"{word} by {by}", again=True)
 
 
@@ -419,7 +422,7 @@ def delete(found: AttemptObjects) -> Operation[None]:
     found = yield from clear(found)
     stored = yield from recorded(found, state_of(seen(found)))
     if stored is None or stored.record.uid != found.record.uid:
-        raise Lost(f"run {found.record.run} has been started anew; it was not deleted")
+        raise OwnershipConflict(f"run {found.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:
         yield from remove_all(thing, stored.record.run)
     yield from archive.forget(stored.record.run)

@@ -13,14 +13,21 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
-from allaboard.backends.kubernetes.lifecycle import stop as ending
+from allaboard.backends.kubernetes.lifecycle.stop import (
+    PATIENCE,
+    POLL,
+    TRIES,
+    delete_job,
+    end_pod,
+    take_away,
+    tell,
+)
 from allaboard.backends.kubernetes.observe import managers, observation
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.engines import Engine
-from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.errors import OwnershipConflict as Lost
+from allaboard.errors import BadInput, OwnershipConflict, SiteError, UnknownRun
 from allaboard.observation import Stop
 from allaboard.render import labels
 from allaboard.status import state_of
@@ -40,17 +47,17 @@ def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool =
     now = yield from effects.server_time()
     ended = _has_ended(job)
     if not ended and not _is_ending(job):
-        yield from ending.take_away(job, Stop(by, reason, now), _has_ended)
+        yield from take_away(job, Stop(by, reason, now), _has_ended)
     if ended or kill:
         for pod in (yield from foreign.pods_of(engine, job, [])):
-            yield from ending.end_pod(pod, kill)
+            yield from end_pod(pod, kill)
     return Stopped(already=ended)
 
 
 def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Operation[None]:
     """Suspend or resume it. Raises BadInput when it does not live, or when Kueue would undo that."""
     word = "suspended" if wanted else "resumed"
-    for _ in range(ending.TRIES):
+    for _ in range(TRIES):
         job = yield from _meant(engine, name, uid)
         if _has_ended(job) or _is_ending(job):
             state = state_of(observation.of_object(job, now=0.0))
@@ -64,9 +71,9 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
             yield from effects.patch(foreign.resource_for(engine), name, change)
         except (Conflict, Missing):
             continue
-        yield from ending.tell(job, word.title(), f"{word} by {by}", again=True)
+        yield from tell(job, word.title(), f"{word} by {by}", again=True)
         return
-    raise Lost(f"{engine.KIND} {name} changes all the time; it was not {word}, try again")
+    raise OwnershipConflict(f"{engine.KIND} {name} changes all the time; it was not {word}, try again")
 
 
 def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
@@ -75,15 +82,15 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
     begun = yield from effects.server_time()
     pods = yield from foreign.pods_of(engine, job, [])
     if _has_ended(job) or _is_ending(job):
-        yield from ending.delete_job(job)
+        yield from delete_job(job)
     else:
         # Also if it ends in this very moment: it is to go.
-        yield from ending.take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
-    patience = _grace(pods) + ending.PATIENCE
+        yield from take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
+    patience = _grace(pods) + PATIENCE
     while (left := (yield from _left(engine, job))) is not None:
         if (yield from effects.server_time()) - begun > patience:
             raise SiteError(left)
-        yield from effects.sleep(ending.POLL)
+        yield from effects.sleep(POLL)
 
 
 def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
@@ -93,7 +100,7 @@ def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
     except Missing:
         raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
     if job["metadata"]["uid"] != uid:
-        raise Lost(
+        raise OwnershipConflict(
             f"{engine.KIND} {name} is another one than was looked at: that one is gone, and one of its name "
             "was made meanwhile; nothing was done, look again"
         )

@@ -24,8 +24,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
-from allaboard.errors import Corrupt
-from allaboard.errors import OwnershipConflict as Lost
+from allaboard.errors import Corrupt, OwnershipConflict
 from allaboard.follow.run_record import VERSION, RunRecord
 from allaboard.layout import Layout
 from allaboard.render import labels
@@ -210,7 +209,7 @@ def change(
             return None
         except Conflict:
             continue
-    raise Lost(f"the record of run {run} changes all the time; try again in a moment")
+    raise OwnershipConflict(f"the record of run {run} changes all the time; try again in a moment")
 
 
 def forget(stored: Stored) -> Operation[bool]:
