@@ -8,11 +8,12 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.junitxml import xml_key
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -86,14 +87,20 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seen["tried again"] += report.outcome == "rerun"  # type: ignore[comparison-overlap]  # of pytest-rerunfailures
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _tells_what_a_green_line_would_hide(
-    record_testsuite_property: Callable[[str, object], None],
-) -> Iterator[None]:
-    """For the closing line of tests/run.py, which reads the report."""
-    yield
-    for name, count in _seen.items():
-        record_testsuite_property(name, count)
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker of pytest-xdist counted. All collect, and leave out, the same."""
+    _seen["left out"] = max(_seen["left out"], getattr(node, "workeroutput", {}).get("left out", 0))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tells what a green line would hide: for the closing line of tests/run.py, which reads the report."""
+    if (worker := getattr(session.config, "workeroutput", None)) is not None:
+        worker["left out"] = _seen["left out"]
+    elif (report := session.config.stash.get(xml_key, None)) is not None:
+        for name, count in _seen.items():
+            report.add_global_property(name, count)
 
 
 @pytest.fixture(autouse=True)

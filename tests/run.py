@@ -54,15 +54,23 @@ class Suite:
         return REPORTS / f"{self.name}.closing"
 
 
+WORKERS = min(os.cpu_count() or 1, 4)
+SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "loadfile")
+"""A file's tests stay together, as many share a server or a whole Airflow. ``-n 0``: one after the other."""
+
 SUITES = (
-    Suite("airflow", ("tests/core", "tests/provider", "tests/meta"), ROOT / ".venv/airflow/bin"),
+    Suite(
+        "airflow",
+        ("tests/core", "tests/provider", "tests/meta", *SIDE_BY_SIDE),
+        ROOT / ".venv/airflow/bin",
+    ),
     # The pure core once more, beside the other versions of what it stands on.
     Suite(
         "kfp",
         (
             *("tests/kfp", "tests/core/spec", "tests/core/follow", "tests/core/diagnosis"),
             *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "core").glob("test_*.py")),
-            *("tests/meta/test_imports.py", "-m", "not slow"),
+            *("tests/meta/test_imports.py", "-m", "not slow", *SIDE_BY_SIDE),
         ),
         ROOT / ".venv/kfp/bin",
     ),

@@ -89,12 +89,13 @@ def test_no_test_at_all_fails_it(runner: Path) -> None:
     assert output.splitlines()[-1].startswith("one: no tests ran in ")
 
 
-def test_it_tells_what_was_left_out_and_what_passed_at_a_later_try(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_tells_what_was_left_out_and_what_passed_at_a_later_try(tmp_path: Path, workers: int) -> None:
     """Both would hide behind a green line. The hooks are those of tests/conftest.py."""
     (tmp_path / "suite").mkdir()
-    hooks = "pytest_deselected, pytest_runtest_logreport, pytest_unconfigure"
+    hooks = "pytest_deselected, pytest_runtest_logreport, pytest_sessionfinish, pytest_testnodedown"
     (tmp_path / "suite" / "conftest.py").write_text(
-        f"from tests.conftest import _tells_what_a_green_line_would_hide, {hooks}\n"
+        f"from tests.conftest import {hooks}, pytest_unconfigure\n"
     )
     tests = """
 import pathlib, pytest
@@ -106,7 +107,7 @@ def test_wobbles(tmp_path_factory):
 @pytest.mark.slow
 def test_left_out(): assert False
 """
-    code, output = run(tmp_path, tests, "--reruns=1", "-m", "not slow")
+    code, output = run(tmp_path, tests, "--reruns=1", "-m", "not slow", "-n", str(workers))
     assert code == 0
     assert output.splitlines()[-1].startswith("one: 1 passed, 1 left out, 1 tried again in ")
 
