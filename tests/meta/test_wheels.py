@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.meta.source import CORE, DISTS, Dist, python, tree_of
+from tests.meta.source import CORE, DISTS, Dist, path_of, python, tree_of
 
 GROUPS = {"console_scripts": "allaboard", "apache_airflow_provider": "airflow-provider-allaboard"}
 """Entry points that somebody looks for, and the distribution that has them."""
@@ -71,9 +71,10 @@ def test_a_wheel_says_what_it_is(built: Built) -> None:
 
 
 def test_a_version_has_one_source(built: Built) -> None:
+    modules = [m for m in (f"{built.dist.package}._version", built.dist.package) if path_of(m).exists()]
     said = next(
         ast.literal_eval(statement.value)
-        for statement in tree_of(built.dist.package).body
+        for statement in tree_of(modules[0]).body
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__version__"
     )
     assert message_from_string(built.info("METADATA"))["Version"] == said

@@ -6,11 +6,32 @@ handed back.
 >>> outcome.state, outcome.metrics                 # doctest: +SKIP
 
 Nothing heavy is imported until it is used.
+
+The rooms, top to bottom; each imports from lower lines alone (pyproject.toml, checked by `make check`)::
+
+    cli                        the command line
+    running   testing          run, submit, attach · fakes for the tests of users
+    backends                   where members run: `local` (processes here) · `kubernetes`
+    inside                     what a training script calls
+    promotion                  which checkpoint is good enough, and which is the champion
+    checkpoints   shards       files with a manifest, made complete or not at all
+    storage                    a folder or S3
+    inspection   checking      what is wrong with a job
+    render                     from a job to the objects of a cluster
+    gangs   engines            one file per gang scheduler, per operator's job
+    follow                     what was seen becomes meaning: progress, record, restarts, outcome
+    diagnosis                  why it waits or failed
+    status                     what an observation means: one state
+    layout   observation       the two waists: a job laid out · what is seen of a run
+    spec                       what a person asks for: job, fields, identity, site
+    errors  units  names  ...  words
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from allaboard._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
@@ -19,8 +40,6 @@ if TYPE_CHECKING:
     from allaboard.observation import Observation, State
     from allaboard.running import attach, run, submit
     from allaboard.spec.job import TrainingJob
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "AllaboardError": "errors",

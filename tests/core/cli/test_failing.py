@@ -338,6 +338,7 @@ def test_the_details_of_a_bug_go_into_no_folder_of_another_user(
     theirs = tmp_path / "home" / "bugs"
     theirs.mkdir(parents=True)
     os.chown(theirs, 65534, 65534)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     a_bug(monkeypatch, theirs.parent)
     assert list(theirs.iterdir()) == [] and "The details are in" in capsys.readouterr().err
 

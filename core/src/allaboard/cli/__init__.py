@@ -116,7 +116,7 @@ class Verbs(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from allaboard import __version__
+        from allaboard._version import __version__
 
         click.echo(f"allaboard {__version__}")
         ctx.exit()

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from allaboard import __version__
+from allaboard._version import __version__
 from allaboard.checkpoints import Checkpoint, Manifest, Torn, folder_name, parse_best, prune, save, scan
 from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging

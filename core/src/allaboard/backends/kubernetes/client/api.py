@@ -101,7 +101,7 @@ class _Client:
             self._granted.add(request.right)
 
     def _headers(self, request: Request, secret: Secret) -> dict[str, str]:
-        from allaboard import __version__
+        from allaboard._version import __version__
 
         headers = {**request.headers(), "user-agent": f"allaboard/{__version__}"}
         if secret.authorization:
