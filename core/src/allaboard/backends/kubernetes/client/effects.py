@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
+from allaboard.backends.kubernetes.client.protocol import JSON
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.errors import AllaboardError
 
@@ -24,13 +25,42 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 
+class Client(Protocol):
+    """What operations ask of `Api` and `AsyncApi`; the second one answers with awaitables."""
+
+    def get(self, resource: Resource, name: str) -> Any: ...
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int | None = None,
+        at_most: int | None = None,
+    ) -> Any: ...
+    def create(self, resource: Resource, body: Json, *, dry_run: bool = False) -> Any: ...
+    def replace(self, resource: Resource, body: Json) -> Any: ...
+    def patch(self, resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Any: ...
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str = "Background",
+        grace: int | None = None,
+    ) -> Any: ...
+    def raw(self, method: str, path: str, body: Any = None, *, accept: str = JSON) -> Any: ...
+    def server_time(self) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A method of `Api` or `AsyncApi` with these arguments."""
+    """A request, by whichever client carries the operation out."""
 
-    method: str
-    args: tuple[Any, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    send: Callable[[Client], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +91,43 @@ Operation = Generator[Effect, Any, T]
 
 def get(resource: Resource, name: str) -> Operation[Json]:
     """Raises Missing."""
-    return _json((yield ApiCall("get", (resource, name))))
+    return _json((yield ApiCall(lambda api: api.get(resource, name))))
 
 
 def list_all(
     resource: Resource,
     *,
+    namespace: str | None = None,
     labels: str | None = None,
     fields: str | None = None,
     limit: int = 500,
+    at_most: int | None = None,
 ) -> Operation[list[Json]]:
-    """All of them, page by page."""
-    options = {"labels": labels, "fields": fields, "limit": limit}
-    items, _ = yield ApiCall("list", (resource,), options)
+    """All of them, page by page of ``limit``; ``at_most``: the first so many are enough."""
+    items, _ = yield ApiCall(
+        lambda api: api.list(resource, namespace, labels=labels, fields=fields, limit=limit, at_most=at_most)
+    )
     return list(items)
 
 
 def create(resource: Resource, body: Json) -> Operation[Json]:
     """Raises Exists, Invalid, Forbidden."""
-    return _json((yield ApiCall("create", (resource, body))))
+    return _json((yield ApiCall(lambda api: api.create(resource, body))))
+
+
+def create_dry_run(resource: Resource, body: Mapping[str, Any]) -> Operation[Json]:
+    """What `create` would give or raise; nothing is made."""
+    return _json((yield ApiCall(lambda api: api.create(resource, dict(body), dry_run=True))))
 
 
 def replace(resource: Resource, body: Json) -> Operation[Json]:
     """Compare-and-swap by the resourceVersion in the body. Raises Conflict or Missing."""
-    return _json((yield ApiCall("replace", (resource, body))))
+    return _json((yield ApiCall(lambda api: api.replace(resource, body))))
 
 
 def patch(resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Operation[Json]:
     """A merge patch; ``metadata.uid`` in it is a precondition. Raises Conflict or Missing."""
-    return _json((yield ApiCall("patch", (resource, name, body), {"sub": sub})))
+    return _json((yield ApiCall(lambda api: api.patch(resource, name, body, sub=sub))))
 
 
 def delete(
@@ -102,13 +140,21 @@ def delete(
     grace: int | None = None,
 ) -> Operation[None]:
     """What is gone already is no error. Raises Conflict when a precondition does not hold."""
-    options = {"uid": uid, "resource_version": version, "propagation": propagation, "grace": grace}
-    yield ApiCall("delete", (resource, name), options)
+    yield ApiCall(
+        lambda api: api.delete(
+            resource, name, uid=uid, resource_version=version, propagation=propagation, grace=grace
+        )
+    )
+
+
+def raw(method: str, path: str, *, accept: str = JSON) -> Operation[Any]:
+    """What is no object: ``/version``, ``/apis``."""
+    return (yield ApiCall(lambda api: api.raw(method, path, accept=accept)))
 
 
 def server_time() -> Operation[float]:
     """Epoch seconds by the API server's clock."""
-    return float((yield ApiCall("server_time")))
+    return float((yield ApiCall(lambda api: api.server_time())))
 
 
 def sleep(seconds: float) -> Operation[None]:
@@ -120,13 +166,13 @@ def work(do: Callable[[], T]) -> Operation[T]:
     return found
 
 
-def run_sync(operation: Operation[T], api: Any, pause: Callable[[float], None] = time.sleep) -> T:
+def run_sync(operation: Operation[T], api: Client, pause: Callable[[float], None] = time.sleep) -> T:
     """Carry out an operation with a blocking client. ``pause`` sleeps."""
 
     def answer(ask: Effect) -> Any:
         match ask:
-            case ApiCall(method, args, options):
-                return getattr(api, method)(*args, **options)
+            case ApiCall(send):
+                return send(api)
             case Sleep(seconds):
                 return pause(seconds)
             case Blocking(do):
@@ -146,13 +192,13 @@ def run_sync(operation: Operation[T], api: Any, pause: Callable[[float], None] =
     return found
 
 
-async def run_async(operation: Operation[T], api: Any, pause: Callable[[float], Any] = asyncio.sleep) -> T:
+async def run_async(operation: Operation[T], api: Client, pause: Callable[[float], Any] = asyncio.sleep) -> T:
     """The same operation with an async client."""
 
     async def answer(ask: Effect) -> Any:
         match ask:
-            case ApiCall(method, args, options):
-                return await getattr(api, method)(*args, **options)
+            case ApiCall(send):
+                return await send(api)
             case Sleep(seconds):
                 return await pause(seconds)
             case Blocking(do):

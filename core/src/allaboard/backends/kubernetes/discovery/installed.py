@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import ApiCall, Json, Operation
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
@@ -138,7 +138,7 @@ class Survey:
 
 def survey(server: str, namespace: str) -> Operation[Survey]:
     """Everything. Some twenty small requests; nothing is created."""
-    version = yield ApiCall("raw", ("GET", "/version"))
+    version = yield from effects.raw("GET", "/version")
     kinds = yield from served()
     now = yield from effects.server_time()
     may = May(namespace)
@@ -194,7 +194,7 @@ def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[J
 
 def served() -> Operation[frozenset[str]]:
     """``group/version/Kind`` of everything outside the core group."""
-    answer = yield ApiCall("raw", ("GET", "/apis"), {"accept": _AGGREGATED})
+    answer = yield from effects.raw("GET", "/apis", accept=_AGGREGATED)
     if answer.get("kind") == "APIGroupDiscoveryList":
         return frozenset(_aggregated(answer))
     return (yield from _one_by_one(answer))
@@ -217,7 +217,7 @@ def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
         for version in group.get("versions") or ():
             if group["name"] in wanted:
                 try:
-                    listed = yield ApiCall("raw", ("GET", f"/apis/{version['groupVersion']}"))
+                    listed = yield from effects.raw("GET", f"/apis/{version['groupVersion']}")
                 except Missing:
                     continue
                 resources = listed.get("resources") or ()
@@ -276,9 +276,8 @@ def _listed(
         return None
     if not (yield from may.do("list", resource, namespace=namespace)):
         return None
-    where = {} if namespace is None else {"namespace": namespace}
     try:
-        items, _ = yield ApiCall("list", (resource,), {"limit": LOOKED_AT, "at_most": LOOKED_AT, **where})
+        items = yield from effects.list_all(resource, namespace=namespace, limit=LOOKED_AT, at_most=LOOKED_AT)
     except (Forbidden, Missing):
         return None
     return tuple(items)
@@ -305,7 +304,7 @@ def _probed(part: Component, may: May) -> Operation[list[Sign]]:
     if part.probe is None or not (yield from may.do("create", part.kind)):
         return []
     try:
-        yield ApiCall("create", (part.kind, part.probe), {"dry_run": True})
+        yield from effects.create_dry_run(part.kind, part.probe)
     except (Forbidden, Invalid) as error:
         if "admission webhook" in error.message:
             return [Sign(True, "its webhook answers")]

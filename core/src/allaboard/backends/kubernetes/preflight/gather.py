@@ -12,7 +12,7 @@ from typing import Any
 
 from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import ApiCall, Json, Operation
+from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
@@ -176,7 +176,7 @@ def _pod_metadata(ready: PreparedAttempt, group: capacity.Pods) -> Mapping[str, 
 
 def _dry(resource: Resource, body: Json | Mapping[str, Any]) -> Operation[AllaboardError | None]:
     try:
-        yield ApiCall("create", (resource, body), {"dry_run": True})
+        yield from effects.create_dry_run(resource, body)
     except BackendUnreachable as error:
         if "webhook" not in str(error):
             raise
