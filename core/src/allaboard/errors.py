@@ -13,9 +13,9 @@
           StorageUnsupported the server cannot do this safely
           StorageUnreachable may pass: no answer, time-out, server error
       BackendUnreachable   nobody, it may pass; the run is untouched
-      ApiError             what the API server of a cluster refused (backends/kubernetes/errors.py)
+      ApiError             what the API server of a cluster refused (backends/kubernetes/client/errors.py)
       Corrupt              bytes do not match their manifest, a record cannot be read
-      Conflict             somebody else owns it now (compare-and-swap lost)
+      OwnershipConflict    somebody else owns it now (compare-and-swap lost)
       TrainingFailed       the run ended otherwise than well; carries the outcome
 
 A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from allaboard.printable import visible
@@ -72,6 +73,21 @@ class Problem:
             "suggestion": self.suggestion,
             "severity": self.severity,
         }
+
+
+class ExitCode(IntEnum):
+    """How a command line or a step of KFP ends (contract, section 4)."""
+
+    OK = 0
+    FAILED = 1
+    """The run failed or is lost; of other verbs: they could not answer."""
+    BAD_INPUT = 2
+    STOPPED = 3
+    TIMED_OUT = 4
+    UNREACHABLE = 5
+    """The backend does not answer; the run is untouched."""
+    INTERRUPTED = 130
+    """Ctrl-C, where it ends the looking and no run: 128 + SIGINT, as shells have it."""
 
 
 class AllaboardError(Exception):

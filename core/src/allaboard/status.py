@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from allaboard.errors import ExitCode
 from allaboard.observation import PHASES, Observation, State
 from allaboard.units import rfc3339, show_seconds
 
@@ -94,12 +95,12 @@ def idle_clock(phases: Mapping[str, float | None], clocks: Mapping[str, float]) 
     )
 
 
-EXIT_CODES: Mapping[State, int] = {
-    State.SUCCEEDED: 0,
-    State.FAILED: 1,
-    State.LOST: 1,
-    State.STOPPED: 3,
-    State.TIMED_OUT: 4,
+EXIT_CODES: Mapping[State, ExitCode] = {
+    State.SUCCEEDED: ExitCode.OK,
+    State.FAILED: ExitCode.FAILED,
+    State.LOST: ExitCode.FAILED,
+    State.STOPPED: ExitCode.STOPPED,
+    State.TIMED_OUT: ExitCode.TIMED_OUT,
 }
 
 

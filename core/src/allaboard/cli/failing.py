@@ -23,13 +23,13 @@ from allaboard.errors import (
     AllaboardError,
     BackendUnreachable,
     BadInput,
+    ExitCode,
     SiteError,
     StorageMissing,
     StorageUnreachable,
 )
 from allaboard.redaction import redact_job, redact_text
 
-INTERRUPTED = 130
 _OF_THE_MACHINE = frozenset(
     {
         errno.ENOSPC,
@@ -70,7 +70,7 @@ def before_start() -> Iterator[None]:
     try:
         yield
     except AllaboardError as error:
-        if code_of(error) != 1:
+        if code_of(error) is not ExitCode.FAILED:
             raise
         raise BeforeStart(error) from error
 
@@ -96,19 +96,19 @@ def watching(run: str) -> Iterator[None]:
     try:
         yield
     except AllaboardError as error:
-        if code_of(error) not in (1, 5):
+        if code_of(error) not in (ExitCode.FAILED, ExitCode.UNREACHABLE):
             raise
         raise OutOfSight(run, error) from error
 
 
-def code_of(error: AllaboardError) -> int:
-    """The exit code of an error of ours (contract, section 4)."""
+def code_of(error: AllaboardError) -> ExitCode:
+    """The exit code of an error of ours."""
     if isinstance(error, (BackendUnreachable, StorageUnreachable)):
-        return 5
+        return ExitCode.UNREACHABLE
     # Who names a bucket or a folder that is not there has given bad input, wherever that was noticed.
     if isinstance(error, (BadInput, StorageMissing, BeforeStart)):
-        return 2
-    return 1
+        return ExitCode.BAD_INPUT
+    return ExitCode.FAILED
 
 
 def exit_code(error: Exception, words: Sequence[str]) -> int:
@@ -117,7 +117,7 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     if isinstance(error, click.ClickException):
         return _usage(error, as_json)
     if isinstance(error, AllaboardError):
@@ -138,7 +138,7 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(message, err=True)  # our own help
-        return 2
+        return ExitCode.BAD_INPUT
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
     if as_json:
@@ -147,7 +147,7 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
         say(f"{message}\nTry `{ctx.command_path} --help`.", error=True)
     else:
         say(message, error=True)
-    return 2
+    return ExitCode.BAD_INPUT
 
 
 def _ours(error: AllaboardError, as_json: bool) -> int:
@@ -181,7 +181,7 @@ def _bug(error: Exception, as_json: bool) -> int:
         _object("bug", words)
     else:
         say(words, error=True)
-    return 1
+    return ExitCode.FAILED
 
 
 def _kept(details: str) -> Path | None:

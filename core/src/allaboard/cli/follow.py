@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import click
 
-from allaboard.cli.failing import INTERRUPTED, watching
+from allaboard.cli.failing import watching
 from allaboard.cli.place import Place, command, handle_of, json_option, place_options
 from allaboard.cli.run import view_of
 from allaboard.cli.saying import say, show_line
 from allaboard.diagnosis import diagnose
+from allaboard.errors import ExitCode
 from allaboard.observation import Observation
 from allaboard.running import Follower, follow_policy
 from allaboard.status import state_of, summary
@@ -57,7 +58,7 @@ def follow(run: str, at: Place, as_json: bool) -> int:
             with watching(seen.run):
                 outcome = Follower(backend, seen.run, on_seen=lines.seen).to_the_end(policy)
         except KeyboardInterrupt:
-            return INTERRUPTED
+            return ExitCode.INTERRUPTED
         show_line(outcome.summary)
         return outcome.exit_code
     view = view_of(backend, seen.run, None, False)
@@ -71,7 +72,7 @@ def follow(run: str, at: Place, as_json: bool) -> int:
         view.close()
         again = command(f"follow {seen.run}")
         say(f"{seen.run} goes on; watch it again with: {again}", to_stderr=True)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     finally:
         view.close()
 

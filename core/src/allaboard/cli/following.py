@@ -19,7 +19,7 @@ from allaboard.backends.base import Backend, Handle, NotYours, Plan
 from allaboard.cli.failing import starting, watching
 from allaboard.cli.place import command, handle_of
 from allaboard.cli.saying import say
-from allaboard.errors import AllaboardError, OwnershipConflict
+from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.running import ATTEMPTS, Follower, follow_policy, me
@@ -52,7 +52,7 @@ class View(Protocol):
 class FollowerLeft(Exception):
     """The follower leaves before the end. ``code`` is the exit code; ``str`` says what becomes of the run."""
 
-    def __init__(self, code: int, words: str) -> None:
+    def __init__(self, code: ExitCode, words: str) -> None:
         super().__init__(words)
         self.code = code
 
@@ -122,7 +122,9 @@ class Attended(Follower):
                 self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
             self._abandon()
-            raise FollowerLeft(3, "the start was cut short; nothing of it is left running") from None
+            raise FollowerLeft(
+                ExitCode.STOPPED, "the start was cut short; nothing of it is left running"
+            ) from None
         finally:
             self.signals.launching = False
         self.view = self.open_view()
@@ -162,12 +164,14 @@ class Attended(Follower):
     def _stop(self, why: str) -> None:
         assert self.handle is not None and self.owner is not None
         if self.obeyed > 2:
-            raise self._leaving(3, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}")
+            raise self._leaving(
+                ExitCode.STOPPED, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}"
+            )
         kill = self.obeyed == 2
         answer = self.backend.stop(self.handle, self.owner, person(), why, kill=kill)
         if isinstance(answer, NotYours):
             words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
-            raise self._leaving(5, words + command(f"stop {self.run}"))
+            raise self._leaving(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
         gently = f"{why}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
@@ -177,9 +181,9 @@ class Attended(Follower):
             self.backend.adopt(self.handle, self.owner, me("detached"))
         watch = command(f"follow {self.run}")
         words = f"{self.run} goes on without this terminal; watch it with: {watch}"
-        raise self._leaving(0, words)
+        raise self._leaving(ExitCode.OK, words)
 
-    def _leaving(self, code: int, words: str) -> FollowerLeft:
+    def _leaving(self, code: ExitCode, words: str) -> FollowerLeft:
         self.say(words)
         return FollowerLeft(code, words)
 

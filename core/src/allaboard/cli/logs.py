@@ -11,11 +11,10 @@ from json.encoder import encode_basestring
 import click
 
 from allaboard.backends.base import Backend, Cursor, LogLine, Selection
-from allaboard.cli.failing import INTERRUPTED
 from allaboard.cli.folding import Folds
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.saying import as_json_line, colours, say
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, ExitCode
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible, visible_json
 from allaboard.units import rfc3339, seconds
@@ -90,7 +89,7 @@ def logs(
     try:
         _print(printer, folds, _attempts(backend, seen, selection, follow))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     return 0
 
 

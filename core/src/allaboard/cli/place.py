@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -213,7 +214,7 @@ def _say(line: str) -> None:
     say(line, to_stderr=True)
 
 
-_here = Place()
+_HERE: ContextVar[Place] = ContextVar("place")
 
 
 def place_options(verb: Verb) -> Verb:
@@ -228,17 +229,17 @@ def place_options(verb: Verb) -> Verb:
         namespace: str | None,
         **rest: Any,
     ) -> Any:
-        global _here
-        _here = Place(backend, kubeconfig, context, namespace)
-        _here.check()
-        return verb(*args, at=_here, **rest)
+        at = Place(backend, kubeconfig, context, namespace)
+        _HERE.set(at)
+        at.check()
+        return verb(*args, at=at, **rest)
 
     return cast(Verb, backend_option(cluster_options(placed)))
 
 
 def command(words: str) -> str:
     """A command line to go on with, at the place where this one works."""
-    return " ".join(["allaboard", words, *map(shlex.quote, _here.words)])
+    return " ".join(["allaboard", words, *map(shlex.quote, _HERE.get(Place()).words)])
 
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:

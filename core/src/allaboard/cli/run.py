@@ -15,7 +15,7 @@ from allaboard.cli.failing import before_start, starting
 from allaboard.cli.following import FollowerLeft, View, event_source, to_the_end
 from allaboard.cli.place import Place, command, json_option, place_options, site, site_options
 from allaboard.cli.saying import say, show
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
 from allaboard.running import me, read_job
 from allaboard.spec.identity import fresh_key
@@ -114,7 +114,7 @@ def _show_left(backend: Backend, run: str, left: FollowerLeft) -> None:
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
-    if left.code != 5:
+    if left.code is not ExitCode.UNREACHABLE:
         with suppress(AllaboardError):
             seen = backend.observe(run)
             return show(summary(seen, diagnose(seen)))

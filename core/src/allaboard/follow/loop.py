@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.diagnosis import Diagnosis, diagnose
-from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.errors import AllaboardError, BackendUnreachable, ExitCode
 from allaboard.follow.restart import Refusal, may_restart
 from allaboard.observation import Observation, State
 from allaboard.status import EXIT_CODES, state_of, summary
@@ -86,8 +86,8 @@ class Outcome:
         return self.state is State.SUCCEEDED
 
     @property
-    def exit_code(self) -> int:
-        return EXIT_CODES.get(self.state, 1)
+    def exit_code(self) -> ExitCode:
+        return EXIT_CODES.get(self.state, ExitCode.FAILED)
 
     @property
     def metrics(self) -> dict[str, Any]:
