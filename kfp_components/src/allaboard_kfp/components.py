@@ -23,7 +23,8 @@ outputs, artifacts included, from ``Returns`` alone.
 # mypy: disable-error-code="type-arg,valid-type,untyped-decorator"
 
 import os
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from kfp import dsl
 from kfp.dsl.pipeline_task import TaskState
@@ -57,7 +58,21 @@ class WithEffects(PythonComponent):  # type: ignore[misc]
         return task
 
 
-def make_prepare_shards(image: str = IMAGE, **options: Any) -> Any:
+class Options(TypedDict, total=False):
+    """What a factory passes on to `kfp.dsl.component`, whose words say what each means."""
+
+    packages_to_install: list[str]
+    pip_index_urls: list[str]
+    pip_trusted_hosts: list[str]
+    use_venv: bool
+    kfp_package_path: str
+    target_image: str
+    output_component_file: str
+    additional_funcs: list[Callable[..., Any]]
+    embedded_artifact_path: str
+
+
+def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
     """The component that makes a data set, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
@@ -93,7 +108,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Any) -> Any:
     return WithEffects(prepare_shards)
 
 
-def make_train(image: str = IMAGE, **options: Any) -> Any:
+def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
     """The component that trains, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
@@ -147,7 +162,7 @@ def make_train(image: str = IMAGE, **options: Any) -> Any:
     return WithEffects(train)
 
 
-def make_collect_checkpoint(image: str = IMAGE, **options: Any) -> Any:
+def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
     """The component that copies a checkpoint to where it stays, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
@@ -181,7 +196,7 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Any) -> Any:
     return WithEffects(collect_checkpoint)
 
 
-def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
+def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
     """The component that evaluates a checkpoint, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
@@ -232,7 +247,7 @@ def make_evaluate(image: str = IMAGE, **options: Any) -> Any:
     return WithEffects(evaluate)
 
 
-def make_promote(image: str = IMAGE, **options: Any) -> Any:
+def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
     """The component that promotes a checkpoint through the gate, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)

@@ -7,14 +7,23 @@ takes every ``python3`` in a path for the interpreter. Both are refused here, be
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 from allaboard.errors import BadInput
 from allaboard.spec.loader import home_of
 
 
-def start_local(pipeline_root: str | Path = "./local_outputs", **options: Any) -> None:
-    """``kfp.local.init`` with a SubprocessRunner in this environment; ``options`` are those of ``init``.
+class Options(TypedDict, total=False):
+    """What `start_local` passes on to ``kfp.local.init``, whose words say what each means."""
+
+    workspace_root: str
+    raise_on_error: bool
+    enable_caching: bool
+    cache_root: str
+
+
+def start_local(pipeline_root: str | Path = "./local_outputs", **options: Unpack[Options]) -> None:
+    """``kfp.local.init`` with a SubprocessRunner in this environment.
 
     Call a pipeline or a component afterwards, and it runs here. Raises BadInput for a place that would be
     eaten.
