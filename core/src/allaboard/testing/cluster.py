@@ -26,7 +26,6 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from allaboard.backends.kubernetes.client import resources
@@ -50,7 +49,7 @@ from allaboard.backends.kubernetes.client.resources import (
 from allaboard.backends.kubernetes.state import leases
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.testing.operator import FakeOperator
+from allaboard.testing.operator import FakeOperator, stamp
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
@@ -772,10 +771,6 @@ class AsyncFakeKeeper:
 
 
 # Rules of the API server, each as small as it is.
-
-
-def stamp(epoch: float) -> str:
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def merged(old: Any, patch: Any) -> Any:

@@ -8,7 +8,7 @@ as in `allaboard.engines.pytorchjob`.
 from __future__ import annotations
 
 import copy
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 KUBEFLOW = "training.kubeflow.org"
+
+
+def stamp(epoch: float) -> str:
+    """A server's timestamp: whole seconds."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class FakeOperator:
@@ -92,15 +97,11 @@ class FakeOperator:
             self._set(pod, phase="Failed" if exit_code else "Succeeded", exit_code=exit_code)
 
     def _terminated(self, exit_code: int) -> Json:
-        from allaboard.testing.cluster import stamp
-
         now = stamp(self.cluster.now)
         reason = "Error" if exit_code else "Completed"
         return {"exitCode": exit_code, "reason": reason, "startedAt": now, "finishedAt": now}
 
     def _set(self, pod: Json, *, phase: str, ready: bool = False, exit_code: int | None = None) -> None:
-        from allaboard.testing.cluster import stamp
-
         now = stamp(self.cluster.now)
         before = pod.get("status", {})
         name = pod["spec"]["containers"][0]["name"]
@@ -321,8 +322,6 @@ class FakeOperator:
         self.cluster.delete(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
 
     def _now(self) -> str:
-        from allaboard.testing.cluster import stamp
-
         return stamp(self.cluster.now)
 
 
