@@ -417,14 +417,15 @@ class Api(_Client):
                 preload_content=False,
                 retries=False,
                 redirect=False,
+                enforce_content_length=True,  # the default since urllib3 2
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.silence),
             )
             headers = {name.lower(): value for name, value in response.headers.items()}
             self._note_time(headers)
             if request.stream and response.status < 400:
                 return Reply(response.status, headers, stream=response)
-            body = response.read(protocol.LARGEST_ANSWER + 1, decode_content=True)
-            if len(body) > protocol.LARGEST_ANSWER:
+            body = _whole(response)
+            if body is None:
                 response.close()
                 return TOO_LARGE
             response.release_conn()
@@ -717,7 +718,7 @@ class AsyncApi(_Client):
             if request.stream and response.status < 400:
                 return Reply(response.status, headers, stream=response)
             async with response:
-                body = await _whole_body(response)
+                body = await _awhole(response)
             if body is None:
                 return TOO_LARGE
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -809,14 +810,14 @@ def _pages_of(
             table=table,
         )
         body = _object(reply)
-        items += tables.rows(body) if table else _whole(body)
+        items += tables.rows(body) if table else _items(body)
         metadata = body.get("metadata")
         token = metadata.get("continue") if isinstance(metadata, dict) else None
         if not token or (at_most is not None and len(items) >= at_most):
             return items[:at_most], protocol.version_of(body)
 
 
-def _whole(body: Json) -> list[Json]:
+def _items(body: Json) -> list[Json]:
     """Items of a list say neither what they are nor of which version; on their own they do."""
     kind = str(body.get("kind", "")).removesuffix("List")
     said = {"apiVersion": body.get("apiVersion"), "kind": kind}
@@ -950,8 +951,17 @@ TOO_LARGE = Broken(
 )
 
 
-async def _whole_body(response: aiohttp.ClientResponse) -> bytes | None:
+def _whole(response: urllib3.BaseHTTPResponse) -> bytes | None:
     """None for one that is too large."""
+    body = bytearray()
+    for chunk in response.stream(CHUNK, decode_content=True):
+        body += chunk
+        if len(body) > protocol.LARGEST_ANSWER:
+            return None
+    return bytes(body)
+
+
+async def _awhole(response: aiohttp.ClientResponse) -> bytes | None:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk

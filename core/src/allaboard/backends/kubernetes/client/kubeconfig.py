@@ -176,8 +176,8 @@ class Context:
                 from kubernetes import client, config
             except ImportError as error:
                 raise BadInput(
-                    f"user of {self.where} has the auth-provider {name!r}; install allaboard[kubernetes] for "
-                    "it, or write the provider's plugin as exec"
+                    f"user of {self.where} has the auth-provider {name!r}, which kubectl has no more; write "
+                    "the provider's plugin as exec, or pip install kubernetes, which still knows some"
                 ) from error
             configuration = client.Configuration()
             try:
