@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate
+
+from allaboard.report.html import escape
 
 Points = Sequence[tuple[float, float]]
 
@@ -89,7 +90,7 @@ def chart(
         *(part for n, one in enumerate(shown) for part in _line(frame, one, n)),
         *([_star(frame, star)] if star else []),
     ]
-    label = escape(f"{title}: " + ", ".join(s.name for s in shown), quote=True)
+    label = escape(f"{title}: " + ", ".join(s.name for s in shown))
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>'
