@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """What is in a page, as a browser would see it."""
+    """``rows``: the cells of the tables, by the heading above each. Fails for what is never closed."""
 
     VOID = frozenset({"meta", "br", "img", "link", "input"})
 
@@ -16,6 +16,8 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.links: list[str] = []
         self.words = ""
+        self.rows: dict[str, list[list[str]]] = {}
+        self.heading = ""
         self.feed(text)
         self.close()
         assert not self.open, f"never closed: {self.open}"
@@ -27,10 +29,19 @@ class Page(HTMLParser):
         ]
         if tag not in self.VOID:
             self.open.append(tag)
+        if tag == "tr" and "tbody" in self.open:
+            self.rows.setdefault(self.heading, []).append([])
+        if tag == "td":
+            self.rows[self.heading][-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.words += data + " "
+        if "style" in self.open:
+            return
+        self.words += data + " "
+        if "h2" in self.open:
+            self.heading = data
+        if "td" in self.open:
+            self.rows[self.heading][-1][-1] += data

@@ -207,6 +207,13 @@ def test_of_very_many_members_those_that_failed_come_first() -> None:
     assert "700 calmer members left out here." in found.words and "worker-999" not in found.words
 
 
+def test_the_lines_of_whoever_failed_come_before_those_of_rank_0() -> None:
+    members = (a_member("master-0", "deleted", exit_code=143), a_member("worker-0", "failed", exit_code=1))
+    lines = {"master-0": ["epoch 7"], "worker-0": ["ValueError: odd"]}
+    found = Page(text(outcome(State.FAILED, members=members), history([]), lines=lines)).words
+    assert found.index("ValueError: odd") < found.index("epoch 7")
+
+
 def test_what_could_not_be_read_is_said() -> None:
     assert (
         "its events cannot be read: no"

@@ -236,7 +236,7 @@ def _timeline(seen: Observation, now: float, window: tuple[float, float] | None)
     return section(
         "Where the time went",
         f'<div class="bar">{bars}</div><p class="keys">{legend}</p>'
-        f'<p class="fine">{show_seconds(total)} in all.</p>',
+        f'<p class="fine">{show_seconds(total)} in all{"" if window else ", from when it was created"}.</p>',
     )
 
 
@@ -288,7 +288,10 @@ def _members(seen: Observation) -> str:
     for member in shown:
         name, rank, phase, code, restarts = words.member_row(member)
         tone = {"succeeded": "good", "failed": "bad"}.get(member.phase, "calm")
-        why = f" ({member.reason})" if member.reason and member.phase == "failed" else ""
+        # Error is Kubernetes' word for any exit code that is not 0.
+        why = (
+            f" ({member.reason})" if member.phase == "failed" and member.reason not in (None, "Error") else ""
+        )
         log = f"<code>{escape(member.log)}</code>" if member.log else NONE
         state = f'<span class="{tone}">{escape(phase + why)}</span>'
         rows.append((escape(name), rank, state, code, restarts, log))
@@ -305,7 +308,8 @@ def _calm(member: MemberSeen) -> tuple[bool, int]:
 
 def _last_lines(outcome: Outcome, told: Told, known: Sequence[str]) -> str:
     parts = []
-    for member in outcome.seen.members:
+    failing = None if outcome.ok else words.first_failing(outcome)
+    for member in sorted(outcome.seen.members, key=lambda member: member != failing):
         lines = told.lines.get(member.name)
         if not lines:
             continue
@@ -351,7 +355,7 @@ def _events(events: Sequence[Event]) -> str:
         (
             f"<time>{escape(rfc3339(event.time) or NONE)}</time>",
             f'<span class="{"warning" if event.type == "Warning" else "calm"}">{escape(event.reason)}</span>',
-            escape(event.object),
+            f'<span class="name">{escape(event.object)}</span>',
             escape(event.message),
         )
         for event in shown
