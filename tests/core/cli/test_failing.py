@@ -248,7 +248,7 @@ def test_a_command_line_that_is_wrong(ab: Terminal, case: str, form: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "verb", ["status", "follow", "logs", "events", "stop", "suspend", "resume", "delete"]
+    "verb", ["status", "report", "follow", "logs", "events", "stop", "suspend", "resume", "delete"]
 )
 def test_an_unknown_run(ab: Terminal, verb: str) -> None:
     assert ab("run", ab.job()).code == 0

@@ -51,8 +51,8 @@ def test_a_run_that_stumbled_once_is_on_its_page_with_its_curve_and_restart(ab: 
     found = Page(whole)
     assert "script" not in found.tags and found.links == [] and found.tags.count("style") == 1
     assert CANARY not in whole and "\x1b" not in whole and "\u202e" not in whole
-    for words in (run, "succeeded", "nightly", "10/10", "accuracy", "Where the time went", "training", "Events",
-                  "the key is ***", r"\x1b[2J \u202e", "master-0", "</style><script>"):  # fmt: skip
+    for words in (run, "succeeded", "nightly", "10/10", "accuracy", "Where the time went", "training",
+                  "Events", "the key is ***", r"\x1b[2J \u202e", "master-0", "</style><script>"):  # fmt: skip
         assert words in found.words, words
     assert found.rows["Members"] == [["master-0", "0", "succeeded", "0", "1", found.rows["Members"][0][5]]]
     assert found.tags.count("svg") == 3  # loss, the one with the odd name, speed
