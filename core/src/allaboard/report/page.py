@@ -373,7 +373,7 @@ def _facts(outcome: Outcome, told: Told, now: float) -> str:
     facts: list[tuple[str, Any]] = [
         ("run", outcome.run),
         ("job", seen.job),
-        ("key", seen.key),
+        ("key", None if seen.key.startswith("once/") else seen.key),
         ("attempt", seen.attempt),
         ("generation", seen.generation if seen.generation > 1 else None),
         ("created", rfc3339(seen.created)),
