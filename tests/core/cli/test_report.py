@@ -67,7 +67,7 @@ def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Termina
     for words in ("failed", "What went wrong", "ValueError: odd </style><script>alert(2)</script>",
                   "python_exception", "one batch", "Fix the script"):  # fmt: skip
         assert words in found.words, words
-    assert {row[0]: row[3] for row in found.rows["Members"]}.items() >= {"master-0": "1"}.items()
+    assert "1" in [row[3] for row in found.rows["Members"]]  # whoever fails first takes the other along
 
 
 def test_a_run_that_goes_on_is_shown_as_it_stands(ab: Terminal) -> None:
