@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.base import handle_of
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
-from allaboard.cli.place import handle_of
 from allaboard.errors import OwnershipConflict
 from allaboard.observation import Owner
 from tests.cluster.api import Object, until

@@ -62,6 +62,13 @@ def sources(tmp_path: Path) -> Path:
         ("core/allaboard/inside/__init__.py", "import allaboard.follow.loop", "inside"),
         ("core/allaboard/checkpoints/__init__.py", "import yaml", "inside"),
         ("core/allaboard/status.py", "import time", "pure"),
+        ("core/allaboard/report/page.py", "import time", "pure"),
+        ("core/allaboard/report/chart.py", "import allaboard.report.page", "report"),
+        (
+            "kfp_components/allaboard_kfp/value.py",
+            "import allaboard.cli",
+            "components-without-the-command-line",
+        ),
         ("core/allaboard/engines/pytorchjob.py", "from os import environ", "pure"),
     ],
 )

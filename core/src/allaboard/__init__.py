@@ -10,6 +10,7 @@ Nothing heavy is imported until it is used.
 The rooms, top to bottom; each imports from lower lines alone (pyproject.toml, checked by `make check`)::
 
     cli                        the command line
+    report                     what people are told of a run: lines, words, its page
     running   testing          run, submit, attach · fakes for the tests of users
     backends                   where members run: `local` (processes here) · `kubernetes`
     inside                     what a training script calls

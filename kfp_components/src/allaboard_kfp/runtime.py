@@ -8,19 +8,21 @@ contract 4: 1 failed or lost, 2 bad input, 3 stopped, 4 out of time, 5 nobody an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from allaboard.backends.base import Backend, LogLine, Selection
+from allaboard.backends.base import Backend
 from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
-from allaboard.cli.words import metrics as in_words
 from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.follow.loop import Outcome
 from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
+from allaboard.report.page import run_page
+from allaboard.report.reading import what_it_told
+from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.spec.job import TrainingJob
@@ -29,8 +31,7 @@ from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
 from allaboard_kfp.given import as_written, job_of
-from allaboard_kfp.history import History, history
-from allaboard_kfp.report import promotion_page, training_page
+from allaboard_kfp.report import promotion_page
 from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors
 from allaboard_kfp.value import Wanted
 
@@ -249,7 +250,9 @@ def _publish(
     Of a step that fails, Kubeflow keeps the log alone. So that its page is not lost it is put into the
     store as well.
     """
-    page = training_page(outcome, job, _history(backend, outcome), kind, (place.began, time.time()))
+    now = time.time()
+    told = what_it_told(backend, outcome)
+    page = run_page(outcome, told, now, job=job, kind=kind, window=(place.began, now))
     write_page(report, page)
     if not outcome.ok and place.lasting:
         key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")
@@ -259,18 +262,6 @@ def _publish(
             say(f"  {'report':<11}{reports.uri}/{key}")
     finish(outcome)
     log_numbers(metrics, numbers_of(outcome))
-
-
-def _history(backend: Backend, outcome: Outcome) -> History:
-    return history(_wrote(backend, outcome))
-
-
-def _wrote(backend: Backend, outcome: Outcome) -> Iterator[str]:
-    """The lines of rank 0, over all attempts."""
-    for attempt in range(1, outcome.seen.attempt + 1):
-        with suppress(AllaboardError):  # an attempt whose logs are gone
-            found = backend.logs(outcome.run, Selection(ranks=(0,), attempt=attempt))
-            yield from (item.text for item in found if isinstance(item, LogLine))
 
 
 def _value(wanted: Wanted, *sources: Mapping[str, Any]) -> float:

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
-from allaboard.cli import words
-from allaboard.cli.failing import code_of, watching
-from allaboard.cli.following import Attended, FollowerLeft, Signals, event_source
-from allaboard.cli.plain import PlainView
-from allaboard.cli.saying import silence
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
+from allaboard.report import localtime, words
+from allaboard.report.exits import code_of, watching
+from allaboard.report.following import Attended, FollowerLeft, Signals, event_source
+from allaboard.report.plain import PlainView
+from allaboard.report.saying import silence
 from allaboard.reportline import decode
 from allaboard.running import backend_of, follow_policy
 from allaboard.spec.job import TrainingJob
@@ -231,7 +231,7 @@ class StepView:
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
                 members = f"{running} of {counted(len(seen.members), 'member')} running"
-                say(f"{words.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
+                say(f"{localtime.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
 
     def say(self, text: str) -> None:
         with unread():

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from allaboard.backends.base import handle_of
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked, sweep
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read
-from allaboard.cli.place import handle_of
 from allaboard.observation import Observation, State
 from allaboard.status import state_of
 

@@ -25,6 +25,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
+from allaboard.report.exits import code_of
 from tests.core.cli.terminal import TRAINS, Terminal
 
 GOOD = "name: digits\ncommand: [python, job.py]\n"
@@ -247,7 +248,7 @@ def test_a_command_line_that_is_wrong(ab: Terminal, case: str, form: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "verb", ["status", "follow", "logs", "events", "stop", "suspend", "resume", "delete"]
+    "verb", ["status", "report", "follow", "logs", "events", "stop", "suspend", "resume", "delete"]
 )
 def test_an_unknown_run(ab: Terminal, verb: str) -> None:
     assert ab("run", ab.job()).code == 0
@@ -350,11 +351,11 @@ def test_what_a_disk_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_each_error_means_for_the_exit_code() -> None:
-    assert failing.code_of(BadInput("")) == 2
-    assert failing.code_of(StorageMissing("")) == 2
-    assert failing.code_of(BackendUnreachable("")) == 5
-    assert failing.code_of(StorageUnreachable("")) == 5
-    assert {failing.code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
+    assert code_of(BadInput("")) == 2
+    assert code_of(StorageMissing("")) == 2
+    assert code_of(BackendUnreachable("")) == 5
+    assert code_of(StorageUnreachable("")) == 5
+    assert {code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
     assert failing.exit_code(click.Abort(), []) == 130
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.actor import person
+from allaboard.backends.base import handle_of
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
 from allaboard.backends.kubernetes.operations import adoption
 from allaboard.cli import main
-from allaboard.cli.place import handle_of
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from allaboard.cli import main
-from allaboard.cli.place import Place, command
+from allaboard.cli.place import Place
 from allaboard.errors import BadInput
+from allaboard.report.commands import command
 from allaboard.running import backend_of
 
 CONFIG = """

@@ -12,11 +12,12 @@ import click
 import pytest
 from rich.console import Console
 
-from allaboard.cli import failing, saying, words
+from allaboard.cli import failing
 from allaboard.cli.live import Frame
 from allaboard.errors import BadInput, Problem, SpecChanged
 from allaboard.observation import Event, MemberSeen, State
 from allaboard.printable import visible_json
+from allaboard.report import saying, words
 from allaboard.spec.identity import differences
 from allaboard.storage import open_store
 from allaboard.testing import seen

@@ -55,6 +55,11 @@ class Handle:
     notes: tuple[str, ...] = ()
 
 
+def handle_of(seen: Observation) -> Handle:
+    """The attempt that was seen."""
+    return Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")
+
+
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """The stop was recorded and is under way, or the run had ended."""

@@ -42,6 +42,7 @@ VERBS = {
     "status": Verb("status:status", "Watch", "how a run stands, and why"),
     "follow": Verb("follow:follow", "Watch", "watch a run to its end, without owning it"),
     "logs": Verb("logs:logs", "Watch", "what the members wrote, every try of it"),
+    "report": Verb("report:report", "Watch", "one page about a run, to look at and to keep"),
     "events": Verb("events:events", "Watch", "what happened to a run, in order"),
     "checkpoints": Verb("checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect, prune"),
     "shards": Verb("shards:shards", "Checkpoints and data", "prepare, list, verify data sets"),
@@ -99,7 +100,7 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             # `allaboard logs RUN | head`: the reader has seen enough. click itself would call it a failure.
-            from allaboard.cli.saying import silence
+            from allaboard.report.saying import silence
 
             silence()
             return 0

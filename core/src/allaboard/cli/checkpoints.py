@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
-from allaboard.cli.saying import bar, say, show
 from allaboard.errors import BadInput
+from allaboard.report.saying import bar, say, show
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     if as_json:
         show({"checkpoints": [_body(item) for item in complete]})
         return
-    from allaboard.cli import words
+    from allaboard.report import words
 
     if not complete:
         say(f"no complete checkpoint in {uri}")
@@ -115,11 +115,11 @@ def _body(found: Checkpoint) -> dict[str, Any]:
 
 
 def _saved(found: Checkpoint) -> str:
-    from allaboard.cli import words
+    from allaboard.report import localtime
     from allaboard.units import from_rfc3339
 
     try:
-        return words.moment(from_rfc3339(found.manifest.created), time.time())
+        return localtime.moment(from_rfc3339(found.manifest.created), time.time())
     except ValueError:
         return "-"
 

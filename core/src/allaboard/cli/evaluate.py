@@ -39,9 +39,9 @@ def evaluate(
     """Run an evaluation (a job file; -: stdin) on a checkpoint and print its metrics."""
     from allaboard.backends.base import Plan
     from allaboard.checkpoints import checkpoint_at
-    from allaboard.cli.ending import command_again
-    from allaboard.cli.failing import before_start
     from allaboard.cli.run import attended, opened, site_arguments
+    from allaboard.report.ending import command_again
+    from allaboard.report.exits import before_start
     from allaboard.running import evaluation_job
     from allaboard.spec.identity import fresh_key
 

@@ -6,9 +6,9 @@ import time
 
 import click
 
-from allaboard.cli import words
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.cli.saying import say, show, style
+from allaboard.report import localtime, words
+from allaboard.report.saying import say, show, style
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -39,7 +39,7 @@ def events(run: str, at: Place, as_json: bool) -> None:
         show({"events": body})
         return
     now = time.time()
-    rows = ((words.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in found)
+    rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in found)
     head, *lines = words.table(("time", "type", "object", "reason", "message"), rows)
     say(style(head, dim=True))
     for event, line in zip(found, lines, strict=True):

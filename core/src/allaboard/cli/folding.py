@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from allaboard.backends.base import LogLine
-from allaboard.cli.words import clock
 from allaboard.observation import MemberSeen
+from allaboard.report.localtime import clock
 
 FEW = 3
 """Lines of one try of an init container that are shown as they are."""

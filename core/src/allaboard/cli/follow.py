@@ -11,13 +11,15 @@ from dataclasses import replace
 
 import click
 
-from allaboard.cli.failing import watching
-from allaboard.cli.place import Place, command, handle_of, json_option, place_options
+from allaboard.backends.base import handle_of
+from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.run import view_of
-from allaboard.cli.saying import say, show_line
 from allaboard.diagnosis import diagnose
 from allaboard.errors import ExitCode
 from allaboard.observation import Observation
+from allaboard.report.commands import command
+from allaboard.report.exits import watching
+from allaboard.report.saying import say, show_line
 from allaboard.running import Follower, follow_policy
 from allaboard.status import state_of, summary
 

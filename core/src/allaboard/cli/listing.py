@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from allaboard.cli import words
 from allaboard.cli.orphans import list_orphans
-from allaboard.cli.place import Place, command, json_option, place_options
-from allaboard.cli.saying import say, show, style
+from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
+from allaboard.report import localtime, words
+from allaboard.report.commands import command
+from allaboard.report.saying import say, show, style
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
@@ -82,7 +83,7 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
     return (
         seen.run,
         str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),
-        words.moment(seen.created, now),
+        localtime.moment(seen.created, now),
         "-" if seen.started is None else show_seconds(words.took(seen, now)),
         words.gang(seen.members) or "-",
         str(seen.restarts),

@@ -35,13 +35,13 @@ from rich.table import Table
 from rich.text import Text
 
 from allaboard.backends.base import Handle
-from allaboard.cli import words
-from allaboard.cli.ending import ending
-from allaboard.cli.place import command
-from allaboard.cli.plain import introduction
-from allaboard.cli.saying import say, shown
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
+from allaboard.report import localtime, words
+from allaboard.report.commands import command
+from allaboard.report.ending import ending
+from allaboard.report.plain import introduction
+from allaboard.report.saying import say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
 
@@ -204,7 +204,7 @@ class Frame:
         last = words.notable(self.happened)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
         if not last:
             return None
-        lines = words.table(("", "", "", ""), map(words.event_row, last))[1:]
+        lines = words.table(("", "", "", ""), map(localtime.event_row, last))[1:]
         rows = [
             _text(line, "yellow" if event.type == "Warning" else "dim", one_line=True)
             for event, line in zip(last, lines, strict=True)
@@ -230,7 +230,7 @@ def _march(seen: Observation) -> Text:
             line.append(" → ", style="dim")
         style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")
         line.append(shown(condition.type), style=style).append(
-            f" {words.clock(condition.since)}", style="dim"
+            f" {localtime.clock(condition.since)}", style="dim"
         )
     return line
 

@@ -13,10 +13,10 @@ import click
 from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.cli.folding import Folds
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.cli.saying import as_json_line, colours, say
 from allaboard.errors import BadInput, ExitCode
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible, visible_json
+from allaboard.report.saying import as_json_line, colours, say
 from allaboard.units import rfc3339, seconds
 
 EPILOG = """\b

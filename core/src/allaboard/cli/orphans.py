@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from allaboard.cli import words
-from allaboard.cli.place import Place, command
-from allaboard.cli.saying import say, show
+from allaboard.cli.place import Place
+from allaboard.report import localtime, words
+from allaboard.report.commands import command
+from allaboard.report.saying import say, show
 from allaboard.units import show_seconds
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def list_orphans(at: Place, as_json: bool) -> None:
         (
             o.kind,
             o.name,
-            words.moment(o.since, now),
+            localtime.moment(o.since, now),
             "now" if o.left <= 0 else f"in {show_seconds(o.left)}",
             o.why,
         )

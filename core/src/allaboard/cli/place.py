@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -15,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from allaboard.errors import BadInput, SiteError, UnknownRun
+from allaboard.report.commands import work_at
 
 if TYPE_CHECKING:
-    from allaboard.backends.base import Backend, Handle
+    from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
     from allaboard.backends.local.backend import LocalBackend
@@ -209,12 +208,9 @@ def _others(backend: KubernetesBackend, name: str, adopt: bool = False) -> Other
 
 
 def _say(line: str) -> None:
-    from allaboard.cli.saying import say
+    from allaboard.report.saying import say
 
     say(line, to_stderr=True)
-
-
-_HERE: ContextVar[Place] = ContextVar("place")
 
 
 def place_options(verb: Verb) -> Verb:
@@ -230,16 +226,11 @@ def place_options(verb: Verb) -> Verb:
         **rest: Any,
     ) -> Any:
         at = Place(backend, kubeconfig, context, namespace)
-        _HERE.set(at)
+        work_at(at.words)
         at.check()
         return verb(*args, at=at, **rest)
 
     return cast(Verb, backend_option(cluster_options(placed)))
-
-
-def command(words: str) -> str:
-    """A command line to go on with, at the place where this one works."""
-    return " ".join(["allaboard", words, *map(shlex.quote, _HERE.get(Place()).words)])
 
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
@@ -270,9 +261,3 @@ def resolved(uri: str, store: str | None = None) -> str:
 def is_place(text: str) -> bool:
     """Whether this names a place (a uri, a path) rather than a run."""
     return "://" in text or "/" in text or text in (".", "..") or text.startswith("~") or Path(text).exists()
-
-
-def handle_of(seen: Observation) -> Handle:
-    from allaboard.backends.base import Handle
-
-    return Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")

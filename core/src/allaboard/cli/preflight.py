@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import Place, json_option, local, place_options, site, site_options
-from allaboard.cli.saying import Ink, colours, say, show
 from allaboard.errors import BadInput
+from allaboard.report.saying import Ink, colours, say, show
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Plan

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from allaboard.cli.place import json_option, resolved, store_option
-from allaboard.cli.saying import say, show
 from allaboard.errors import BadInput
+from allaboard.report.saying import say, show
 
 if TYPE_CHECKING:
     from allaboard.promotion.champion import Decision, History, Promotion
@@ -157,7 +157,7 @@ def _say(decision: Decision) -> None:
 
 
 def _say_history(past: History, uri: str) -> None:
-    from allaboard.cli import words
+    from allaboard.report import words
 
     if not past.promotions:
         say(f"nothing was promoted in {uri} yet")
@@ -171,7 +171,7 @@ def _say_history(past: History, uri: str) -> None:
 
 
 def _row(found: Promotion) -> tuple[str, ...]:
-    from allaboard.cli import words
+    from allaboard.report import words
 
     why = found.reason or (f"restores {found.restores}" if found.restores else "-")
     return (

@@ -10,13 +10,14 @@ from contextlib import suppress
 import click
 
 from allaboard.backends.base import Backend, Plan
-from allaboard.cli.ending import command_again
-from allaboard.cli.failing import before_start, starting
-from allaboard.cli.following import FollowerLeft, View, event_source, to_the_end
-from allaboard.cli.place import Place, command, json_option, place_options, site, site_options
-from allaboard.cli.saying import say, show
+from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
+from allaboard.report.commands import command
+from allaboard.report.ending import command_again
+from allaboard.report.exits import before_start, starting
+from allaboard.report.following import FollowerLeft, View, event_source, to_the_end
+from allaboard.report.saying import say, show
 from allaboard.running import me, read_job
 from allaboard.spec.identity import fresh_key
 
@@ -127,7 +128,7 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
         from allaboard.cli.live import LiveView
 
         return LiveView(event_source(backend, run), again=again)
-    from allaboard.cli.plain import PlainView
+    from allaboard.report.plain import PlainView
 
     return PlainView(event_source(backend, run), aside=as_json, again=again)
 

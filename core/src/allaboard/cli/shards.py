@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option, resolved, store_option
-from allaboard.cli.saying import bar, say, show
+from allaboard.report.saying import bar, say, show
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def prepare(
 def list_(uri: str, store: str | None, as_json: bool) -> None:
     """Show the shards of a data set."""
     from allaboard import shards as of
-    from allaboard.cli import words
+    from allaboard.report import words
 
     at = resolved(uri, store)
     index = of.load_index(at)

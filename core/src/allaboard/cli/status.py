@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 
 import click
 
-from allaboard.cli import words
-from allaboard.cli.place import Place, command, json_option, place_options
-from allaboard.cli.saying import Ink, colours, say, show
+from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.observation import Observation
+from allaboard.report import localtime, words
+from allaboard.report.commands import command
+from allaboard.report.saying import Ink, colours, say, show
 from allaboard.status import state_of, summary
 from allaboard.units import counted
 
@@ -81,13 +82,15 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
             else f"{seen.owner.id} ({seen.owner.kind})",
         )
     if seen.started is not None:
-        until = f" until {words.moment(seen.finished, now)}" if seen.finished is not None else ""
-        yield _row("time", f"{words.moment(seen.started, now)}{until}")
+        until = f" until {localtime.moment(seen.finished, now)}" if seen.finished is not None else ""
+        yield _row("time", f"{localtime.moment(seen.started, now)}{until}")
     if seen.held_by and seen.held_by not in told:
         yield _row("waits", seen.held_by)
     if seen.stop is not None:
-        yield _row("stopped", f"by {seen.stop.by} at {words.moment(seen.stop.at, now)}: {seen.stop.reason}")
-    march = " → ".join(f"{c.type} {words.moment(c.since, now)}" for c in words.in_order(seen.conditions))
+        yield _row(
+            "stopped", f"by {seen.stop.by} at {localtime.moment(seen.stop.at, now)}: {seen.stop.reason}"
+        )
+    march = " → ".join(f"{c.type} {localtime.moment(c.since, now)}" for c in words.in_order(seen.conditions))
     if march:
         yield _row("conditions", march)
     phases = "   ".join(f"{name} {seconds}{'…' if on else ''}" for name, seconds, on in words.phases(seen))
@@ -121,7 +124,7 @@ def _members(seen: Observation, ink: Ink) -> Iterator[str]:
 def _events(seen: Observation, ink: Ink) -> Iterator[str]:
     last = seen.events[-_EVENTS:]
     for event, line in zip(
-        last, words.table(("", "", "", ""), (words.event_row(e) for e in last))[1:], strict=True
+        last, words.table(("", "", "", ""), (localtime.event_row(e) for e in last))[1:], strict=True
     ):
         yield f"  {ink(line, 'yellow') if event.type == 'Warning' else line}"
 

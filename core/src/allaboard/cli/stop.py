@@ -7,13 +7,14 @@ import time
 import click
 
 from allaboard.backends.actor import person
-from allaboard.backends.base import Backend, NotYours
+from allaboard.backends.base import Backend, NotYours, handle_of
 from allaboard.cli.orphans import stop_orphans
-from allaboard.cli.place import Place, adopt_option, command, handle_of, json_option, place_options
-from allaboard.cli.saying import say, show
+from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, OwnershipConflict, SiteError
 from allaboard.observation import Observation, Owner
+from allaboard.report.commands import command
+from allaboard.report.saying import say, show
 from allaboard.status import state_of, summary
 
 EPILOG = """\b

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import click
 
 from allaboard.backends.base import Backend
-from allaboard.cli.place import Place, adopt_option, command, json_option, place_options
-from allaboard.cli.saying import say, show
+from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
+from allaboard.report.commands import command
+from allaboard.report.saying import say, show
 from allaboard.status import has_given_back, state_of, summary
 
 _PATIENCE = 60.0

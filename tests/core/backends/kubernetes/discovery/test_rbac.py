@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.base import Selection
+from allaboard.backends.base import Selection, handle_of
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.watch import informer
-from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster

@@ -11,8 +11,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from allaboard.observation import Event
+
 if TYPE_CHECKING:
     from pendulum import DateTime, Timezone
+
+
+def clock(epoch: float | None) -> str:
+    """``12:00:02``"""
+    return "--:--:--" if epoch is None else shown(epoch, "HH:mm:ss")
+
+
+def moment(epoch: float | None, now: float) -> str:
+    """``12:00:02`` today, ``11-20 12:00`` before."""
+    if epoch is None:
+        return "-"
+    return shown(epoch, "HH:mm:ss" if is_same_day(epoch, now) else "MM-DD HH:mm")
+
+
+def event_row(event: Event) -> tuple[str, str, str, str]:
+    """Time, object, reason, message."""
+    return clock(event.time), event.object, event.reason, event.message
 
 
 def shown(epoch: float, form: str) -> str:

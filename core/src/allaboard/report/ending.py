@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from allaboard.cli import words
-from allaboard.cli.place import command
-from allaboard.cli.saying import Ink, colours
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
 from allaboard.follow.restart import REPEATS
 from allaboard.observation import State
+from allaboard.report import words
+from allaboard.report.commands import command
+from allaboard.report.saying import Ink, colours
 from allaboard.units import counted
 
 LINES = 20

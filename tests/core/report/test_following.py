@@ -12,11 +12,11 @@ import pytest
 
 from allaboard.backends.base import Handle, NotYours, Plan, Stopped
 from allaboard.checking import checked
-from allaboard.cli.failing import BeforeStart
-from allaboard.cli.following import FollowerLeft, to_the_end
 from allaboard.errors import BackendUnreachable, StorageDenied
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Owner, State
+from allaboard.report.exits import BeforeStart
+from allaboard.report.following import FollowerLeft, to_the_end
 from allaboard.testing import FakeBackend, a_job, seen
 
 RUNNING = [State.RUNNING] * 5

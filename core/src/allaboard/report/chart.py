@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate
+
+from allaboard.report.html import escape
 
 Points = Sequence[tuple[float, float]]
 
@@ -84,12 +85,14 @@ def chart(
     width, height = size
     frame = _frame(shown, width, height)
     body = [
-        *_grid(frame, unit),
+        *_grid(frame),
         *(_mark(frame, mark) for mark in marks),
         *(part for n, one in enumerate(shown) for part in _line(frame, one, n)),
         *([_star(frame, star)] if star else []),
+        # Last: a curve that has come down to the axis would cross it out.
+        _unit(frame, unit),
     ]
-    label = escape(f"{title}: " + ", ".join(s.name for s in shown), quote=True)
+    label = escape(f"{title}: " + ", ".join(s.name for s in shown))
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>'
@@ -159,7 +162,7 @@ def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
     return Frame(width, height, x0, x1, low, high, log)
 
 
-def _grid(frame: Frame, unit: str) -> Iterator[str]:
+def _grid(frame: Frame) -> Iterator[str]:
     bottom = frame.bottom
     for value in _log_ticks(frame.y0, frame.y1) if frame.log else ticks(frame.y0, frame.y1):
         y = frame.y(value)
@@ -170,7 +173,11 @@ def _grid(frame: Frame, unit: str) -> Iterator[str]:
         yield f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
         yield f'<text class="tick" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{number(value)}</text>'
     yield f'<line class="axis" x1="{_LEFT}" x2="{frame.right}" y1="{bottom}" y2="{bottom}"/>'
-    yield f'<text class="tick" x="{frame.right}" y="{bottom - 6}" text-anchor="end">{escape(unit)}</text>'
+
+
+def _unit(frame: Frame, unit: str) -> str:
+    place = f'x="{frame.right}" y="{frame.bottom - 9}" text-anchor="end"'
+    return f'<text class="tick unit" {place}>{escape(unit)}</text>'
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -1,7 +1,7 @@
 """What people read about a run: lines and cells made of an observation. Values in, text out; time is passed
 in.
 
-The live view, the plain lines and the verbs that show a run all take their words from here.
+The page, the live view, the plain lines and the verbs that show a run all take their words from here.
 """
 
 from __future__ import annotations
@@ -38,22 +38,6 @@ MEMBER_COLOURS = {
     "deleted": "bright_black",
 }
 SPEED = "steps_per_second"
-
-
-def clock(epoch: float | None) -> str:
-    """``12:00:02`` where the reader is (`localtime`)."""
-    from allaboard.cli import localtime
-
-    return "--:--:--" if epoch is None else localtime.shown(epoch, "HH:mm:ss")
-
-
-def moment(epoch: float | None, now: float) -> str:
-    """``12:00:02`` today, ``11-20 12:00`` before."""
-    if epoch is None:
-        return "-"
-    from allaboard.cli import localtime
-
-    return localtime.shown(epoch, "HH:mm:ss" if localtime.is_same_day(epoch, now) else "MM-DD HH:mm")
 
 
 def gang(members: Sequence[MemberSeen]) -> str:
@@ -187,11 +171,6 @@ def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
         else str(member.exit_code)
     )
     return member.name, str(member.rank), phase, code, str(member.restarts)
-
-
-def event_row(event: Event) -> tuple[str, str, str, str]:
-    """Time, object, reason, message."""
-    return clock(event.time), event.object, event.reason, event.message
 
 
 def notable(events: Iterable[Event]) -> list[Event]:

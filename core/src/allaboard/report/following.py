@@ -15,13 +15,13 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from allaboard.backends.actor import person
-from allaboard.backends.base import Backend, Handle, NotYours, Plan
-from allaboard.cli.failing import starting, watching
-from allaboard.cli.place import command, handle_of
-from allaboard.cli.saying import say
+from allaboard.backends.base import Backend, Handle, NotYours, Plan, handle_of
 from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
+from allaboard.report.commands import command
+from allaboard.report.exits import starting, watching
+from allaboard.report.saying import say
 from allaboard.running import ATTEMPTS, Follower, follow_policy, me
 from allaboard.status import state_of
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from allaboard.backends.base import Handle
-from allaboard.cli import words
-from allaboard.cli.ending import command_again, ending
-from allaboard.cli.plain import PlainView
-from allaboard.cli.saying import as_json_line
 from allaboard.cli.status import page
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
+from allaboard.report import localtime, words
+from allaboard.report.ending import command_again, ending
+from allaboard.report.plain import PlainView
+from allaboard.report.saying import as_json_line
 from allaboard.testing import a_condition, a_member, seen
 
 
@@ -305,7 +305,7 @@ def test_times_of_lines_never_go_back(capsys: pytest.CaptureFixture[str]) -> Non
     view.seen(seen(State.RUNNING, restarts=1))
     lines = capsys.readouterr().out.splitlines()
     times = [line[:8] for line in lines]
-    assert times == sorted(times) and f"known late (at {words.clock(now - 60)})" in lines[-1]
+    assert times == sorted(times) and f"known late (at {localtime.clock(now - 60)})" in lines[-1]
 
 
 def test_what_happened_before_it_was_found_is_not_news(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from allaboard_kfp.chart import Mark, Series, chart, number, thinned, ticks, trend
+from allaboard.report.chart import Mark, Series, chart, number, thinned, ticks, trend
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
 from allaboard.reportline import encode
-from allaboard_kfp.history import Saved, history
 
 
 def test_curves_and_checkpoints_are_what_was_told() -> None:
@@ -57,3 +57,21 @@ def test_what_is_no_number_is_remembered_with_its_step() -> None:
     told = history([encode("progress", step=3, loss=float("nan"))])
     assert told.nonfinite == [(3, "loss")]
     assert told.curves == {}
+
+
+def test_a_very_long_curve_keeps_its_ends_and_its_shape() -> None:
+    told = history(encode("progress", step=n, loss=float(n)) for n in range(1, 50_001))
+    points = told.curves["loss"]
+    assert len(points) <= MOST_POINTS
+    assert points[0] == (1, 1.0) and points[-1] == (50_000, 50_000.0)
+    assert all(abs(step - loss) < 8 for step, loss in points)
+    assert [step for step, _ in points] == sorted({step for step, _ in points})
+
+
+def test_names_and_texts_without_end_are_not_kept() -> None:
+    told = history([
+        encode("progress", step=1, **{f"m{n}": 1.0 for n in range(500)}, **{"x" * 5000: 1.0}),
+        encode("checkpoint", step=1, uri="u" * 5000, metrics={"a": "y" * 5000, "x" * 5000: 1.0, "loss": 1}),
+    ])  # fmt: skip
+    assert len(told.curves) == MOST_CURVES
+    assert told.saved == [Saved(1, "", {"loss": 1.0}, False)]

@@ -2,7 +2,8 @@
 in, values out.
 
 A run that resumed has walked some steps twice; the second walk is the one that counts, and the first is
-taken back.
+taken back. What is kept is bounded, whatever a script prints and however long it runs: of a long curve
+means of neighbours stay, of many checkpoints the newest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from allaboard.reportline import Report, decode
 
 Points = list[tuple[int, float]]
 _NO_CURVES = frozenset({"step", "total"})
+MOST_POINTS = 20_000
+MOST_CURVES = 200
+MOST_SAVED = 1000
+_LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 200, 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +55,17 @@ class History:
             if step < self.last_step:  # a script that resumes without saying so
                 self._back_to(step - 1)
             self.last_step = step
-            self.nonfinite += [(step, name) for name in report.nonfinite]
+            room = max(0, MOST_SAVED - len(self.nonfinite))
+            self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
             _take(self.curves, step, fields, _NO_CURVES)
         elif report.kind == "resumed":
             self._back_to(step)
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
-            metrics = dict(metrics) if isinstance(metrics, dict) else {}
-            self.saved = [s for s in self.saved if s.step != step]
-            self.saved.append(Saved(step, str(fields.get("uri") or ""), metrics, bool(fields.get("best"))))
+            metrics = _short(metrics) if isinstance(metrics, dict) else {}
+            uri = str(fields.get("uri") or "")
+            saved = Saved(step, uri if len(uri) <= _LONGEST_URI else "", metrics, bool(fields.get("best")))
+            self.saved = [*(s for s in self.saved if s.step != step), saved][-MOST_SAVED:]
             for points in self.measured.values():
                 points[:] = [p for p in points if p[0] != step]
             _take(self.measured, step, metrics)
@@ -70,7 +77,7 @@ class History:
         self.saved = [s for s in self.saved if s.step <= step]
         self.nonfinite = [n for n in self.nonfinite if n[0] <= step]
         if step > 0:
-            self.resumed.append(step)
+            self.resumed = [*self.resumed, step][-MOST_SAVED:]
         self.last_step = step
 
 
@@ -86,5 +93,32 @@ def history(lines: Iterable[str]) -> History:
 
 def _take(curves: dict[str, Points], step: int, fields: Any, leave: frozenset[str] = frozenset()) -> None:
     for name, value in fields.items():
-        if name not in leave and isinstance(value, (int, float)) and not isinstance(value, bool):
-            curves.setdefault(name, []).append((step, float(value)))
+        if name in leave or isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if name not in curves and (len(curves) >= MOST_CURVES or len(name) > _LONGEST_NAME):
+            continue
+        points = curves.setdefault(name, [])
+        points.append((step, float(value)))
+        if len(points) > MOST_POINTS:
+            points[:] = _halved(points)
+
+
+def _halved(points: Points) -> Points:
+    """The mean of each two neighbours, at the step of the later; both ends stay what they are."""
+    pairs = zip(points[1:-1:2], points[2:-1:2], strict=False)
+    return [points[0], *((step, (before + value) / 2) for (_, before), (step, value) in pairs), points[-1]]
+
+
+def _short(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Numbers and short texts, as many as are shown."""
+    kept = {
+        name: value
+        for name, value in metrics.items()
+        if len(name) <= _LONGEST_NAME
+        and (value is None or isinstance(value, (int, float)) or _is_short(value))
+    }
+    return dict([*kept.items()][:MOST_CURVES])
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT

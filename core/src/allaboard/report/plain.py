@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from allaboard.backends.base import Handle
-from allaboard.cli import words
-from allaboard.cli.ending import ending
-from allaboard.cli.place import command
-from allaboard.cli.saying import say, silence
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, Observation, State
+from allaboard.report import localtime, words
+from allaboard.report.commands import command
+from allaboard.report.ending import ending
+from allaboard.report.saying import say, silence
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
@@ -82,9 +82,9 @@ class PlainView:
     def _at(self, when: float, text: str) -> None:
         """A line with its time. These never go back: what comes late has the time of the line before it, and
         its own beside it."""
-        late = f" (at {words.clock(when)})" if when < self.latest - LATE else ""
+        late = f" (at {localtime.clock(when)})" if when < self.latest - LATE else ""
         self.latest = max(self.latest, when)
-        self._line(f"{words.clock(self.latest)}  {text}{late}")
+        self._line(f"{localtime.clock(self.latest)}  {text}{late}")
 
     def _state(self, seen: Observation) -> Iterator[tuple[float, str]]:
         state = state_of(seen)

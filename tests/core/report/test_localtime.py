@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.cli import words
+from allaboard.report import localtime
 
 BERLIN = "Europe/Berlin"
 
@@ -32,38 +32,38 @@ def test_times_are_those_of_the_zone_that_tz_names(monkeypatch: pytest.MonkeyPat
         if zone.startswith("/") and not Path(zone).exists():
             continue
         monkeypatch.setenv("TZ", zone)
-        assert words.clock(noon) == said, zone
-    assert words.clock(None) == "--:--:--"
+        assert localtime.clock(noon) == said, zone
+    assert localtime.clock(None) == "--:--:--"
 
 
 def test_without_tz_it_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TZ", raising=False)
     time.tzset()
     now = epoch("2026-01-15T12:00:02")
-    assert words.clock(now) == time.strftime("%H:%M:%S", time.localtime(now))
+    assert localtime.clock(now) == time.strftime("%H:%M:%S", time.localtime(now))
 
 
 def test_a_moment_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", BERLIN)
     now = epoch("2026-11-20T23:30:00")  # the 21st in Berlin
-    assert words.moment(epoch("2026-11-20T23:00:02"), now) == "00:00:02"
-    assert words.moment(epoch("2026-11-20T22:59:00"), now) == "11-20 23:59"
-    assert words.moment(None, now) == "-"
+    assert localtime.moment(epoch("2026-11-20T23:00:02"), now) == "00:00:02"
+    assert localtime.moment(epoch("2026-11-20T22:59:00"), now) == "11-20 23:59"
+    assert localtime.moment(None, now) == "-"
 
 
 def test_the_hour_that_comes_twice_shows_its_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", BERLIN)
     first, second = epoch("2026-10-25T00:30:00"), epoch("2026-10-25T01:30:00")
-    assert [words.clock(t) for t in (first, second)] == ["02:30:00+02:00", "02:30:00+01:00"]
-    assert words.moment(first, epoch("2026-11-20T12:00:00")) == "10-25 02:30+02:00"
-    assert words.clock(epoch("2026-10-24T23:59:59")) == "01:59:59"
-    assert words.clock(epoch("2026-10-25T02:00:00")) == "03:00:00"
+    assert [localtime.clock(t) for t in (first, second)] == ["02:30:00+02:00", "02:30:00+01:00"]
+    assert localtime.moment(first, epoch("2026-11-20T12:00:00")) == "10-25 02:30+02:00"
+    assert localtime.clock(epoch("2026-10-24T23:59:59")) == "01:59:59"
+    assert localtime.clock(epoch("2026-10-25T02:00:00")) == "03:00:00"
 
 
 def test_the_hour_that_does_not_exist_is_never_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", BERLIN)
     leap = epoch("2026-03-29T01:00:00")
-    assert [words.clock(t) for t in (leap - 1, leap, leap + 1800)] == ["01:59:59", "03:00:00", "03:30:00"]
+    assert [localtime.clock(t) for t in (leap - 1, leap, leap + 1800)] == ["01:59:59", "03:00:00", "03:30:00"]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_the_hour_that_does_not_exist_is_never_said(monkeypatch: pytest.MonkeyPa
 )
 def test_a_tz_that_names_no_zone_means_utc_and_says_so(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
     monkeypatch.setenv("TZ", zone)
-    assert words.clock(epoch("2026-11-20T12:00:02")) == "12:00:02Z"
-    assert words.moment(epoch("2026-11-19T12:00:02"), epoch("2026-11-20T12:00:02")) == "11-19 12:00Z"
+    assert localtime.clock(epoch("2026-11-20T12:00:02")) == "12:00:02Z"
+    assert localtime.moment(epoch("2026-11-19T12:00:02"), epoch("2026-11-20T12:00:02")) == "11-19 12:00Z"
 
 
 @pytest.mark.parametrize("line", [["--help"], ["list"], ["check", "job.yaml"], ["schema"]])

@@ -1,0 +1,102 @@
+"""``allaboard report``: everything about a run on one page, for a browser, a mail or an archive."""
+
+from __future__ import annotations
+
+import stat
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from allaboard.cli.place import Place, json_option, place_options
+from allaboard.diagnosis import diagnose
+from allaboard.errors import BadInput
+from allaboard.follow.loop import Outcome
+from allaboard.report.html import GENERATOR, meta
+from allaboard.report.page import run_page
+from allaboard.report.reading import what_it_told
+from allaboard.report.saying import say, show
+from allaboard.units import rfc3339
+
+EPILOG = """\b
+Examples:
+  allaboard report digits                      the newest run of the job digits, into RUN.html
+  allaboard report digits-1f0c -o page.html
+  allaboard report digits -o - | mail -s digits team@example.org
+
+One file, which fetches nothing and runs no script. A run that goes on is shown as it stands.
+Exit code 0 whenever the run is known, failed runs included.
+"""
+_HEAD = 64 << 10
+"""Bytes in which the head of a page ends: its styles and what it says of itself."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Where the page goes, in place of what is there; - is stdout. Else RUN.html here, and no file is "
+    "overwritten but an earlier page of this run.",
+)
+@place_options
+@json_option
+def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
+    """Write a page about a run: how it stands and why, where the time went, its curves, members, checkpoints,
+    events and last lines."""
+    if as_json and output == "-":
+        raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
+    backend, seen = at.watched(run, evidence=True)
+    outcome = Outcome(seen, diagnose(seen))
+    told = what_it_told(backend, outcome, backend.secrets_of(seen.run))
+    now = time.time()
+    data = run_page(outcome, told, now).encode("utf-8", "backslashreplace")
+    if output == "-":
+        sys.stdout.buffer.write(data)
+        return
+    path = _place(output, seen.run)
+    _write(path, data, exclusive=output is None and not path.exists())
+    if as_json:
+        show({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
+    else:
+        say(str(path))
+
+
+def _place(output: str | None, run: str) -> Path:
+    """Where the page goes. Raises BadInput for a folder, and for a file of others that nobody has named."""
+    path = Path(output) if output is not None else Path(f"{run}.html")
+    if output is not None and (path.is_dir() or output.endswith("/")):
+        raise BadInput(f"-o {output} is a folder; name a file in it: -o {path / f'{run}.html'}")
+    if output is None and path.exists() and not _is_page_of(path, run):
+        raise BadInput(
+            f"{path} is there already, and is no page of {run}; move it, or say where the page goes: "
+            f"-o {path} overwrites it"
+        )
+    return path
+
+
+def _is_page_of(path: Path, run: str) -> bool:
+    """Whether we have written this file, about this run."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(_HEAD).partition(b"</head>")[0].decode("utf-8", "replace")
+    return meta("generator", GENERATOR) in head and meta("allaboard-run", run) in head
+
+
+def _write(path: Path, data: bytes, exclusive: bool) -> None:
+    """The whole page or none of it. Raises StorageError, in one sentence. ``exclusive``: what has come there
+    meanwhile stays."""
+    from allaboard.storage.disk import DiskStore, translate_os_errors
+
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # a terminal, a pipe, /dev/null
+        with translate_os_errors(path, "writing"), path.open("wb") as file:
+            file.write(data)
+        return
+    folder = DiskStore(path.absolute().parent)
+    if exclusive:
+        folder.create(path.name, data)
+    else:
+        folder.write(path.name, data)
