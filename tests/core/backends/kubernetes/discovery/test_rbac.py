@@ -12,7 +12,6 @@ import pytest
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.watch import informer
@@ -20,6 +19,7 @@ from allaboard.cli.place import handle_of
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.backends.kubernetes.test_backend import ME, a_plan_with_code, running
 
