@@ -4,7 +4,7 @@ and the commands that install it. The operators of our engines are told by these
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,12 +57,12 @@ def _probe(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _operators() -> Iterator[Component]:
+def operators(engines: Iterable[Engine]) -> Iterator[Component]:
     """The operator of each engine, once."""
-    engines: dict[str, list[Engine]] = {}
-    for engine in ENGINES.values():
-        engines.setdefault(engine.OPERATOR.id, []).append(engine)
-    for of_it in engines.values():
+    by_id: dict[str, list[Engine]] = {}
+    for engine in engines:
+        by_id.setdefault(engine.OPERATOR.id, []).append(engine)
+    for of_it in by_id.values():
         operator = of_it[0].OPERATOR
         yield Component(
             operator.id,
@@ -169,7 +169,7 @@ _OTHERS: tuple[Component, ...] = (
         gang="kueue",
     ),
 )
-_OURS = tuple(_operators())
+_OURS = tuple(operators(ENGINES.values()))
 PARTS: tuple[Component, ...] = (
     *_OURS,
     *(part for part in _OTHERS if part.id not in {operator.id for operator in _OURS}),
