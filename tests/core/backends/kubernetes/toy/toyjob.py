@@ -1,5 +1,5 @@
-"""An engine that nobody knows: ToyJob, of an operator, a group and a version of its own. `toy_stories` puts its
-one file beside those of allaboard, and changes nothing else.
+"""An engine that nobody knows: ToyJob, of an operator, a group and a version of its own. `toy_stories` puts
+its one file beside those of allaboard, and changes nothing else.
 """
 
 from __future__ import annotations
