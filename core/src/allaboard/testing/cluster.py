@@ -28,7 +28,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
@@ -42,6 +41,7 @@ from allaboard.backends.kubernetes.client.errors import (
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     CONFIGMAPS,
+    KNOWN,
     NAMESPACES,
     PODS,
     Resource,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
 
-SERVED = (*(v for v in vars(resources).values() if isinstance(v, Resource)), *job_kinds())
+SERVED = (*KNOWN.values(), *job_kinds())
 FOREGROUND = "foregroundDeletion"
 _FIELDS = {
     "ConfigMap": {"data", "binaryData", "immutable"},

@@ -20,16 +20,18 @@ if __name__ == "__main__":
 import allaboard
 from allaboard.backends.base import Handle, Plan, Selection
 from allaboard.backends.kubernetes.client.effects import run_sync
-from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.errors import Cause, Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, Resource
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.installed import survey
+from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import ready
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.checking import check, checked
 from allaboard.cli.cluster import _page
 from allaboard.cli.place import handle_of
 from allaboard.cli.saying import Ink
+from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.observation import Observation, Owner, State
 from allaboard.render.cluster_facts import ClusterFacts
@@ -182,6 +184,9 @@ def refused_fields_are_explained_by_the_fields_of_its_kind() -> None:
         )
     else:
         raise AssertionError("an unknown field is refused")
+    cause = Cause("spec.toySpecs.Worker.template.spec.nodeSelectr", "unknown field")
+    told = problem_of(cause, ENGINES["toyjob"])
+    assert (told.path, told.suggestion) == ("pod.spec.nodeSelectr", "nodeSelector")
 
 
 def preflight_says_what_its_operator_needs() -> None:

@@ -71,7 +71,7 @@ KNOWN: dict[str, str] = {
 }
 """What stands below a field, by its name."""
 
-_TEMPLATE = re.compile(r"^spec\.\w+ReplicaSpecs(?:\.\w+|\[\w+\])\.template\.")
+_TEMPLATE = re.compile(r"^spec\.\w+(?:\.\w+|\[\w+\])\.template\.")
 
 
 def in_the_job(path: str) -> str:
