@@ -35,7 +35,8 @@ from typing import Any, TextIO
 from allaboard.backends.kubernetes.client.errors import Missing
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.client.resources import NAMESPACES, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import NAMESPACES
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.bench import following, waiters
 from tests.cluster.api import Api, until
 from tests.cluster.build import Unavailable

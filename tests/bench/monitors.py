@@ -93,8 +93,8 @@ class Story:
 def allaboard(story: Story, followers: int = 1) -> None:
     """The hub: rows wake, and state comes from one GET."""
     from allaboard.backends.kubernetes.client.loader import Access
-    from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
     from allaboard.backends.kubernetes.watch.informer import async_hub_of
+    from allaboard.testing.objects import PYTORCHJOBS
 
     async def follow(hub: Any, api: Any, name: str) -> None:
         async with hub.changes(name, PYTORCHJOBS) as changes:
@@ -268,7 +268,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
             await asyncio.gather(*(lead(api, run) for run in story.names))
             await asyncio.sleep(3600)
 
-    from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
+    from allaboard.testing.objects import PYTORCHJOBS
 
     threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
 

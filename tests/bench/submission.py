@@ -29,8 +29,9 @@ from typing import Any
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.client.resources import NAMESPACES, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import NAMESPACES
 from allaboard.observation import Owner
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.bench.measure import Figures, alternate, table
 from tests.bench.monitoring import counting, quiet
 from tests.cluster.build import Unavailable

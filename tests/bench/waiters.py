@@ -35,8 +35,8 @@ def serve(count: int) -> None:
 async def wait(url: str, count: int) -> None:
     from allaboard.backends.kubernetes.client.api import AsyncApi
     from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
-    from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
     from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of
+    from allaboard.testing.objects import PYTORCHJOBS
     from tests.bench.monitors import cpu, resident
 
     async def follow(hub: AsyncHub, run: str) -> None:

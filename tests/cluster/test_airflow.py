@@ -19,13 +19,14 @@ import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.state import records
 from allaboard.follow.run_record import RunRecord
 from allaboard.promotion.champion import history
 from allaboard.render import labels
 from allaboard.storage import Store, open_store
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.components import s3
 from tests.cluster.plane import ControlPlane
 from tests.provider.live import Live, Run, Start, until

@@ -17,9 +17,10 @@ import pytest
 from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of, hub_of
 from allaboard.errors import AllaboardError
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import a_pytorchjob
 from tests.cluster.plane import ControlPlane

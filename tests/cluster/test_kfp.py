@@ -20,13 +20,14 @@ import yaml
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.state import records
 from allaboard.follow.run_record import RunRecord
 from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.storage import Store, open_store
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.components import s3
 from tests.cluster.kubelet.handle import ProcessKubelet
 from tests.cluster.kubelet.node import NodeSpec

@@ -23,7 +23,7 @@ from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
@@ -32,6 +32,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRo
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State
 from allaboard.testing import a_job
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on

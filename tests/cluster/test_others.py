@@ -15,9 +15,10 @@ from allaboard.backends.base import handle_of
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
 from allaboard.errors import OwnershipConflict
 from allaboard.observation import Owner
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane

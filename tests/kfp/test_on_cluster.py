@@ -15,13 +15,14 @@ from kfp import dsl
 
 from allaboard import running
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BadInput
 from allaboard.observation import Owner
 from allaboard.render.cluster_facts import of_place
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_kfp import evaluate, step, train
 from allaboard_kfp.step import Place
 from tests.kfp.conftest import Artifacts

@@ -25,18 +25,13 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.serde import deserialize, serialize
 
 from allaboard.backends.kubernetes.client.api import AsyncApi
-from allaboard.backends.kubernetes.client.resources import (
-    CONFIGMAPS,
-    EVENTS,
-    LEASES,
-    PODS,
-    PYTORCHJOBS,
-)
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_provider import plugin
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.evaluate import EvaluateOperator

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from allaboard import units
-from allaboard.engines import BY_FRAMEWORK, ENGINES
+from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.errors import BadInput, Problem
 from allaboard.names import nearest, one_of
 from allaboard.spec.fields import MEMBERS_MAX, Reader
@@ -144,13 +144,18 @@ def _engine(job: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
+def _engine_of(job: Mapping[str, Any]) -> Engine | None:
+    """The engine that a job names, else its framework's own; None: there is none in this version."""
+    return ENGINES.get(job.get("engine", "auto")) or BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+
+
 def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
     groups = job.get("groups")
     if groups is None:
         return
     if "workers" in job:
         yield Problem("workers", "stands beside groups; give one of them")
-    engine = BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+    engine = _engine_of(job)
     if engine is None:
         return
     total = member_count(job)
@@ -167,7 +172,8 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
         elif (most := engine.ROLES[role]) is not None and replicas > most:
             yield Problem(
                 f"groups.{role}",
-                f"{replicas} is too many; {engine.KIND} takes exactly {most}, put the others into worker",
+                f"{replicas} is too many; {engine.KIND} takes exactly {most}, "
+                f"put the others into {[*engine.ROLES][-1]}",
             )
 
 
@@ -256,7 +262,7 @@ def _gang(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _engines_own(job: Mapping[str, Any]) -> Iterator[Problem]:
     """What the job's engine objects to, and what in `pod` contradicts what it needs."""
-    engine = ENGINES.get(job.get("engine", "auto")) or BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+    engine = _engine_of(job)
     if engine is None:
         return
     yield from engine.objections(job)

@@ -12,11 +12,12 @@ import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.cli import main
 from allaboard.cli.place import Place
 from allaboard.errors import BackendUnreachable, SiteError
 from allaboard.testing.cluster import FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 
 FORBIDDEN = 'configmaps is forbidden: User "ann" cannot get resource "configmaps" in the namespace "default"'
 

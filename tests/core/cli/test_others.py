@@ -10,7 +10,7 @@ import pytest
 from allaboard.backends.actor import person
 from allaboard.backends.base import handle_of
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
 from allaboard.backends.kubernetes.operations import adoption
@@ -18,6 +18,7 @@ from allaboard.cli import main
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.test_on_a_cluster import Desk, desk
 

@@ -23,7 +23,7 @@ from tests.core.backends.kubernetes.preflight.test_gather import OBJECTS, operat
 from tests.core.cli.terminal import Terminal
 
 KINDS = ["kubeflow.org/v1/PyTorchJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"]
-BY_PATH = {(r.api_version, r.plural): r for r in vars(resources).values() if isinstance(r, Resource)}
+BY_PATH = {(r.api_version, r.plural): r for r in (*resources.KNOWN.values(), *resources.job_kinds())}
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.errors import BackendUnreachable
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.terminal import WAITS, Terminal, wait_for
 from tests.core.cli.test_on_a_cluster import FORBIDDEN, Desk, desk

@@ -77,7 +77,7 @@ def _page(found: Survey, ink: Ink) -> Iterator[str]:
     width = max(len(part.part.title) for part in found.parts) + 2
     for part in found.parts:
         word, colour = _word(part)
-        versions = f" ({part.part.kind.group} {', '.join(part.versions)})" if part.installed else ""
+        versions = f" ({part.part.group} {', '.join(part.versions)})" if part.installed else ""
         yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
         for sign in part.signs:
             yield f"  {'':<{width}}{sign}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from allaboard.engines.base import Counts, JobSeen, Place, Verdict
+from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator, Place, Verdict
 from allaboard.errors import BadInput
 from allaboard.names import nearest, one_of
 
@@ -24,22 +24,33 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 
 
 class Engine(Protocol):
-    """What every engine module has. ROLES: role -> how many at most (None: any), in rank order. CONTAINER:
-    the name that its operator expects of the container that trains; JOB_LABEL, INDEX_LABEL: the pod labels
-    that hold the job's name and a member's index. NATIVELY: gang schedulers whose objects its operator makes
-    when it was started with them; REFUSES: gang schedulers that it cannot go with -> why.
+    """What every engine module has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
+    FIELDS: what may stand in their ``spec``. ROLES: role -> how many at most (None: any), in rank order.
+    CONTAINER: the name that its operator expects of the container that trains; JOB_LABEL, ROLE_LABEL,
+    INDEX_LABEL: the pod labels that hold the job's name, and a member's role and index. OPERATOR: who
+    reconciles it; PROBE: the spec of a job that the operator's webhook refuses and nobody else does, None
+    where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
+    ``failed``; ADDED: the init containers that the operator may add to members. NATIVELY: gang schedulers
+    whose objects its operator makes when it was started with them; REFUSES: gang schedulers that it cannot go
+    with -> why.
     """
 
     NAME: str
     KIND: str
     API_VERSION: str
     PLURAL: str
+    FIELDS: frozenset[str]
     FRAMEWORK: str
     ROLES: Mapping[str, int | None]
     DEFAULT_RESTART: str
     CONTAINER: str
     JOB_LABEL: str
+    ROLE_LABEL: str
     INDEX_LABEL: str
+    OPERATOR: Operator
+    PROBE: Mapping[str, Any] | None
+    ENDS: Mapping[str, str]
+    ADDED: tuple[AddedContainer, ...]
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
 
@@ -60,6 +71,18 @@ class Engine(Protocol):
 
     def needed(self, job: Mapping[str, Any]) -> int:
         """How many members of a job object start together."""
+
+    def suspension(self, wanted: bool) -> dict[str, Any]:
+        """The merge patch of a job object that suspends it, or resumes it."""
+
+    def managed_by(self, job: Mapping[str, Any]) -> str | None:
+        """Whom a job object names as the one who reconciles it; None: nobody."""
+
+    def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
+        """The init containers that the operator adds to the members of a role of a job object."""
+
+    def pod_name(self, job: str, member: str) -> str:
+        """What the operator calls the pod of a member, by the name of its job."""
 
     def member_of(self, pod: Mapping[str, Any]) -> str | None:
         """The member whose pod this is, like ``worker-0``; None: no member's."""

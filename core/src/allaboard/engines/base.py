@@ -1,5 +1,5 @@
-"""What every engine speaks of: where members meet, how many of them are where, and what that means for the
-job; what an object of its kind and its pods say.
+"""What every engine speaks of: who its operator is and what that adds to members; where members meet, how
+many of them are where, and what that means for the job; what an object of its kind and its pods say.
 """
 
 from __future__ import annotations
@@ -10,6 +10,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allaboard.observation import Condition, MemberSeen
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who reconciles the jobs of an engine; several engines may have the same one. ``home``: the namespace
+    where its guide puts it; ``install``: the commands of that guide; ``exact``: a kind of the same name in
+    another version is another operator's.
+    """
+
+    id: str
+    title: str
+    home: str
+    install: tuple[str, ...]
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddedContainer:
+    """An init container that an operator adds to members. ``waits_for``: what is not there yet while it
+    fails, in words; ``remedy``: what helps where the Pod Security level of a namespace refuses it.
+    """
+
+    name: str
+    requests: Mapping[str, str]
+    waits_for: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)

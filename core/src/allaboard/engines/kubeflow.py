@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allaboard.engines.base import Counts, JobSeen
+from allaboard.engines.base import Counts, JobSeen, Operator
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
@@ -26,6 +26,15 @@ ROLE_LABEL = "training.kubeflow.org/replica-type"
 INDEX_LABEL = "training.kubeflow.org/replica-index"
 NATIVELY = frozenset({"coscheduling", "volcano"})
 """What --gang-scheduler-name makes PodGroups for."""
+OPERATOR = Operator(
+    "training-operator",
+    "Training Operator v1",
+    "kubeflow",
+    (
+        "kubectl apply --server-side -k "
+        '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"',
+    ),
+)
 RESTART = {"never": "Never", "on_failure": "OnFailure", "always": "Always", "exit_code": "ExitCode"}
 CLEAN = {"none": "None", "running": "Running", "all": "All"}
 _QUIET = frozenset({"Completed", "Error", "ContainerCreating", "PodInitializing"})
@@ -76,7 +85,28 @@ def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) ->
     }
 
 
+def suspension(wanted: bool) -> dict[str, Any]:
+    """The merge patch that suspends a job or resumes it."""
+    return {"spec": {"runPolicy": {"suspend": wanted}}}
+
+
 # Up.
+
+
+def ends(kind: str) -> dict[str, str]:
+    """The reasons of the events by which the operator tells how a job of this kind ended."""
+    return {f"{kind}Succeeded": "succeeded", f"{kind}Failed": "failed"}
+
+
+def managed_by(job: Mapping[str, Any]) -> str | None:
+    """``runPolicy.managedBy``."""
+    said = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+    return str(said) if said else None
+
+
+def pod_name(job: str, member: str) -> str:
+    """Of a member; its Service has the same name."""
+    return f"{job}-{member}"
 
 
 def read(
@@ -140,7 +170,13 @@ def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
     return next((c.since for c in final), None)
 
 
-def member_of(pod: Mapping[str, Any]) -> tuple[str, int] | None:
+def member_of(pod: Mapping[str, Any]) -> str | None:
+    """The member whose pod this is: ``worker-0``; None for one that the operator did not make."""
+    who = seat_of(pod)
+    return None if who is None else f"{who[0]}-{who[1]}"
+
+
+def seat_of(pod: Mapping[str, Any]) -> tuple[str, int] | None:
     """(role, index) of a pod; None for one that the operator did not make."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     role, index = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL)
@@ -177,7 +213,7 @@ def newest(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[s
     """
     found: dict[tuple[str, int], Mapping[str, Any]] = {}
     for pod in sorted(pods, key=_age_key):
-        who = member_of(pod)
+        who = seat_of(pod)
         if who is not None:
             found[who] = pod
     return found

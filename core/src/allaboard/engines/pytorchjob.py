@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from allaboard.engines import kubeflow
-from allaboard.engines.base import Counts, JobSeen, Place, Verdict
+from allaboard.engines.base import AddedContainer, Counts, JobSeen, Place, Verdict
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
@@ -28,10 +28,32 @@ API_VERSION = kubeflow.API_VERSION
 PLURAL = "pytorchjobs"
 CONTAINER = "pytorch"
 JOB_LABEL = kubeflow.JOB_LABEL
+ROLE_LABEL = kubeflow.ROLE_LABEL
 INDEX_LABEL = kubeflow.INDEX_LABEL
 NATIVELY = kubeflow.NATIVELY
 REFUSES: Mapping[str, str] = {}
 _SPECS = "pytorchReplicaSpecs"
+FIELDS = frozenset({"elasticPolicy", "nprocPerNode", _SPECS, "runPolicy"})
+OPERATOR = kubeflow.OPERATOR
+# The container has another name than the operator asks for.
+PROBE: Mapping[str, Any] | None = {
+    _SPECS: {
+        "Worker": {
+            "replicas": 1,
+            "template": {"spec": {"containers": [{"name": "probe", "image": "probe"}]}},
+        }
+    }
+}
+ENDS = kubeflow.ends(KIND)
+ADDED = (
+    AddedContainer(
+        "init-pytorch",
+        {"cpu": "50m", "memory": "10Mi"},
+        waits_for="its master, whose name is not known yet",
+        remedy="have it given a template with one (--pytorch-init-container-template-file), use another "
+        "namespace, or train without a master (elastic)",
+    ),
+)
 _INJECTED = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTHONUNBUFFERED"})
 
 
@@ -69,6 +91,9 @@ def render(
         spec["elasticPolicy"] = _elastic_policy(layout)
     spec[_SPECS] = kubeflow.replica_specs(layout, templates)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": dict(metadata), "spec": spec}
+
+
+suspension = kubeflow.suspension
 
 
 def _processes(layout: Layout) -> str:
@@ -114,10 +139,15 @@ def needed(job: Mapping[str, Any]) -> int:
     return int(least) if least else read(job, ()).total
 
 
-def member_of(pod: Mapping[str, Any]) -> str | None:
-    """The member whose pod this is: ``worker-0``."""
-    who = kubeflow.member_of(pod)
-    return None if who is None else f"{who[0]}-{who[1]}"
+def added(job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
+    """Workers wait for the master's name, where there is a master."""
+    roles = {name.lower() for name in (job.get("spec") or {}).get(_SPECS) or ()}
+    return ADDED if role == "worker" and "master" in roles else ()
+
+
+managed_by = kubeflow.managed_by
+member_of = kubeflow.member_of
+pod_name = kubeflow.pod_name
 
 
 # The operator, for the local backend.

@@ -11,8 +11,8 @@ True
 
 It keeps what the backend relies on: uids, resourceVersions, preconditions, AlreadyExists, strict fields (of
 the objects that we write), label and field selectors, finalizers, graceful deletion, garbage collection by
-owner, watches and 410. A Training Operator, a kubelet and a garbage collector act when time passes, which
-it does in `tick` alone: it is also what a blocked client does instead of sleeping.
+owner, watches and 410. The operators of the engines, a kubelet and a garbage collector act when time
+passes, which it does in `tick` alone: it is also what a blocked client does instead of sleeping.
 
 What goes wrong is scripted per client: ``cluster.client(faults={3: "die"})`` kills that client as its third
 request would be sent. The client of a real cluster is killed between any two requests just the same.
@@ -28,7 +28,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
@@ -40,13 +39,16 @@ from allaboard.backends.kubernetes.client.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.client.resources import (
+    ACCESS_REVIEWS,
     CONFIGMAPS,
+    KNOWN,
     NAMESPACES,
     PODS,
-    PYTORCHJOBS,
     Resource,
+    job_kinds,
 )
 from allaboard.backends.kubernetes.state import leases
+from allaboard.engines import ENGINES, engine_of_object
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.operator import FakeOperator, stamp
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
 
-SERVED = tuple(v for v in vars(resources).values() if isinstance(v, Resource))
+SERVED = (*KNOWN.values(), *job_kinds())
 FOREGROUND = "foregroundDeletion"
 _FIELDS = {
     "ConfigMap": {"data", "binaryData", "immutable"},
@@ -67,11 +69,11 @@ _FIELDS = {
         "involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count", "type",
         "eventTime", "series", "action", "related", "reportingComponent", "reportingInstance",
     },
-    "PyTorchJob": {"spec", "status"},
     "PodGroup": {"spec", "status"},
+    **{engine.KIND: {"spec", "status"} for engine in ENGINES.values()},
 }  # fmt: skip
 _SPECS = {
-    "PyTorchJob": {"elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs", "runPolicy"},
+    **{engine.KIND: engine.FIELDS for engine in ENGINES.values()},
     "Lease": {
         "acquireTime", "holderIdentity", "leaseDurationSeconds", "leaseTransitions", "preferredHolder",
         "renewTime", "strategy",
@@ -90,7 +92,8 @@ class Died(BaseException):
 
 class FakeCluster:
     """``trains_for``: seconds until every member of a job ends well; None: it trains until somebody ends it.
-    ``served``: the kinds that it knows. ``now``: its clock, epoch seconds.
+    ``served``: the kinds that it knows; ``shows``: those of them that discovery tells, and by which a launch
+    chooses its gang scheduler. ``now``: its clock, epoch seconds.
     """
 
     def __init__(
@@ -99,9 +102,10 @@ class FakeCluster:
         trains_for: float | None = None,
         namespaces: Sequence[str] = ("default", "kube-system"),
         served: Sequence[Resource] = SERVED,
+        shows: Sequence[Resource] = (),
         now: float = 1_790_000_000.0,
     ) -> None:
-        self.now, self.served = now, tuple(served)
+        self.now, self.served, self.shows = now, tuple(served), tuple(shows)
         self.objects: dict[Key, Json] = {}
         self.history: list[tuple[int, str, Key, Json]] = []
         self.requests: list[tuple[str, str, str]] = []
@@ -233,6 +237,8 @@ class FakeCluster:
 
     def create(self, resource: Resource, body: Json, namespace: str, dry_run: bool = False) -> Json:
         self._serves(resource)
+        if resource == ACCESS_REVIEWS:
+            return {**body, "status": {"allowed": True}}
         _validate(resource, body)
         name = body["metadata"]["name"]
         if resource.namespaced and _key(NAMESPACES, "", namespace) not in self.objects:
@@ -252,8 +258,9 @@ class FakeCluster:
             "creationTimestamp": stamp(self.now),
             "generation": 1,
         }
-        if resource is PYTORCHJOBS or resource.kind == "PyTorchJob":
-            made["spec"].setdefault("runPolicy", {}).setdefault("suspend", False)
+        engine = engine_of_object(made)
+        if engine is not None:
+            made = with_defaults(made, engine.suspension(False))
         if not dry_run:
             self._put(resource, made, "ADDED")
         return copy.deepcopy(made)
@@ -436,7 +443,7 @@ class FakeApi:
     def create(
         self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
     ) -> Json:
-        name = body["metadata"]["name"]
+        name = body.get("metadata", {}).get("name", "")
         found: Json = self._ask(
             "create", resource, name, namespace, lambda ns: self.cluster.create(resource, body, ns, dry_run)
         )
@@ -783,6 +790,17 @@ def merged(old: Any, patch: Any) -> Any:
             found.pop(name, None)
         else:
             found[name] = merged(found.get(name), value)
+    return found
+
+
+def with_defaults(given: Json, defaults: Mapping[str, Any]) -> Json:
+    """What a CRD's defaults make of an object: fields that it does not say."""
+    found = dict(given)
+    for name, value in defaults.items():
+        if isinstance(value, Mapping):
+            found[name] = with_defaults(found.get(name) or {}, value)
+        else:
+            found.setdefault(name, value)
     return found
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from allaboard.backends.kubernetes.client.resources import resource_for
+from allaboard.engines import ENGINES
 from allaboard.engines.kubeflow import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 from allaboard.render import labels
 from allaboard.units import rfc3339
@@ -19,6 +21,8 @@ BEGUN = 1_790_000_000.0
 """When everything begins, in epoch seconds."""
 JOB = "digits-00000000"
 LAUNCH = "0123456789abcdef"
+PYTORCHJOBS = resource_for(ENGINES["pytorchjob"])
+"""Where the API server keeps PyTorchJobs."""
 
 
 def at(seconds: float | None) -> str | None:

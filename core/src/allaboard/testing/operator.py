@@ -1,23 +1,29 @@
-"""The Training Operator and the kubelet of a `FakeCluster`: what they do to PyTorchJobs and pods, in small.
+"""The operators and the kubelet of a `FakeCluster`: what they do to jobs and pods, in small.
 
 Only as much as a client can tell: conditions and their order, pods of the right names and labels, owners, the
-deadline that is looked at when something changes and at no other time, clean-up, ttl, suspension. Sources
-as in `allaboard.engines.pytorchjob`.
+deadline that is looked at when something changes and at no other time, clean-up, ttl, suspension. It is the
+Training Operator for every engine: what differs between kinds is asked of the engine. Sources as in
+`allaboard.engines.kubeflow`.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, resource_for
+from allaboard.backends.kubernetes.discovery.capacity import templates
+from allaboard.engines import ENGINES, Engine, engine_of_object
+from allaboard.engines.base import Counts, Verdict
+from allaboard.layout import Elastic, Group, Layout, Policy
 
 if TYPE_CHECKING:
     from allaboard.testing.cluster import FakeCluster
 
 Json = dict[str, Any]
-KUBEFLOW = "training.kubeflow.org"
+OPERATOR_LABEL = "training.kubeflow.org/operator-name"
 
 
 def stamp(epoch: float) -> str:
@@ -51,22 +57,28 @@ class FakeOperator:
         self.ends.clear()
 
     def raw(self, path: str) -> Json:
-        """Discovery: the groups and kinds that are served."""
-        served = self.cluster.served
+        """Discovery: the version, the groups and the kinds that are served."""
+        if path == "/version":
+            return {"gitVersion": "v1.36.0"}
+        served = self.cluster.shows
         if path == "/apis":
-            groups = sorted({r.group for r in served if r.group})
-            return {"groups": [{"name": g} for g in groups]}
+            groups: dict[str, list[Json]] = {}
+            for api_version in sorted({r.api_version for r in served if r.group}):
+                group, _, version = api_version.partition("/")
+                groups.setdefault(group, []).append({"groupVersion": api_version, "version": version})
+            return {"groups": [{"name": name, "versions": found} for name, found in groups.items()]}
         of = [r for r in served if path in (f"/apis/{r.group}/{r.version}", f"/api/{r.version}")]
         return {"resources": [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced} for r in of]}
 
     def _jobs(self) -> list[Json]:
-        return self._of(PYTORCHJOBS.plural)
+        kinds = (resource_for(engine) for engine in ENGINES.values())
+        return [job for kind in kinds for job in self._of(kind.group, kind.plural)]
 
     def _pods(self) -> list[Json]:
-        return self._of(PODS.plural)
+        return self._of(PODS.group, PODS.plural)
 
-    def _of(self, plural: str) -> list[Json]:
-        return [copy.deepcopy(o) for k, o in list(self.cluster.objects.items()) if k[1] == plural]
+    def _of(self, group: str, plural: str) -> list[Json]:
+        return [copy.deepcopy(o) for k, o in list(self.cluster.objects.items()) if k[:2] == (group, plural)]
 
     # The kubelet.
 
@@ -80,7 +92,7 @@ class FakeOperator:
         if phase == "Pending" and cluster.now >= _epoch(metadata["creationTimestamp"]) + self.starts_after:
             self._set(pod, phase="Running", ready=True)
         elif phase == "Running":
-            job = metadata["labels"][f"{KUBEFLOW}/job-name"]
+            job = _owner(pod)
             began = _epoch(status["startTime"])
             if job in self.ends:
                 self._member_ends(pod, self.ends[job])
@@ -137,7 +149,7 @@ class FakeOperator:
     # The operator.
 
     def _reconcile(self, job: Json) -> None:
-        metadata, name = job["metadata"], job["metadata"]["name"]
+        metadata, resource = job["metadata"], resource_for(_engine(job))
         if "deletionTimestamp" in metadata:
             return
         pods = self._pods_of(job)
@@ -152,36 +164,33 @@ class FakeOperator:
         before = copy.deepcopy(job)
         self._work(job, pods)
         if job != before:
-            self.cluster._put(PYTORCHJOBS, job, "MODIFIED")
-        now = self.cluster.objects.get((PYTORCHJOBS.group, PYTORCHJOBS.plural, metadata["namespace"], name))
+            self.cluster._put(resource, job, "MODIFIED")
+        key = (resource.group, resource.plural, metadata["namespace"], metadata["name"])
+        now = self.cluster.objects.get(key)
         if now is not None:
             versions = (p["metadata"]["resourceVersion"] for p in self._pods_of(job))
             self._looked[metadata["uid"]] = (now["metadata"]["resourceVersion"], *versions)
 
     def _work(self, job: Json, pods: list[Json]) -> None:
         policy, status = job["spec"].get("runPolicy", {}), job.setdefault("status", {})
-        name = job["metadata"]["name"]
-        self._condition(job, "Created", f"PyTorchJob {name} is created.")
-        if policy.get("suspend"):
+        engine, name = _engine(job), job["metadata"]["name"]
+        self._condition(job, "Created", engine.message("Created", name, master=True))
+        if engine.read(job, ()).suspended:
             for pod in pods:
                 self._delete(pod)
-            self._flip(job, "Running", "PyTorchJobSuspended")
-            self._condition(job, "Suspended", f"PyTorchJob {name} is suspended.")
+            self._flip(job, "Running", f"{engine.KIND}Suspended")
+            self._condition(job, "Suspended", engine.message("Suspended", name, master=True))
             return
         if _true(job, "Suspended"):
-            self._flip(job, "Suspended", "PyTorchJobResumed")
+            self._flip(job, "Suspended", f"{engine.KIND}Resumed")
             status["startTime"] = self._now()
         status.setdefault("startTime", self._now())
         limit = policy.get("activeDeadlineSeconds")
         if limit is not None and self.cluster.now - _epoch(status["startTime"]) >= limit:
-            self._finish(
-                job, "Failed", f"Job {name} has failed because it was active longer than specified deadline"
-            )
+            self._finish(job, "Failed", engine.message("Deadline", name, master=True))
             return
         if self._over_the_limit(job, pods):
-            self._finish(
-                job, "Failed", f"Job {name} has failed because it has reached the specified backoff limit"
-            )
+            self._finish(job, "Failed", engine.message("BackoffLimit", name, master=True))
             return
         self._members(job, pods)
 
@@ -194,50 +203,47 @@ class FakeOperator:
         return limit is not None and sum(counts) >= max(limit, 1) > 0
 
     def _members(self, job: Json, pods: list[Json]) -> None:
-        name, found = job["metadata"]["name"], {p["metadata"]["name"]: p for p in pods}
+        engine, name = _engine(job), job["metadata"]["name"]
+        found = {p["metadata"]["name"]: p for p in pods}
         statuses: Json = {}
-        deciding, running = "", False
-        for role, spec in job["spec"]["pytorchReplicaSpecs"].items():
-            deciding = deciding if deciding == "Master" else role
+        seen = {role.lower(): Counts(spec.get("replicas", 1)) for role, spec in templates(job)}
+        layout, verdict = _layout(engine, job, seen), Verdict()
+        for role, spec in templates(job):
             members = []
             for index in range(spec.get("replicas", 1)):
-                pod = found.get(f"{name}-{role.lower()}-{index}") or self._create(job, role, index, spec)
-                members.append(pod)
+                its = engine.pod_name(name, f"{role.lower()}-{index}")
+                members.append(found.get(its) or self._create(job, role, index, spec))
             phases = [p.get("status", {}).get("phase", "Pending") for p in members]
             counts = {w: phases.count(w.title()) for w in ("succeeded", "failed")}
             counts["active"] = phases.count("Running")
             statuses[role] = {k: v for k, v in counts.items() if v}
             if counts["failed"]:
-                self._finish(
-                    job,
-                    "Failed",
-                    f"PyTorchJob {name} is failed because {counts['failed']} {role} replica(s) failed.",
-                )
+                said = engine.message("Failed", name, master=True, role=role, count=counts["failed"])
+                self._finish(job, "Failed", said)
                 return
-            if role == deciding:
-                running = counts["active"] > 0
-                # Of an elastic gang any one (pkg/controller.v1/pytorch/pytorchjob_controller.go).
-                enough = 1 if "elasticPolicy" in job["spec"] else len(members)
-                if counts["succeeded"] >= enough:
-                    job["status"]["replicaStatuses"] = statuses
-                    self._finish(job, "Succeeded", f"PyTorchJob {name} is successfully completed.")
-                    return
+            # Role by role, as operators go about it: the next one does not fail what is decided already.
+            seen[role.lower()] = Counts(len(members), **counts)
+            verdict = engine.judge(layout, seen)
+            if verdict.succeeded:
+                job["status"]["replicaStatuses"] = statuses
+                self._finish(job, "Succeeded", engine.message("Succeeded", name, master=True))
+                return
         job["status"]["replicaStatuses"] = statuses
-        if running:
-            self._condition(job, "Running", f"PyTorchJob {name} is running.")
+        if verdict.running:
+            self._condition(job, "Running", engine.message("Running", name, master=True))
 
-    def _create(self, job: Json, role: str, index: int, spec: Json) -> Json:
-        metadata, template = job["metadata"], copy.deepcopy(spec["template"])
+    def _create(self, job: Json, role: str, index: int, spec: Mapping[str, Any]) -> Json:
+        engine, metadata, template = _engine(job), job["metadata"], copy.deepcopy(spec["template"])
         labels = {
             **template.get("metadata", {}).get("labels", {}),
-            f"{KUBEFLOW}/job-name": metadata["name"],
-            f"{KUBEFLOW}/operator-name": "pytorchjob-controller",
-            f"{KUBEFLOW}/replica-type": role.lower(),
-            f"{KUBEFLOW}/replica-index": str(index),
+            engine.JOB_LABEL: metadata["name"],
+            OPERATOR_LABEL: f"{engine.NAME}-controller",
+            engine.ROLE_LABEL: role.lower(),
+            engine.INDEX_LABEL: str(index),
         }
         owner = {
-            "apiVersion": PYTORCHJOBS.api_version,
-            "kind": PYTORCHJOBS.kind,
+            "apiVersion": engine.API_VERSION,
+            "kind": engine.KIND,
             "name": metadata["name"],
             "uid": metadata["uid"],
             "controller": True,
@@ -247,7 +253,7 @@ class FakeOperator:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": f"{metadata['name']}-{role.lower()}-{index}",
+                "name": engine.pod_name(metadata["name"], f"{role.lower()}-{index}"),
                 "labels": labels,
                 "annotations": template.get("metadata", {}).get("annotations", {}),
                 "ownerReferences": [owner],
@@ -267,13 +273,15 @@ class FakeOperator:
                 self._delete(pod)
         ttl, done = policy.get("ttlSecondsAfterFinished"), job["status"].get("completionTime")
         if ttl is not None and done is not None and self.cluster.now >= _epoch(done) + ttl:
-            self.cluster.delete(PYTORCHJOBS, job["metadata"]["name"], job["metadata"]["namespace"])
+            resource = resource_for(_engine(job))
+            self.cluster.delete(resource, job["metadata"]["name"], job["metadata"]["namespace"])
 
     def _finish(self, job: Json, kind: str, message: str) -> None:
         self._flip(job, "Running", None)
         self._condition(job, kind, message)
         job["status"].setdefault("completionTime", self._now())
-        self._tell(job, f"PyTorchJob{kind}", message)
+        ends = {word: reason for reason, word in _engine(job).ENDS.items()}
+        self._tell(job, ends[kind.lower()], message)
 
     def _tell(self, job: Json, reason: str, message: str) -> None:
         metadata = job["metadata"]
@@ -299,7 +307,7 @@ class FakeOperator:
         new = {
             "type": kind,
             "status": "True",
-            "reason": f"PyTorchJob{kind}",
+            "reason": f"{job['kind']}{kind}",
             "message": message,
             "lastUpdateTime": now,
             "lastTransitionTime": now,
@@ -323,6 +331,28 @@ class FakeOperator:
 
     def _now(self) -> str:
         return stamp(self.cluster.now)
+
+
+def _owner(pod: Json) -> str | None:
+    """The name of the job whose pod this is."""
+    owners = pod["metadata"].get("ownerReferences", [])
+    return next((owner["name"] for owner in owners if owner.get("controller")), None)
+
+
+def _engine(job: Json) -> Engine:
+    engine = engine_of_object(job)
+    assert engine is not None, "the operators act on jobs of engines alone"
+    return engine
+
+
+def _layout(engine: Engine, job: Json, counts: Mapping[str, Counts]) -> Layout:
+    """What `Engine.judge` needs to know of a job: its members, and whether it is elastic."""
+    name = job["metadata"]["name"]
+    total = sum(one.replicas for one in counts.values())
+    elastic = Elastic(1, total) if "elasticPolicy" in job["spec"] else None
+    groups = tuple(Group(role, one.replicas, ()) for role, one in counts.items())
+    policy = Policy(engine.DEFAULT_RESTART)
+    return Layout(name, name, 1, 1, engine.NAME, engine.FRAMEWORK, groups, policy, elastic=elastic)
 
 
 def _true(job: Json, kind: str) -> bool:

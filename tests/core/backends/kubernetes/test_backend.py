@@ -15,7 +15,7 @@ import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
@@ -24,6 +24,7 @@ from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 
 ME, YOU = Owner("me"), Owner("you")
 DEFERRED = Owner("me", phase="deferred", kind="orchestrated")

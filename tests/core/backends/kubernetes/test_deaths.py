@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.base import Handle, Plan
-from allaboard.backends.kubernetes.client.resources import (
-    CONFIGMAPS,
-    PODGROUPS_COSCHEDULING,
-    PODS,
-    PYTORCHJOBS,
-)
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODGROUPS_COSCHEDULING, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.checking import checked
 from allaboard.follow.run_record import RunRecord
@@ -26,6 +21,7 @@ from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 
 FACTS = ClusterFacts(kinds=frozenset({"scheduling.x-k8s.io/v1alpha1/PodGroup"}), operator_gang="off")
 OWNERS = [Owner("me"), Owner("you"), Owner("me", "deferred", "orchestrated")]

@@ -14,12 +14,13 @@ import pytest
 from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.client.resources import PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.watch.informer import async_hub_of, hub_of
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import State
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.collection import Collection
 from tests.core.backends.kubernetes.conftest import Loop
 from tests.core.backends.kubernetes.scripted import Scripted

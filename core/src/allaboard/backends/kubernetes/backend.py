@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, TypeVar
 from allaboard.backends.actor import person
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client.effects import Operation, run_async, run_sync
+from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
 from allaboard.backends.kubernetes.lifecycle import orphans
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.logs.capture import SECONDS
-from allaboard.backends.kubernetes.observe.lookup import resource_of, takes_rank_0
+from allaboard.backends.kubernetes.observe.lookup import takes_rank_0
 from allaboard.backends.kubernetes.operations import foreign
-from allaboard.backends.kubernetes.operations.foreign import resource_for
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
 from allaboard.backends.kubernetes.operations.runs import CachedObservation, Verbs
 from allaboard.backends.kubernetes.preflight.at_launch import Asking

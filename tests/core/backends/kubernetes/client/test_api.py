@@ -22,8 +22,9 @@ from allaboard.backends.kubernetes.client.errors import (
     Unauthorized,
 )
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, NODES, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, NODES, PODS
 from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.scripted import (
     Scripted,
     bookmark,

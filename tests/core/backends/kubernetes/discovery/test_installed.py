@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.discovery.components import PARTS
+from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.discovery.components import PARTS, operators, part_of
 from allaboard.backends.kubernetes.discovery.installed import (
     Survey,
     gang_of_operator,
     known,
     survey,
+    versions_of,
 )
+from allaboard.engines import ENGINES
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from tests.core.backends.kubernetes.answers import NOW, Answers, Json, ago
@@ -70,6 +74,35 @@ def test_an_empty_cluster_is_told_what_to_install() -> None:
 def test_mpijob_v1_is_no_mpi_operator() -> None:
     assert not look(Answers(["kubeflow.org/v1/MPIJob"])).part("mpi-operator").installed
     assert look(Answers(["kubeflow.org/v2beta1/MPIJob"])).part("mpi-operator").installed
+
+
+def test_engines_of_one_operator_are_one_part_that_any_of_their_kinds_shows() -> None:
+    pytorch = ENGINES["pytorchjob"]
+    other = {
+        "NAME": "tfjob",
+        "KIND": "TFJob",
+        "PLURAL": "tfjobs",
+        "API_VERSION": "kubeflow.org/v2",
+        "PROBE": None,
+    }
+    engines = [SimpleNamespace(**{**vars(pytorch), **other}), pytorch]
+    (part,) = operators(engines)  # type: ignore[arg-type]
+    assert part.id == "training-operator" and [kind.plural for kind in part.kinds] == [
+        "tfjobs",
+        "pytorchjobs",
+    ]
+    assert versions_of(part, ["kubeflow.org/v2/TFJob", "x.org/v1/TFJob"]) == ("v2",)
+    assert versions_of(part, [PYTORCHJOB]) == ("v1",) and versions_of(part, []) == ()
+    assert [kind.plural for kind in part.probes] == ["pytorchjobs"]
+
+
+def test_a_kind_is_served_by_the_part_of_its_version() -> None:
+    mpi = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+    found = part_of(mpi)
+    assert found is not None and found.id == "mpi-operator"
+    newer = part_of(Resource("scheduling.k8s.io", "v1", "podgroups", "PodGroup"))
+    assert newer is not None and newer.id == "workload", "of another version of its kind, too"
+    assert part_of(Resource("batch", "v1", "jobs", "Job")) is None
 
 
 def test_openshift_is_known_by_its_api() -> None:

@@ -7,21 +7,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from allaboard.backends.base import Selection, handle_of
+from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.watch import informer
+from allaboard.engines import ENGINES
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.backends.kubernetes.test_backend import ME, a_plan_with_code, running
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""
 VERBS = {"replace": "update"}
@@ -81,6 +85,32 @@ def a_life(cluster: FakeCluster, folder: Path, gang: str) -> None:
     cluster.refusals.clear()
     for keeper in [*cluster.keepers]:
         keeper.let_go()
+
+
+@pytest.mark.parametrize("role", rbac.ROLES)
+def test_the_roles_of_pytorchjob_read_as_they_always_did(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ENGINES", {"pytorchjob": ENGINES["pytorchjob"]})
+    assert rbac.text(role) == (GOLDEN / f"{role}.yaml").read_text(encoding="utf-8")
+
+
+def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytorch = vars(ENGINES["pytorchjob"])
+    tensorflow = SimpleNamespace(**{**pytorch, "NAME": "tfjob", "KIND": "TFJob", "PLURAL": "tfjobs"})
+    trainer = {"NAME": "trainjob", "KIND": "TrainJob", "PLURAL": "trainjobs"}
+    group = {"API_VERSION": "trainer.kubeflow.org/v1alpha1"}
+    every = {
+        "pytorchjob": ENGINES["pytorchjob"],
+        "tfjob": tensorflow,
+        "trainjob": SimpleNamespace(**{**pytorch, **trainer, **group}),
+    }
+    monkeypatch.setattr(resources, "ENGINES", every)
+    text = rbac.text("submitter")
+    verbs = "    verbs: [get, list, watch, create, patch, delete]\n"
+    assert f"  - apiGroups: [kubeflow.org]\n    resources: [pytorchjobs, tfjobs]\n{verbs}" in text
+    assert f"  - apiGroups: [trainer.kubeflow.org]\n    resources: [trainjobs]\n{verbs}" in text
+    assert "here: xgboostjobs, paddlejobs, jaxjobs, mpijobs." in text, "ours are no other kinds"
+    mine = {*map(str, rbac.needed([("trainer.kubeflow.org", "trainjobs")]))}
+    assert "create trainjobs.trainer.kubeflow.org" in mine and "create tfjobs.kubeflow.org" not in mine
 
 
 def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> None:

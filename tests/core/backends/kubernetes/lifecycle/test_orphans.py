@@ -10,13 +10,14 @@ import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS
 from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS
 from allaboard.backends.kubernetes.state import records
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.testing.cluster import Died, FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.test_backend import (
     ME,
     YOU,

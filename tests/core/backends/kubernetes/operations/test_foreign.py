@@ -12,13 +12,14 @@ import pytest
 
 from allaboard import engines
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS, PYTORCHJOBS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS
 from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind, pytorchjob
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Observation, State
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeApi, FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 
 Look = Callable[..., Observation]
 

@@ -14,13 +14,7 @@ import allaboard
 from allaboard.backends.actor import person
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.client.resources import (
-    CONFIGMAPS,
-    EVENTS,
-    LEASES,
-    PODS,
-    PYTORCHJOBS,
-)
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.lifecycle.stop import event
 from allaboard.errors import (
     BackendUnreachable,
@@ -37,6 +31,7 @@ from allaboard.spec.site import Site
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.test_backend import (
     DEFERRED,
     ME,

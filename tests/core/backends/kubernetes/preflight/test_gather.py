@@ -611,9 +611,15 @@ def test_a_run_that_is_there_already_is_no_trouble() -> None:
 
 
 def test_a_name_that_leaves_no_room_for_a_service() -> None:
+    empty = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "a" * 60},
+        "spec": {},
+    }
     facts = checks_module.Facts(
         survey=Survey("x", "v1.36", "research", frozenset()),
-        manifests=[{"kind": "PyTorchJob", "metadata": {"name": "a" * 60}, "spec": {}}],
+        manifests=[empty],
         resources=[],
         gang=None,  # type: ignore[arg-type]
     )

@@ -20,10 +20,10 @@ import pytest
 from allaboard.backends.kubernetes.client.config import Fixed, Secret
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.client.resources import PYTORCHJOBS
 from allaboard.backends.kubernetes.watch import informer as module
 from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of, hub_of
 from allaboard.errors import BackendUnreachable
+from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.collection import Collection
 from tests.core.backends.kubernetes.conftest import Loop
 from tests.core.backends.kubernetes.scripted import Scripted, refused

@@ -1,9 +1,15 @@
-"""The kinds of objects that are spoken about, and where the API server keeps them. Values only."""
+"""The kinds of objects that are spoken about, and where the API server keeps them; the kinds of jobs
+are those of the engines. Values only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
+
+from allaboard.engines import ENGINES, Engine, engine_of_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +26,12 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What objects of this kind say: ``v1``, ``kubeflow.org/v1``."""
+        """What objects of this kind say: ``v1``, ``batch/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def name(self) -> str:
-        """As people and RBAC call it: ``pods``, ``pytorchjobs.kubeflow.org``."""
+        """As people and RBAC call it: ``pods``, ``jobs.batch``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str | None = None, name: str | None = None, sub: str | None = None) -> str:
@@ -63,18 +69,39 @@ ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
 
-PYTORCHJOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
-MPIJOBS_V1 = Resource("kubeflow.org", "v1", "mpijobs", "MPIJob")
-MPIJOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
-TRAINJOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
-TRAINING_RUNTIMES = Resource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime")
-CLUSTER_TRAINING_RUNTIMES = Resource(
-    "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
-)
-JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-
 PODGROUPS_COSCHEDULING = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 PODGROUPS_VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 # kube-scheduler's own gang scheduling: alpha, behind GenericWorkload and GangScheduling.
 WORKLOADS = Resource("scheduling.k8s.io", "v1alpha2", "workloads", "Workload")
 PODGROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
+
+
+KNOWN: Mapping[tuple[str, str], Resource] = {
+    (one.api_version, one.kind): one for one in list(vars().values()) if isinstance(one, Resource)
+}
+"""By apiVersion and kind."""
+
+
+def resource_for(engine: Engine) -> Resource:
+    """Where the API server keeps the jobs of this engine."""
+    group, _, version = engine.API_VERSION.rpartition("/")
+    return Resource(group, version, engine.PLURAL, engine.KIND)
+
+
+def job_kinds() -> tuple[Resource, ...]:
+    """Those of every engine."""
+    return tuple(resource_for(engine) for engine in ENGINES.values())
+
+
+def resource_of(thing: Mapping[str, Any]) -> Resource:
+    """Where the API server keeps objects of this apiVersion and kind. The plural of a kind that no engine has
+    and that is not spoken about here is that of an ordinary English word.
+    """
+    engine = engine_of_object(thing)
+    if engine is not None:
+        return resource_for(engine)
+    known = KNOWN.get((thing["apiVersion"], thing["kind"]))
+    if known is not None:
+        return known
+    group, _, version = thing["apiVersion"].rpartition("/")
+    return Resource(group, version, f"{thing['kind'].lower()}s", thing["kind"])

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.engines import engine_of_object
 
 Json = Mapping[str, Any]
 _QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([numkKMGTPE]i?))?")
@@ -54,23 +55,26 @@ class Pods:
 def pods_of(job: Json) -> list[Pods]:
     """The pods that a job object asks for, those containers included that its operator adds."""
     found = []
-    roles = [*_templates(job.get("spec") or {}, "")]
-    has_master = any(role.lower() == "master" for role, _ in roles)
-    for role, holder in roles:
+    engine = engine_of_object(job)
+    for role, holder in templates(job):
         template = holder["template"]
         spec = dict(template["spec"])
-        if job.get("kind") == "PyTorchJob" and has_master and role == "Worker":
-            # The operator lets workers wait for the master's name in an init container, without a
-            # securityContext.
-            own = {"name": "init-pytorch", "resources": {"requests": {"cpu": "50m", "memory": "10Mi"}}}
-            spec["initContainers"] = [*(spec.get("initContainers") or ()), own]
+        own = () if engine is None else engine.added(job, role.lower())
+        if own:
+            # Operators give them no securityContext.
+            added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in own]
+            spec["initContainers"] = [*(spec.get("initContainers") or ()), *added]
         labels = (template.get("metadata") or {}).get("labels") or {}
         found.append(Pods(role, int(holder.get("replicas", 1)), spec, labels))
     return found
 
 
+def templates(job: Json) -> Iterator[tuple[str, Json]]:
+    """Every mapping of a job object that holds a pod template, and what it is called."""
+    yield from _templates(job.get("spec") or {}, "")
+
+
 def _templates(thing: Any, name: str) -> Iterator[tuple[str, Json]]:
-    """Every mapping that holds a pod template, and what it is called."""
     if isinstance(thing, Mapping):
         template = thing.get("template")
         if isinstance(template, Mapping) and "containers" in (template.get("spec") or {}):

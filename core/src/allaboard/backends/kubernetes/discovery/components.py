@@ -1,48 +1,54 @@
-"""What a cluster may have installed for training: operators, gang schedulers, queues. A table: how each
-shows itself, and the commands that install it. Adding one is adding a row.
+"""What a cluster may have installed for training: operators, gang schedulers, queues; how each shows itself,
+and the commands that install it. The operators of our engines are told by these; the others are a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard.backends.kubernetes.client.resources import (
-    JOBSETS,
-    MPIJOBS,
     PODGROUPS,
     PODGROUPS_COSCHEDULING,
     PODGROUPS_VOLCANO,
-    PYTORCHJOBS,
-    TRAINJOBS,
     Resource,
+    resource_for,
 )
+from allaboard.engines import ENGINES, Engine
 
 LOCALQUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+MPIJOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+TRAINJOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """``kind``: the kind that shows that it is installed; ``home``: the namespace where it lives when it
-    was installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members
-    start together. ``exact``: other versions of that kind are another's. ``probe``: an object that its own
-    webhook refuses and nobody else does: a dry run of it tells whether it is alive.
+    """``kinds``: each of them shows that it is installed; ``home``: the namespace where it lives when it was
+    installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members start
+    together. ``exact``: other versions of these kinds are another's. ``probes``: by kind, an object that its
+    own webhook refuses and nobody else does: a dry run of one tells whether it is alive.
     """
 
     id: str
     title: str
-    kind: Resource
+    kinds: tuple[Resource, ...]
     home: str
     install: tuple[str, ...]
     gang: str | None = None
     exact: bool = False
-    probe: Mapping[str, Any] | None = field(default=None, repr=False)
+    probes: Mapping[Resource, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def group(self) -> str:
+        """The API group of its kinds."""
+        return self.kinds[0].group
 
 
-def _job(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+def _probe(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -51,42 +57,40 @@ def _job(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-# A PyTorchJob whose container has another name than the operator asks for; a TrainJob of a runtime that is
-# not there.
-_WRONG_PYTORCHJOB = _job(
-    PYTORCHJOBS,
-    {
-        "pytorchReplicaSpecs": {
-            "Worker": {
-                "replicas": 1,
-                "template": {"spec": {"containers": [{"name": "probe", "image": "probe"}]}},
-            }
-        }
-    },
-)
-# And a JobSet whose success depends on a job that it does not have.
-_WRONG_JOBSET = _job(
+def operators(engines: Iterable[Engine]) -> Iterator[Component]:
+    """The operator of each engine, once."""
+    by_id: dict[str, list[Engine]] = {}
+    for engine in engines:
+        by_id.setdefault(engine.OPERATOR.id, []).append(engine)
+    for of_it in by_id.values():
+        operator = of_it[0].OPERATOR
+        yield Component(
+            operator.id,
+            operator.title,
+            tuple(resource_for(engine) for engine in of_it),
+            operator.home,
+            operator.install,
+            exact=operator.exact,
+            probes={
+                resource_for(engine): _probe(resource_for(engine), engine.PROBE)
+                for engine in of_it
+                if engine.PROBE is not None
+            },
+        )
+
+
+# A JobSet whose success depends on a job that it does not have; a TrainJob of a runtime that is not there.
+_WRONG_JOBSET = _probe(
     JOBSETS,
     {"replicatedJobs": [], "successPolicy": {"operator": "All", "targetReplicatedJobs": ["not-there"]}},
 )
-_WRONG_TRAINJOB = _job(TRAINJOBS, {"runtimeRef": {"name": "allaboard-probe-is-not-there"}})
+_WRONG_TRAINJOB = _probe(TRAINJOBS, {"runtimeRef": {"name": "allaboard-probe-is-not-there"}})
 
-PARTS: tuple[Component, ...] = (
-    Component(
-        "training-operator",
-        "Training Operator v1",
-        PYTORCHJOBS,
-        "kubeflow",
-        (
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"',
-        ),
-        probe=_WRONG_PYTORCHJOB,
-    ),
+_OTHERS: tuple[Component, ...] = (
     Component(
         "trainer",
         "Trainer v2",
-        TRAINJOBS,
+        (TRAINJOBS,),
         "kubeflow-system",
         (
             "kubectl apply --server-side -k "
@@ -94,23 +98,23 @@ PARTS: tuple[Component, ...] = (
             "kubectl apply --server-side -k "
             '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
         ),
-        probe=_WRONG_TRAINJOB,
+        probes={TRAINJOBS: _WRONG_TRAINJOB},
     ),
     Component(
         "jobset",
         "JobSet",
-        JOBSETS,
+        (JOBSETS,),
         "jobset-system",
         (
             "kubectl apply --server-side -f "
             "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
         ),
-        probe=_WRONG_JOBSET,
+        probes={JOBSETS: _WRONG_JOBSET},
     ),
     Component(
         "mpi-operator",
         "MPI Operator",
-        MPIJOBS,  # MPIJob v1 is the Training Operator's
+        (MPIJOBS,),  # MPIJob v1 is the Training Operator's
         "mpi-operator",
         (
             "kubectl apply --server-side -f "
@@ -121,7 +125,7 @@ PARTS: tuple[Component, ...] = (
     Component(
         "coscheduling",
         "coscheduling (scheduler-plugins)",
-        PODGROUPS_COSCHEDULING,
+        (PODGROUPS_COSCHEDULING,),
         "scheduler-plugins",
         (
             "helm install --repo https://scheduler-plugins.sigs.k8s.io scheduler-plugins scheduler-plugins "
@@ -132,7 +136,7 @@ PARTS: tuple[Component, ...] = (
     Component(
         "workload",
         "kube-scheduler's own gang scheduling",
-        PODGROUPS,
+        (PODGROUPS,),
         "kube-system",
         (
             "# Kubernetes 1.36, on kube-apiserver and on kube-scheduler:",
@@ -145,7 +149,7 @@ PARTS: tuple[Component, ...] = (
     Component(
         "volcano",
         "Volcano",
-        PODGROUPS_VOLCANO,
+        (PODGROUPS_VOLCANO,),
         "volcano-system",
         (
             "helm install --repo https://volcano-sh.github.io/helm-charts volcano volcano "
@@ -156,7 +160,7 @@ PARTS: tuple[Component, ...] = (
     Component(
         "kueue",
         "Kueue",
-        LOCALQUEUES,
+        (LOCALQUEUES,),
         "kueue-system",
         (
             "kubectl apply --server-side -f "
@@ -165,5 +169,16 @@ PARTS: tuple[Component, ...] = (
         gang="kueue",
     ),
 )
+_OURS = tuple(operators(ENGINES.values()))
+PARTS: tuple[Component, ...] = (
+    *_OURS,
+    *(part for part in _OTHERS if part.id not in {operator.id for operator in _OURS}),
+)
 BY_GANG: Mapping[str, Component] = {part.gang: part for part in PARTS if part.gang}
-BY_KIND: Mapping[tuple[str, str], Component] = {(part.kind.group, part.kind.kind): part for part in PARTS}
+
+
+def part_of(resource: Resource) -> Component | None:
+    """The part that serves a kind, by its version before any other; None: it is not known."""
+    same = [part for part in PARTS if resource in part.kinds]
+    like = [p for p in PARTS for k in p.kinds if (k.group, k.kind) == (resource.group, resource.kind)]
+    return next(iter(same + like), None)

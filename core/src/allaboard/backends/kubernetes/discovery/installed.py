@@ -28,10 +28,12 @@ from allaboard.backends.kubernetes.client.resources import (
     PODGROUPS_COSCHEDULING,
     PODGROUPS_VOLCANO,
     PODS,
-    PYTORCHJOBS,
     Resource,
+    resource_for,
 )
 from allaboard.backends.kubernetes.discovery.components import PARTS, Component
+from allaboard.engines import ENGINES, Engine
+from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
@@ -142,16 +144,16 @@ def survey(server: str, namespace: str) -> Operation[Survey]:
     kinds = yield from served()
     now = yield from effects.server_time()
     may = May(namespace)
-    jobs = yield from _listed(PYTORCHJOBS, kinds, may)
+    jobs = yield from _jobs(ENGINES.values(), kinds, may)
     groups = yield from _groups(kinds, may)
     pods = yield from _listed(PODS, None, may)
     events = yield from _listed(EVENTS, None, may)
     schedulers = schedulers_of(pods or (), events or ())
     parts = []
     for part in PARTS:
-        found = InstalledComponent(part, versions_of(part.kind, kinds, exact=part.exact))
+        found = InstalledComponent(part, versions_of(part, kinds))
         if found.installed:
-            signs = [*(yield from _probed(part, may)), *(yield from _at_home(part, may, now))]
+            signs = [*(yield from _probed(part, kinds, may)), *(yield from _at_home(part, may, now))]
             signs += _in_namespace(part, jobs, groups, schedulers, now)
             found = replace(found, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
         parts.append(found)
@@ -162,7 +164,7 @@ def survey(server: str, namespace: str) -> Operation[Survey]:
         namespace=namespace,
         kinds=kinds,
         parts=tuple(parts),
-        operator_gang=gang_of_operator(kinds, jobs, groups, now),
+        operator_gang=gang_of_operator(kinds, seen_natively(jobs), groups, now),
         schedulers={gang: found.name for gang, found in schedulers.items()},
         nodes=nodes,
     )
@@ -174,11 +176,27 @@ def known(base: ClusterFacts) -> Operation[ClusterFacts]:
     """
     kinds = yield from served()
     may = May(base.namespace)
-    jobs = yield from _listed(PYTORCHJOBS, kinds, may)
+    jobs = yield from _jobs((engine for engine in ENGINES.values() if engine.NATIVELY), kinds, may)
     groups = yield from _groups(kinds, may)
     now = yield from effects.server_time()
-    gang = gang_of_operator(kinds, jobs, groups, now)
+    gang = gang_of_operator(kinds, seen_natively(jobs), groups, now)
     return replace(base, kinds=kinds, operator_gang=gang if gang is not None else base.operator_gang)
+
+
+def _jobs(
+    engines: Iterable[Engine], kinds: frozenset[str], may: May
+) -> Operation[dict[str, tuple[Json, ...]]]:
+    """The jobs of each of these engines, by its name; none of those that may not be read."""
+    found = {}
+    for engine in engines:
+        found[engine.NAME] = (yield from _listed(resource_for(engine), kinds, may)) or ()
+    return found
+
+
+def seen_natively(jobs: Mapping[str, Sequence[Json]]) -> list[JobSeen]:
+    """The jobs whose operator may make gangs by itself, as their engines read them."""
+    engines = [(ENGINES[name], its) for name, its in jobs.items() if ENGINES[name].NATIVELY]
+    return [engine.read(job, ()) for engine, its in engines for job in its]
 
 
 def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[Json, ...] | None]]:
@@ -211,7 +229,7 @@ def _aggregated(answer: Json) -> Iterator[str]:
 
 def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
     """Before Kubernetes 1.30: each group and version by itself, and only those that matter here."""
-    wanted = {part.kind.group for part in PARTS} | {_OPENSHIFT, "scheduling.k8s.io"}
+    wanted = {kind.group for part in PARTS for kind in part.kinds} | {_OPENSHIFT, "scheduling.k8s.io"}
     found = set()
     for group in answer.get("groups") or ():
         for version in group.get("versions") or ():
@@ -225,11 +243,19 @@ def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
     return frozenset(found)
 
 
-def versions_of(resource: Resource, kinds: Iterable[str], *, exact: bool = False) -> tuple[str, ...]:
-    """The versions in which a kind is served; ``exact``: its own alone."""
-    found = (tuple(kind.split("/")) for kind in kinds)
-    served = {f[1] for f in found if len(f) == 3 and (f[0], f[2]) == (resource.group, resource.kind)}
-    return tuple(sorted(served & {resource.version} if exact else served))
+def versions_of(part: Component, kinds: Iterable[str]) -> tuple[str, ...]:
+    """The versions in which kinds of a part are served."""
+    found = [tuple(kind.split("/")) for kind in kinds]
+    return tuple(
+        sorted(
+            {
+                version
+                for group, version, kind in (f for f in found if len(f) == 3)
+                for own in part.kinds
+                if (group, kind) == (own.group, own.kind) and (not part.exact or version == own.version)
+            }
+        )
+    )
 
 
 # --- what may be read ---------------------------------------------------------------------------------------
@@ -299,12 +325,14 @@ def _verdict(signs: Sequence[Sign]) -> bool | None:
     return True if True in said else False if False in said else None
 
 
-def _probed(part: Component, may: May) -> Operation[list[Sign]]:
-    """What its webhook says to an object that it must refuse."""
-    if part.probe is None or not (yield from may.do("create", part.kind)):
+def _probed(part: Component, kinds: frozenset[str], may: May) -> Operation[list[Sign]]:
+    """What its webhook says to an object that it must refuse, of the first of its kinds that is served."""
+    probes = ((k, p) for k, p in part.probes.items() if f"{k.api_version}/{k.kind}" in kinds)
+    kind, probe = next(probes, (None, None))
+    if kind is None or probe is None or not (yield from may.do("create", kind)):
         return []
     try:
-        yield from effects.create_dry_run(part.kind, part.probe)
+        yield from effects.create_dry_run(kind, probe)
     except (Forbidden, Invalid) as error:
         if "admission webhook" in error.message:
             return [Sign(True, "its webhook answers")]
@@ -343,15 +371,15 @@ def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
 
 def _in_namespace(
     part: Component,
-    jobs: Sequence[Json] | None,
+    jobs: Mapping[str, Sequence[Json]],
     groups: Mapping[Resource, Sequence[Json] | None],
     schedulers: Mapping[str, Scheduler],
     now: float,
 ) -> list[Sign]:
     """What it has done here lately."""
+    its = [(ENGINES[name], job) for name, of_it in jobs.items() for job in of_it]
+    its = [(engine, job) for engine, job in its if engine.OPERATOR.id == part.id]
     match part.id:
-        case "training-operator":
-            return [*_of_jobs(jobs or (), now)]
         case "coscheduling" if found := schedulers.get("coscheduling"):
             return [found.sign("coscheduling", now)]
         case "workload":
@@ -362,21 +390,21 @@ def _in_namespace(
         case "volcano":
             acted = [g for g in groups.get(PODGROUPS_VOLCANO) or () if (g.get("status") or {}).get("phase")]
             return [Sign(True, f"PodGroup {g['metadata']['name']} has a phase") for g in acted[:1]]
-    return []
+    return [*_of_jobs(its, now)]
 
 
-def _of_jobs(jobs: Sequence[Json], now: float) -> Iterator[Sign]:
+def _of_jobs(jobs: Sequence[tuple[Engine, Json]], now: float) -> Iterator[Sign]:
     """What the statuses of jobs say of their operator."""
-    written = [(at, job) for job in jobs for at in _written(job)]
+    written = [(at, job) for _, job in jobs for at in _written(job)]
     if written:
         at, job = max(written, key=lambda item: item[0])
         if now - at <= RECENT:
             words = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - at))} ago"
             yield Sign(True, words)
             return
-    for job in jobs:
+    for engine, job in jobs:
         created = from_rfc3339(job["metadata"].get("creationTimestamp"))
-        managed = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+        managed = engine.managed_by(job)
         if created is not None and now - created > SETTLED and not job.get("status") and managed is None:
             words = (
                 f"{job['metadata']['name']} has no status {show_seconds(now - created)} after its creation"
@@ -441,13 +469,13 @@ def _time_of(event: Json) -> float | None:
 
 def gang_of_operator(
     kinds: frozenset[str],
-    jobs: Sequence[Json] | None,
+    jobs: Iterable[JobSeen],
     groups: Mapping[Resource, Sequence[Json] | None],
     now: float,
 ) -> str | None:
-    """What the Training Operator was started with (its ``--gang-scheduler-name``), by what it does: with
-    the flag, a PodGroup that has a job's name belongs to that job within seconds. ``off``, the gang's name,
-    or None: not known.
+    """What an operator was started with that may make gangs by itself (its ``--gang-scheduler-name``), by
+    what it does with ``jobs``: with the flag, a PodGroup that has a job's name belongs to that job within
+    seconds. ``off``, the gang's name, or None: not known.
     """
     apis = {"coscheduling": PODGROUPS_COSCHEDULING, "volcano": PODGROUPS_VOLCANO}
     here = {n: r for n, r in apis.items() if f"{r.api_version}/{r.kind}" in kinds}
@@ -460,23 +488,18 @@ def gang_of_operator(
                 return name
     if any(groups.get(resource) is None for resource in here.values()):
         return None
-    for job in jobs or ():
-        started = from_rfc3339((job.get("status") or {}).get("startTime"))
-        if started is not None and now - started > SETTLED and _runs(job):
+    for job in jobs:
+        if job.started is not None and now - job.started > SETTLED and _runs(job):
             return "off"
     return None
 
 
-def _runs(job: Json) -> bool:
+def _runs(job: JobSeen) -> bool:
     """Whether its operator would keep its PodGroup, had it made one: it deletes it at the end and while
     suspended.
     """
-    status = job.get("status") or {}
-    over = any(
-        c.get("type") in ("Succeeded", "Failed", "Suspended") and c.get("status") == "True"
-        for c in status.get("conditions") or ()
-    )
-    return not over and not ((job.get("spec") or {}).get("runPolicy") or {}).get("suspend")
+    ends = ("Succeeded", "Failed", "Suspended")
+    return not job.suspended and not any(c.type in ends and c.status == "True" for c in job.conditions)
 
 
 # --- nodes --------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Fields that the API server does not know: where they stand in the job, and what was probably meant. The
-names are those of Kubernetes 1.36 and of the Training Operator 1.9; values in, values out.
+names are those of Kubernetes 1.36 and of the Training Operator 1.9, and of the engine of the job; values
+in, values out.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import re
 
 from allaboard.backends.kubernetes.client.errors import Cause
+from allaboard.engines import Engine
 from allaboard.errors import Problem
 from allaboard.names import nearest
 
@@ -69,7 +71,7 @@ KNOWN: dict[str, str] = {
 }
 """What stands below a field, by its name."""
 
-_TEMPLATE = re.compile(r"^spec\.\w+ReplicaSpecs(?:\.\w+|\[\w+\])\.template\.")
+_TEMPLATE = re.compile(r"^spec\.\w+(?:\.\w+|\[\w+\])\.template\.")
 
 
 def in_the_job(path: str) -> str:
@@ -81,18 +83,20 @@ def in_the_job(path: str) -> str:
     return f"engine_spec.{path.removeprefix('spec.')}" if path.startswith("spec.") else path
 
 
-def meant(path: str) -> str | None:
-    """The name that somebody probably meant who wrote the last one of this path."""
+def meant(path: str, engine: Engine) -> str | None:
+    """The name that somebody probably meant who wrote the last one of this path in a job of this engine."""
     parts = [re.sub(r"\[[^\]]*\]$", "", part) for part in path.split(".")]
     above = parts[-2] if len(parts) > 1 else ""
     if above == "spec" and len(parts) == 2:
-        known = "elasticPolicy nprocPerNode pytorchReplicaSpecs runPolicy"
+        known = " ".join(engine.FIELDS)
     else:
         known = KNOWN.get(above) or " ".join(KNOWN.values())
     return nearest(parts[-1], sorted({*known.split()}))
 
 
-def problem_of(cause: Cause, of_pod: bool = False) -> Problem:
+def problem_of(cause: Cause, engine: Engine, of_pod: bool = False) -> Problem:
     """A finding of the API server, told of the job. ``of_pod``: it was a pod that was tried."""
     path = f"pod.{cause.field}" if of_pod and cause.field else in_the_job(cause.field)
-    return Problem(path, cause.message, meant(cause.field) if "unknown field" in cause.message else None)
+    return Problem(
+        path, cause.message, meant(cause.field, engine) if "unknown field" in cause.message else None
+    )

@@ -35,6 +35,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Invalid,
     Missing,
 )
+from allaboard.backends.kubernetes.client.resources import resource_of
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
@@ -52,12 +53,12 @@ from allaboard.backends.kubernetes.observe.lookup import (
     is_of_spec,
     look,
     matches_record,
-    resource_of,
     seen,
 )
 from allaboard.backends.kubernetes.observe.progress import carried
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, OwnershipConflict, SiteError, SpecChanged
 from allaboard.follow import run_record
 from allaboard.follow.run_record import RunRecord
@@ -450,7 +451,8 @@ def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -
             code="crd_missing",
         )
     if isinstance(error, Invalid) and error.causes:
-        problems = [problem_of(cause) for cause in error.causes]
+        engine = ENGINES[ready.layout.engine]
+        problems = [problem_of(cause, engine) for cause in error.causes]
         return BadInput(f"run {run} was not started: the cluster refuses its objects:", problems)
     if isinstance(error, Forbidden):
         return SiteError(f"run {run} was not started: {error}", code=error.code)

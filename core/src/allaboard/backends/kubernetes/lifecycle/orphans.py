@@ -22,7 +22,14 @@ from allaboard.backends.base import Handle, NotYours
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, Resource
+from allaboard.backends.kubernetes.client.resources import (
+    CONFIGMAPS,
+    LEASES,
+    PODS,
+    Resource,
+    job_kinds,
+    resource_of,
+)
 from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
@@ -30,12 +37,10 @@ from allaboard.backends.kubernetes.observe.lookup import (
     look,
     matches_record,
     readable,
-    resource_of,
     seen,
 )
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
 from allaboard.observation import State
 from allaboard.render import labels
@@ -135,7 +140,7 @@ def taken() -> Operation[Picture]:
     """
     bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
     stored = [*readable(bodies)]
-    kinds = {resource_of(s.job) for s in stored} | {_of_engine(name) for name in ENGINES}
+    kinds = {*job_kinds(), *(resource_of(s.job) for s in stored)}
     jobs = yield from _all(kinds)
     pods = yield from _all({PODS})
     extras = yield from _all(_extra_kinds())
@@ -146,11 +151,6 @@ def taken() -> Operation[Picture]:
         by_name = None
     now = yield from effects.server_time()
     return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), by_name, now)
-
-
-def _of_engine(name: str) -> Resource:
-    engine = ENGINES[name]
-    return resource_of({"apiVersion": engine.API_VERSION, "kind": engine.KIND})
 
 
 def _extra_kinds() -> set[Resource]:

@@ -17,19 +17,13 @@ from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, resource_of
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
-from allaboard.backends.kubernetes.observe.lookup import (
-    NUDGED,
-    AttemptObjects,
-    look,
-    resource_of,
-    seen,
-    stuck,
-)
+from allaboard.backends.kubernetes.observe.lookup import NUDGED, AttemptObjects, look, seen, stuck
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.engines import engine_of_object
 from allaboard.errors import BackendUnreachable, BadInput, OwnershipConflict, SiteError, UnknownRun
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Owner, State, Stop
@@ -400,9 +394,11 @@ def suspend(found: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
     word = "suspended" if wanted else "resumed"
     if state.is_final or found.job is None or found.ending:
         raise BadInput(f"run {found.record.run} {state}; only a live run can be {word}")
+    engine = engine_of_object(found.job)
+    assert engine is not None, "the record of a run names the kind of one of our engines"
     change = {
         "metadata": {"annotations": {labels.SUSPENDED_BY: by if wanted else None}},
-        "spec": {"runPolicy": {"suspend": wanted}},
+        **engine.suspension(wanted),
     }
     if not (yield from change_object(found.job, change)):
         raise OwnershipConflict(f"run {found.record.run} was started anew or deleted meanwhile; look again")

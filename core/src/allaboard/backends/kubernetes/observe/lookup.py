@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from allaboard.backends.kubernetes.client import effects, resources
+from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import (
@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.client.resources import (
     EVENTS,
     NAMESPACES,
     PODS,
-    Resource,
+    resource_of,
 )
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import observation
@@ -54,18 +54,6 @@ TELLS_FOR_ALL = 3
 """Members that do not start whose events are asked for: mostly it is the same with all of them."""
 ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
 """States in which whoever looks wants to know why it goes no further."""
-BY_KIND: Mapping[tuple[str, str], Resource] = {
-    (r.api_version, r.kind): r for r in vars(resources).values() if isinstance(r, Resource)
-}
-
-
-def resource_of(thing: Mapping[str, Any]) -> Resource:
-    """Where the API server keeps objects of this apiVersion and kind."""
-    known = BY_KIND.get((thing["apiVersion"], thing["kind"]))
-    if known is not None:
-        return known
-    group, _, version = thing["apiVersion"].rpartition("/")
-    return Resource(group, version, f"{thing['kind'].lower()}s", thing["kind"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +137,10 @@ def look_at_pods(found: AttemptObjects) -> Operation[AttemptObjects]:
 
 
 def last_word(events: Iterable[Json]) -> State | None:
-    """How a job ended, by the events of its operator: ``PyTorchJobSucceeded``, ``PyTorchJobFailed``."""
-    ends = {f"{e.KIND}{word}": state for e in ENGINES.values() for word, state in _ENDS.items()}
+    """How a job ended, by the events of its operator."""
+    ends = {reason: State(word) for engine in ENGINES.values() for reason, word in engine.ENDS.items()}
     found = {ends[e["reason"]] for e in events if e.get("reason") in ends}
     return State.FAILED if State.FAILED in found else next(iter(found), None)
-
-
-_ENDS = {"Succeeded": State.SUCCEEDED, "Failed": State.FAILED}
 
 
 def look_closer(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from allaboard.engines import engine_of_object
 from allaboard.render import labels
 from allaboard.untrusted import show
 
@@ -14,7 +15,7 @@ Json = Mapping[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a job that Kueue admits; an annotation in its early days."""
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-"""``runPolicy.managedBy`` of a job that Kueue sends to another cluster: the operator here leaves it alone."""
+"""Whom a job names that Kueue sends to another cluster: the operator here leaves it alone."""
 
 
 def managers(job: Json) -> tuple[str, ...]:
@@ -29,8 +30,8 @@ def queue_of(job: Json) -> str | None:
 
 def is_sent_away(job: Json) -> bool:
     """Whether Kueue runs it on another cluster."""
-    policy = (job.get("spec") or {}).get("runPolicy") or {}
-    return bool(policy.get("managedBy") == MULTIKUEUE)
+    engine = engine_of_object(job)
+    return engine is not None and engine.managed_by(job) == MULTIKUEUE
 
 
 def _managers(job: Json) -> Iterator[str]:

@@ -18,6 +18,8 @@ from typing import Any
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.diagnosis.starting import last_words, why_not_started
+from allaboard.engines import engine_of_object
+from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
 from allaboard.names import nearest
 from allaboard.observation import Obstacle
@@ -151,7 +153,11 @@ def _containers(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
             text = str(ended.get("message") or message or _event_text(pod, scene, "Failed"))
             yield _start(member, who, pod, name, text)
         elif is_init and reason != "PodInitializing" and (over or last).get("exitCode") not in (None, 0):
-            yield _init(member, pod, name, over or last, int(status.get("restartCount") or 0))
+            added = _added(scene.job, name)
+            if added is not None:
+                yield _waits(member, pod, added, over or last)
+            else:
+                yield _init(member, pod, name, over or last, int(status.get("restartCount") or 0))
 
 
 def _tells(message: str) -> bool:
@@ -250,17 +256,28 @@ def _start(member: str, who: str, pod: Json, name: str, said: str) -> Obstacle:
     return _made(member, pod, where, said, code, f"{who} cannot start: {words}", not passes)
 
 
+def _added(job: Json, name: str) -> AddedContainer | None:
+    """The init container of this name that the operator of a job has added; None: it is somebody else's."""
+    engine = engine_of_object(job)
+    return next((one for one in engine.ADDED if one.name == name), None) if engine is not None else None
+
+
+def _waits(member: str, pod: Json, added: AddedContainer, ended: Json) -> Obstacle:
+    text = f"{member} waits for {added.waits_for}"
+    where, quoted = f"initContainerStatuses[{added.name}]", _end_of(ended)
+    return replace(_made(member, pod, where, quoted, "master_unreachable_dns", text, False), consequence=True)
+
+
+def _end_of(ended: Json) -> str:
+    code, said = int(ended.get("exitCode") or 0), str(ended.get("message") or "").strip()
+    return f"exitCode {code}" + (f": {said}" if said else "")
+
+
 def _init(member: str, pod: Json, name: str, ended: Json, restarts: int) -> Obstacle:
     code, said = int(ended.get("exitCode") or 0), str(ended.get("message") or "").strip()
     lines = [line for line in said.splitlines() if line.strip()]
     more = f": {_short(lines[-1])}" if lines else ""
-    quoted = f"exitCode {code}" + (f": {said}" if said else "")
-    where = f"initContainerStatuses[{name}]"
-    if name == "init-pytorch":
-        text = f"{member} waits for its master, whose name is not known yet"
-        return replace(
-            _made(member, pod, where, quoted, "master_unreachable_dns", text, False), consequence=True
-        )
+    where, quoted = f"initContainerStatuses[{name}]", _end_of(ended)
     reason = str(ended.get("reason") or "")
     why = f" ({reason})" if reason not in _PLAIN_ENDS else ""
     again = f" ({counted(restarts, 'restart')})" if restarts else ""
@@ -411,7 +428,8 @@ def when(event: Json) -> float | None:
 def _unattended(scene: Scene) -> Iterator[Obstacle]:
     """A job that no operator has written to."""
     created = from_rfc3339((scene.job.get("metadata") or {}).get("creationTimestamp"))
-    managed = ((scene.job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+    engine = engine_of_object(scene.job)
+    managed = None if engine is None else engine.managed_by(scene.job)
     if scene.has_conditions or scene.pods or scene.suspended or managed or created is None:
         return
     if scene.now - created >= SETTLED and not scene.events:

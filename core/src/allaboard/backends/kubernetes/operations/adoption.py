@@ -12,6 +12,7 @@ from allaboard.backends.base import Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.client.resources import resource_for
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.lifecycle.stop import (
     PATIENCE,
@@ -66,9 +67,9 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
         # The version, too: nobody has given it to Kueue since it was looked at.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
-        change = {"metadata": {**metadata, **said}, "spec": {"runPolicy": {"suspend": wanted}}}
+        change = {"metadata": {**metadata, **said}, **engine.suspension(wanted)}
         try:
-            yield from effects.patch(foreign.resource_for(engine), name, change)
+            yield from effects.patch(resource_for(engine), name, change)
         except (Conflict, Missing):
             continue
         yield from tell(job, word.title(), f"{word} by {by}", again=True)
@@ -96,7 +97,7 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
 def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
     """The job, if it is still the one that was looked at, and nobody's run of ours."""
     try:
-        job = yield from effects.get(foreign.resource_for(engine), name)
+        job = yield from effects.get(resource_for(engine), name)
     except Missing:
         raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
     if job["metadata"]["uid"] != uid:
@@ -159,7 +160,7 @@ def _left(engine: Engine, job: Json) -> Operation[str | None]:
         names = ", ".join(str(pod["metadata"]["name"]) for pod in pods[:5])
         return f"{engine.KIND} {name} is being deleted, and its pods do not end: {names}; look at their nodes"
     try:
-        there = yield from effects.get(foreign.resource_for(engine), name)
+        there = yield from effects.get(resource_for(engine), name)
     except Missing:
         return None
     if there["metadata"]["uid"] != uid:

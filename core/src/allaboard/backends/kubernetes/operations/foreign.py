@@ -11,7 +11,7 @@ from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
-from allaboard.backends.kubernetes.client.resources import PODS, Resource
+from allaboard.backends.kubernetes.client.resources import PODS, resource_for
 from allaboard.backends.kubernetes.lifecycle.stop import stop_told
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, aattend, collect
 from allaboard.backends.kubernetes.observe import observation
@@ -23,7 +23,6 @@ from allaboard.backends.kubernetes.observe.lookup import (
     last_word,
     list_events,
     overdue,
-    resource_of,
     tries_of,
 )
 from allaboard.backends.kubernetes.observe.managers import managers
@@ -33,11 +32,6 @@ from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Event, Observation
 from allaboard.render import labels
 from allaboard.status import state_of
-
-
-def resource_for(engine: Engine) -> Resource:
-    """Where the API server keeps the jobs of this engine."""
-    return resource_of({"apiVersion": engine.API_VERSION, "kind": engine.KIND})
 
 
 def observe(

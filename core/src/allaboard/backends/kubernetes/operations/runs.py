@@ -15,7 +15,7 @@ from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource, resource_of
 from allaboard.backends.kubernetes.discovery import installed
 from allaboard.backends.kubernetes.lifecycle import launch, orphans, stop
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, ready
@@ -49,7 +49,6 @@ from allaboard.backends.kubernetes.observe.lookup import (
     look_closer,
     matches_record,
     readable,
-    resource_of,
     seen,
     takes_rank_0,
     tries_of,

@@ -23,11 +23,11 @@ from allaboard.backends.kubernetes.client.resources import (
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
+    resource_of,
 )
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
-from allaboard.backends.kubernetes.observe.lookup import resource_of
 from allaboard.backends.kubernetes.preflight import checks
 from allaboard.backends.kubernetes.preflight.checks import Facts, Lookup
 from allaboard.errors import AllaboardError

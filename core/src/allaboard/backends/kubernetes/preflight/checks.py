@@ -18,12 +18,13 @@ from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, asked, show
-from allaboard.backends.kubernetes.discovery.components import BY_GANG, BY_KIND
+from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
 from allaboard.diagnosis import Evidence
+from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
 from allaboard.names import nearest, one_of
@@ -82,6 +83,12 @@ class Facts:
         return self.manifests[-1]
 
     @property
+    def engine(self) -> Engine:
+        found = engine_of_object(self.job)
+        assert found is not None, "jobs are rendered by our engines alone"
+        return found
+
+    @property
     def pods(self) -> list[Pods]:
         return capacity.pods_of(self.job)
 
@@ -130,7 +137,7 @@ def kinds(facts: Facts) -> Iterator[Check]:
         if not resource.group or f"{resource.api_version}/{resource.kind}" in facts.survey.kinds:
             continue
         missing.append(resource)
-        part = BY_KIND.get((resource.group, resource.kind))
+        part = part_of(resource)
         served = sorted(k for k in facts.survey.kinds if k.endswith(f"/{resource.kind}"))
         said = _quote(
             "/apis", "kinds", f"served are {', '.join(served)}" if served else f"no {resource.kind} is served"
@@ -149,7 +156,7 @@ def kinds(facts: Facts) -> Iterator[Check]:
 def operator(facts: Facts) -> Iterator[Check]:
     """Somebody reconciles the job."""
     resource = facts.resources[-1]
-    part = BY_KIND.get((resource.group, resource.kind))
+    part = part_of(resource)
     if part is None:
         return
     found = facts.survey.part(part.id)
@@ -236,13 +243,9 @@ def blind_spots(facts: Facts) -> Iterator[Check]:
 
 
 _SECURE = (
-    "say it in the job: pod: {spec: {securityContext: {runAsNonRoot: true, seccompProfile: "
-    "{type: RuntimeDefault}}, containers: [{name: pytorch, securityContext: "
-    "{allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}}"
-)
-_SECURE_INIT = (
-    "the operator adds the container init-pytorch without a securityContext: have it given a template with "
-    "one (--pytorch-init-container-template-file), use another namespace, or train without a master (elastic)"
+    "say it in the job: pod: {{spec: {{securityContext: {{runAsNonRoot: true, seccompProfile: "
+    "{{type: RuntimeDefault}}}}, containers: [{{name: {container}, securityContext: "
+    "{{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}}}]}}}}"
 )
 
 
@@ -260,10 +263,20 @@ def pod_security(facts: Facts) -> Iterator[Check]:
         yield _is_well("pod_security", f"pods keep the Pod Security level of the namespace ({level})")
         return
     said = tuple(_quote(f"namespace/{facts.where}", f"Pod Security {level}", text) for text in wrong)
-    ours = [text for text in wrong if "init-pytorch" not in text]
-    fix = _SECURE if ours else _SECURE_INIT
+    fix = _how_to_secure(wrong, facts.engine)
     words = f"the namespace enforces the Pod Security level {level}, and no member would ever be created"
     yield Check("pod_security", False, words, said, fix)
+
+
+def _how_to_secure(violations: Iterable[str], engine: Engine) -> str:
+    """What helps against violations of a Pod Security level: of what the job says first, then of what its
+    operator adds.
+    """
+    guilty = [next((one for one in engine.ADDED if one.name in text), None) for text in violations]
+    added = next((one for one in guilty if one is not None), None)
+    if None in guilty or added is None:
+        return _SECURE.format(container=engine.CONTAINER)
+    return f"the operator adds the container {added.name} without a securityContext: {added.remedy}"
 
 
 def scc(facts: Facts) -> Iterator[Check]:
@@ -666,7 +679,9 @@ def names(facts: Facts) -> Iterator[Check]:
     """Services are called like pods, and have 63 characters."""
     name = facts.job["metadata"]["name"]
     longest = max(
-        (f"{name}-{p.role.lower()}-{max(0, p.replicas - 1)}" for p in facts.pods), key=len, default=name
+        (facts.engine.pod_name(name, f"{p.role.lower()}-{max(0, p.replicas - 1)}") for p in facts.pods),
+        key=len,
+        default=name,
     )
     if len(longest) > LONGEST_NAME:
         words = f"{longest} has {len(longest)} characters; a Service may have {LONGEST_NAME}"
@@ -689,7 +704,7 @@ def dry_run(facts: Facts) -> Iterator[Check]:
         if causes and all(cause.message == "unknown field" for cause in causes):
             # The job and its pods have the same ones, each by a path of its own.
             is_pod = one in (facts.pods_tried or ())
-            found = [problem_of(cause, is_pod) for cause in causes]
+            found = [problem_of(cause, facts.engine, is_pod) for cause in causes]
             fresh = [problem for problem in found if problem.path not in told]
             told |= {problem.path for problem in fresh}
             yield from (_misspelt(one.what, problem) for problem in fresh)

@@ -25,14 +25,15 @@ from allaboard.backends.kubernetes.client.resources import (
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
+    resource_of,
 )
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES, VOLCANO_QUEUES
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
-from allaboard.backends.kubernetes.observe.lookup import resource_of
 from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine
+from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 WHO_AM_I = Resource(
@@ -166,9 +167,9 @@ def _pods_tried(
 
 
 def _pod_metadata(ready: PreparedAttempt, group: capacity.Pods) -> Mapping[str, Any]:
-    job = ready.job["metadata"]
+    job, engine = ready.job["metadata"], ENGINES[ready.layout.engine]
     return {
-        "name": f"{job['name']}-{group.role.lower()}-0",
+        "name": engine.pod_name(job["name"], f"{group.role.lower()}-0"),
         "namespace": job["namespace"],
         "labels": dict(group.labels),
     }

@@ -2,7 +2,7 @@
 runs there; and one for the pods of those runs. What a feed does is decided in `reflector`; here it is carried
 out, by a thread or a task, from the first follower to the last.
 
-    with hub_of(api).changes(run, PYTORCHJOBS) as changes:
+    with hub_of(api).changes(run, resource_of(job)) as changes:
         changes.wait(300)
 
 A wake is only a wake-up: look, and wait again. Wakes of one run are a second apart, after the first few. An

@@ -1,13 +1,18 @@
 """Who may do what: the Roles that a cluster gives to those who submit and to those who look, as the YAML of
-this folder. What preflight asks the API server for is read out of the same files.
+this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server for is read
+out of the same text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+
+from allaboard.backends.kubernetes.client.resources import job_kinds, resource_of
+from allaboard.gangs import GANGS
 
 ROLES = ("submitter", "viewer")
 PREFLIGHT = "allaboard-preflight"
@@ -28,9 +33,30 @@ class Access:
         return f"{self.verb} {f'{what}.{self.group}' if self.group else what}"
 
 
+_OF_JOBS = re.compile(r"^  - apiGroups: \[\$group\]\n(?:    .*\n)+", re.MULTILINE)
+_OTHERS = re.compile(r" Add your other kinds of \S+ here: (.+)\.$", re.MULTILINE)
+
+
 def text(role: str) -> str:
-    """The file, as it is."""
-    return resources.files(__name__).joinpath(f"{role}.yaml").read_text(encoding="utf-8")
+    """The file, with a rule for the kinds of jobs of each API group."""
+    form = resources.files(__name__).joinpath(f"{role}.yaml").read_text(encoding="utf-8")
+    kinds: dict[str, set[str]] = {}
+    for kind in job_kinds():
+        kinds.setdefault(kind.group, set()).add(kind.plural)
+
+    ours = {plural for plurals in kinds.values() for plural in plurals}
+
+    def rules(found: re.Match[str]) -> str:
+        return "".join(
+            found[0].replace("$group", group).replace("$jobs", ", ".join(sorted(plurals)))
+            for group, plurals in kinds.items()
+        )
+
+    def others(found: re.Match[str]) -> str:
+        left = [name for name in found[1].split(", ") if name not in ours]
+        return found[0].replace(found[1], ", ".join(left)) if left else ""
+
+    return _OTHERS.sub(others, _OF_JOBS.sub(rules, form))
 
 
 def manifest(role: str, namespace: str) -> str:
@@ -73,7 +99,10 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
 
 
 def _is_of_jobs(access: Access) -> bool:
-    return access.group.startswith(("kubeflow.org", "scheduling.", "trainer.", "jobset."))
+    """Whether it is about a kind of jobs or about what holds a gang together."""
+    gangs = (kind.rpartition("/")[::2] for gang in GANGS.values() for kind in gang.KINDS)
+    kinds = [*job_kinds(), *(resource_of({"apiVersion": v, "kind": kind}) for v, kind in gangs)]
+    return (access.group, access.resource) in {(kind.group, kind.plural) for kind in kinds}
 
 
 def _optional(role: Mapping[str, Any]) -> bool:
