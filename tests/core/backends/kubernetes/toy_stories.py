@@ -18,7 +18,7 @@ if __name__ == "__main__":
     _found.loader.exec_module(_module)
 
 import allaboard
-from allaboard.backends.base import Handle, Plan, Selection
+from allaboard.backends.base import Handle, Plan, Selection, handle_of
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, Resource
@@ -29,12 +29,11 @@ from allaboard.backends.kubernetes.lifecycle.prepare import ready
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.checking import check, checked
 from allaboard.cli.cluster import _page
-from allaboard.cli.place import handle_of
-from allaboard.cli.saying import Ink
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.observation import Observation, Owner, State
 from allaboard.render.cluster_facts import ClusterFacts
+from allaboard.report.saying import Ink
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import Site
 from allaboard.status import state_of
