@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 _BUFFER = 2**20
 _WORTH_A_THREAD = 2**17
 """Bytes; a smaller piece is hashed sooner than it is handed over."""
+_WRITEBACK = 2**25
+"""Bytes after which the kernel begins to write them out, so that the last fsync finds little left to do."""
 
 
 class HashedFile:
@@ -30,6 +33,7 @@ class HashedFile:
         self.size = 0
         self._file, self._hasher = file, hasher
         self._hash = hashlib.sha256()
+        self._handed_out = 0
 
     @property
     def sha256(self) -> str:
@@ -48,7 +52,18 @@ class HashedFile:
             finally:
                 hashed.result()  # the caller's memory is its own again when this returns
         self.size += len(piece)
+        if self.size - self._handed_out >= _WRITEBACK:
+            self._begin_writeback()
         return len(piece)
+
+    def _begin_writeback(self) -> None:
+        """Of dirty pages, Linux begins to write out what is said not to be needed, and drops none of them
+        (mm/fadvise.c); where that is not known, fsync does all of it.
+        """
+        begun, self._handed_out = self._handed_out, self.size
+        if sys.platform == "linux":
+            with suppress(OSError):
+                os.posix_fadvise(self._file.fileno(), begun, self.size - begun, os.POSIX_FADV_DONTNEED)
 
     def flush(self) -> None:
         self._file.flush()
