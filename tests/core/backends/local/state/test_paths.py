@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allaboard import State
 from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.state.paths import RunFolder, prepare
+from allaboard.backends.local.state.paths import RunFolder, make_private, prepare
 from allaboard.errors import SiteError, UnknownRun
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
@@ -309,3 +310,34 @@ def test_a_lock_is_waited_for_without_being_made(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     holder.wait()
     holder.stdout.close()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "chmod"])
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    real = getattr(Path, call)
+    calls: list[Path] = []
+
+    def meets_a_remover(self: Path, *words: Any) -> None:
+        calls.append(self)
+        if len(calls) > 1:
+            return real(self, *words)
+        folder.rmdir()
+        raise FileExistsError if call == "mkdir" else FileNotFoundError
+
+    if call == "chmod":
+        folder.rmdir()
+    monkeypatch.setattr(Path, call, meets_a_remover)
+    make_private(folder)
+    assert folder.is_dir() and len(calls) == 2
+
+
+@pytest.mark.parametrize("thing", ["a file", "a link to nowhere"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, thing: str) -> None:
+    folder = tmp_path / "run"
+    folder.touch() if thing == "a file" else folder.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(NotADirectoryError):
+        make_private(folder)

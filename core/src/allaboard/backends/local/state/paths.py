@@ -265,15 +265,29 @@ def _our_mark(folder: Path) -> int | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for its user alone, whatever the umask, and those above it that are not there."""
+    """Make a folder for its user alone, whatever the umask, and those above it that are not there. One that
+    somebody removes meanwhile is made again.
+    """
     if not _is_there(folder.parent):
         make_private(folder.parent)
-    try:
-        folder.mkdir(0o700)
-        folder.chmod(0o700)
-    except FileExistsError:
-        if not folder.is_dir():
+    while True:
+        try:
+            folder.mkdir(0o700)
+            folder.chmod(0o700)
+            return
+        except FileExistsError:
+            try:
+                is_folder = stat.S_ISDIR(folder.stat().st_mode)
+            except FileNotFoundError:
+                if not folder.is_symlink():
+                    continue  # it went in between
+                is_folder = False  # a link to nowhere
+            if is_folder:
+                return
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+        except FileNotFoundError:
+            if not _is_there(folder.parent):
+                raise
 
 
 def opened(path: Path, mode: str) -> IO[str]:

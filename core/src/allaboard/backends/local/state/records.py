@@ -21,7 +21,7 @@ from allaboard.observation import State
 
 
 def read(folder: RunFolder) -> RunRecord | None:
-    """The record of a run; None when it has none. Raises SiteError (`folders.DAMAGED`) for what is no record
+    """The record of a run; None when it has none. Raises SiteError (`paths.DAMAGED`) for what is no record
     of this run.
     """
     refuse_link(folder)
@@ -42,7 +42,7 @@ def read(folder: RunFolder) -> RunRecord | None:
 
 
 def refuse_link(folder: RunFolder) -> None:
-    """Raises SiteError (`folders.DAMAGED`) where the folder of a run is a link: it may lead anywhere."""
+    """Raises SiteError (`paths.DAMAGED`) where the folder of a run is a link: it may lead anywhere."""
     if folder.path.is_symlink():
         raise damaged(folder.path, "is a link, and runs have folders of their own")
 
