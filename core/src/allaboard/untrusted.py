@@ -96,7 +96,7 @@ def parse_json(
     text = decode(data, limits)
     # The decoder of the standard library recurses, and millions of values are small as text and large in
     # memory: what is too deep or too much is refused before it is entered.
-    _check_growth(data if isinstance(data, bytes) else text.encode(), limits)
+    _check_growth(text, limits)
     try:
         value = _decoder(limits, nonfinite, spelling, unique).decode(text)
     except json.JSONDecodeError as error:
@@ -140,11 +140,12 @@ _NO_MARKS = bytes(set(range(256)) - set(b'"[]{},'))
 _AS_BRACES = bytes.maketrans(b"[]", b"{}")
 
 
-def _check_growth(data: bytes, limits: Limits) -> None:
+def _check_growth(text: str, limits: Limits) -> None:
     """Refuses what is nested too deep or holds too many values, by the marks outside of its texts alone."""
     # Few brackets in all cannot be deep, few commas cannot part many values: most texts end here.
-    if data.count(b"[") + data.count(b"{") <= limits.depth and data.count(b",") < limits.values:
+    if text.count("[") + text.count("{") <= limits.depth and text.count(",") < limits.values:
         return
+    data = text.encode()
     # Pairs of backslashes go first, so that what is left before a quote escapes it.
     marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
     marks = b"".join(marks.split(b'"')[::2])

@@ -62,12 +62,11 @@ def _rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History
 
 def _lines(backend: Backend, run: str, selection: Selection) -> Iterator[str]:
     """The lines, each in one piece as far as a report may be long; init containers' are left out."""
-    held, room = "", 0
+    held = ""
     for item in backend.logs(run, selection):
         if not isinstance(item, LogLine) or item.container:
             continue
-        room = max(0, 2 * _LONGEST - len(held))
-        held += item.text[:room]
+        held += item.text[: max(0, 2 * _LONGEST - len(held))]
         if not item.more:
             yield held
             held = ""

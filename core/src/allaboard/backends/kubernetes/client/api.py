@@ -811,8 +811,7 @@ def _pages_of(
         )
         body = _object(reply)
         items += tables.rows(body) if table else _items(body)
-        metadata = body.get("metadata")
-        token = metadata.get("continue") if isinstance(metadata, dict) else None
+        token = protocol.as_mapping(body.get("metadata")).get("continue")
         if not token or (at_most is not None and len(items) >= at_most):
             return items[:at_most], protocol.version_of(body)
 
@@ -821,8 +820,7 @@ def _items(body: Json) -> list[Json]:
     """Items of a list say neither what they are nor of which version; on their own they do."""
     kind = str(body.get("kind", "")).removesuffix("List")
     said = {"apiVersion": body.get("apiVersion"), "kind": kind}
-    items = body.get("items")
-    return [{**said, **item} for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return [{**said, **item} for item in protocol.as_list(body.get("items")) if isinstance(item, dict)]
 
 
 def _watch(

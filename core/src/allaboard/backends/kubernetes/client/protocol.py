@@ -549,7 +549,7 @@ def error_of_status(status: Json, *, what: str = "", retried: bool = False) -> A
     code = said if isinstance(said, int) else 0
     reason = str(status.get("reason") or "")
     message = _short(str(status.get("message") or reason or f"HTTP {code}"))
-    details = _mapping(status.get("details"))
+    details = as_mapping(status.get("details"))
     causes = _causes(details, message)
     kind = _kind(code, reason)
     if any(cause.field == "metadata.uid" and "immutable" in cause.message for cause in causes):
@@ -599,15 +599,17 @@ def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
         return tuple(Cause(path, f"{how} field", f"{how.title()}Field") for how, path in fields)
     return tuple(
         Cause(str(c.get("field") or ""), _short(str(c.get("message") or "")), str(c.get("reason") or ""))
-        for c in map(_mapping, _sequence(details.get("causes")))
+        for c in map(as_mapping, as_list(details.get("causes")))
     )
 
 
-def _mapping(value: Any) -> Json:
+def as_mapping(value: Any) -> Json:
+    """What should be an object; empty for anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def _sequence(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """What should be a list; empty for anything else."""
     return value if isinstance(value, list) else []
 
 
@@ -661,11 +663,11 @@ class Tables:
     columns: tuple[str, ...] = ()
 
     def rows(self, table: Json) -> list[dict[str, Any]]:
-        if said := _sequence(table.get("columnDefinitions")):
-            self.columns = tuple(str(_mapping(column).get("name")) for column in said)
-        cells = (_sequence(_mapping(row).get("cells")) for row in _sequence(table.get("rows")))
+        if said := as_list(table.get("columnDefinitions")):
+            self.columns = tuple(str(as_mapping(column).get("name")) for column in said)
+        cells = (as_list(as_mapping(row).get("cells")) for row in as_list(table.get("rows")))
         return [dict(zip(self.columns, row, strict=False)) for row in cells]
 
 
 def version_of(thing: Json) -> str:
-    return str(_mapping(thing.get("metadata")).get("resourceVersion") or "")
+    return str(as_mapping(thing.get("metadata")).get("resourceVersion") or "")
