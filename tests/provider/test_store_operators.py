@@ -169,7 +169,7 @@ def test_an_evaluation_without_metrics_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", ["None", "", {}, None], ids=repr)
 def test_an_evaluation_of_nothing_is_refused(checkpoint: Any) -> None:
-    with pytest.raises(AirflowFailException, match="is no uri"):
+    with pytest.raises(AirflowFailException, match=r"checkpoint: .* names no place; give a uri like store:"):
         done(EvaluateOperator, job=evaluation(), checkpoint=checkpoint, deferrable=False)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import SUFFIXES, called, home_of, parse, read_text
+from allaboard.spec.loader import called, home_of, names_a_file, parse, read_text
+from allaboard.spec.mappings import as_mapping
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
@@ -68,6 +69,6 @@ def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]
         )
     if job:
         return job, Path.cwd()
-    if "\n" not in text and text.endswith(SUFFIXES):
+    if names_a_file(text):
         return parse(read_text(text), called(text)), home_of(text).absolute().parent
-    return parse(text, "job_text"), Path.cwd()
+    return as_mapping(text, "job_text", instead="the path of a job file"), Path.cwd()

@@ -22,6 +22,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk.exceptions import AirflowNotFoundException
+
 from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
@@ -69,8 +71,6 @@ def existing(conn_id: str) -> Iterator[None]:
     """Raises SiteError for a connection that is not there. (Airflow says so, too, of one in a secrets backend
     that does not answer now: it may be there for the next try.)
     """
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
     try:
         yield
     except AirflowNotFoundException:
@@ -107,8 +107,6 @@ async def aextras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
 
 async def anamed(conn_id: str, namespace: str | None) -> Named:
     """As `named`, in a triggerer."""
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
     await asyncio.to_thread(_import)
     with existing(conn_id):
         try:

@@ -27,6 +27,7 @@ from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
+from allaboard.spec.site import home
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
 from allaboard.untrusted import LIMITS, parse_json
@@ -274,8 +275,6 @@ def rest_after(backend: Any, seen: Observation | None, seconds: float, now: floa
 
 def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
     """Where this machine keeps what was told; None for a user without a home."""
-    from allaboard.spec.site import home
-
     try:
         return home(environ)
     except SiteError:

@@ -14,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import jinja2
+from jinja2.nativetypes import NativeEnvironment
+
 from allaboard.errors import BadInput
-from allaboard_provider.mappings import as_mapping, has_template
+from allaboard.spec.mappings import as_mapping
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.sdk import Context
+
+MARKS = ("{{", "{%", "{#")
+"""How Jinja's own marks begin."""
 
 
 class LeafByLeaf:
@@ -84,7 +89,7 @@ class Jinja:
         reads it finds that as well, and refuses it.
         """
         try:
-            return self.leaves(as_mapping(text.strip(), ""))
+            return self.leaves(as_mapping(text, "the field"))
         except BadInput:
             return text
 
@@ -92,9 +97,7 @@ class Jinja:
         """A text, rendered. Native objects only of one single expression, and never by reading a text as
         Python, which would make structure of it.
         """
-        from jinja2.nativetypes import NativeEnvironment
-
-        if not has_template(text):
+        if not any(mark in text for mark in MARKS):
             return text
         if not isinstance(self.env, NativeEnvironment):
             return self.operator.render_template(text, self.context, self.env, self.seen)
@@ -104,8 +107,6 @@ class Jinja:
 
     def single_expression(self, text: str) -> Any:
         """For a text that is ``{{ ... }}`` and nothing else: what gives its value. None for others."""
-        import jinja2
-
         inner = text.strip()
         if not (inner.startswith("{{") and inner.endswith("}}")):
             return None
@@ -121,3 +122,24 @@ class Jinja:
             return dict(found) if isinstance(found, Mapping) else found
 
         return value
+
+
+def result_in(value: Any, what: str) -> Any:
+    """The result of another task as a mapping, also where Jinja has made text of it; any other value as it
+    is. Raises BadInput.
+    """
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return as_mapping(value, what)
+    return value
+
+
+def uri_in(value: Any, what: str, example: str) -> str:
+    """The uri that a rendered field names; the result of another task stands for its ``uri``. Raises
+    BadInput.
+    """
+    found = result_in(value, what)
+    if isinstance(found, Mapping):
+        found = found.get("uri")
+    if not isinstance(found, str) or found.strip() in ("", "None"):
+        raise BadInput(f"{what}: {found!r} names no place; give {example}")
+    return found.strip()

@@ -24,13 +24,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from allaboard.errors import AllaboardError, BadInput, Problem
+from allaboard.names import nearest, one_of
+from allaboard.spec.mappings import as_mapping
+from allaboard.spec.site import Site, parse_mounts, site_of
+from allaboard_provider import clusters
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.spec.site import Site
-    from allaboard_provider.clusters import Named
 
 DEFAULT_CONN_ID = "allaboard_default"
 BACKENDS = ("local", "kubernetes")
@@ -57,13 +62,9 @@ class AllaboardHook(BaseHook):
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What the connection sets; empty when there is none."""
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
-        from allaboard_provider.clusters import existing
-
         if not self.conn_id:
             return {}
-        with existing(self.conn_id):
+        with clusters.existing(self.conn_id):
             try:
                 connection = self.get_connection(self.conn_id)
             except AirflowNotFoundException:
@@ -83,16 +84,12 @@ class AllaboardHook(BaseHook):
         return site_of_settings(self.settings)
 
     @cached_property
-    def cluster(self) -> Named:
+    def cluster(self) -> clusters.Named:
         """What the connection of type ``kubernetes`` says."""
-        from allaboard_provider.clusters import named
-
-        return named(self._kubernetes_conn_id, self.settings.get("namespace"))
+        return clusters.named(self._kubernetes_conn_id, self.settings.get("namespace"))
 
     @property
     def _kubernetes_conn_id(self) -> str:
-        from allaboard_provider import clusters
-
         return str(self.settings.get("kubernetes_conn_id") or clusters.DEFAULT_CONN_ID)
 
     @property
@@ -117,9 +114,8 @@ class AllaboardHook(BaseHook):
         """That of the cluster. ``pause``: how it sleeps, for a caller who may have to leave in the midst."""
         from allaboard.backends.kubernetes.backend import KubernetesBackend
         from allaboard.backends.kubernetes.client.api import Api
-        from allaboard_provider.clusters import settings_of
 
-        api = Api(settings_of(self.cluster))
+        api = Api(clusters.settings_of(self.cluster))
         return KubernetesBackend(api, site=self.site, environ=self.environment, ask_first=True, pause=pause)
 
     # In a triggerer.
@@ -129,9 +125,6 @@ class AllaboardHook(BaseHook):
         """The hook of a connection to a cluster, with all that it names read, by way of the triggerer's loop.
         Raises as reading does, and BadInput for a connection that names no cluster any more.
         """
-        from allaboard.errors import BadInput
-        from allaboard_provider import clusters
-
         hook = cls(conn_id)
         with clusters.existing(str(conn_id)):
             found = await clusters.aextras(str(conn_id))
@@ -145,16 +138,14 @@ class AllaboardHook(BaseHook):
     async def awaited(self) -> AsyncIterator[AsyncKubernetesBackend]:
         """The backend on the cluster for one trigger, over a client that all of a triggerer share."""
         from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
-        from allaboard_provider.clusters import shared_api
 
-        async with shared_api(self.cluster) as api:
+        async with clusters.shared_api(self.cluster) as api:
             yield AsyncKubernetesBackend(api, site=self.site, environ=self.environment)
 
     # The button in the connection form.
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the store can be written, and whether the cluster answers."""
-        from allaboard.errors import AllaboardError
         from allaboard.storage import open_store
 
         probe = "allaboard-connection-test"
@@ -172,18 +163,14 @@ class AllaboardHook(BaseHook):
     def _reach_cluster(self) -> str:
         from allaboard.backends.kubernetes.client.api import Api
         from allaboard.backends.kubernetes.client.protocol import Patience
-        from allaboard_provider.clusters import settings_of
 
-        with Api(settings_of(self.cluster), patience=Patience(budget=5.0)) as api:
+        with Api(clusters.settings_of(self.cluster), patience=Patience(budget=5.0)) as api:
             api.raw("GET", "/version")
             return f"runs are in namespace {api.namespace} of {api.server}, which answers"
 
 
 def checked_settings(conn_id: str, conn_type: str | None, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a connection. Raises BadInput with all that is wrong."""
-    from allaboard.errors import BadInput, Problem
-    from allaboard.names import nearest, one_of
-
     if conn_type not in (AllaboardHook.conn_type, None, ""):
         raise BadInput(
             f"connection {conn_id!r} is of type {conn_type!r}; this operator needs one of type 'allaboard'"
@@ -220,8 +207,6 @@ def _choices(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def site_of_settings(settings: Mapping[str, Any]) -> Site:
     """The site that a connection's fields say."""
-    from allaboard.spec.site import site_of
-
     return site_of(
         os.environ,
         store=settings.get("store"),
@@ -235,15 +220,8 @@ def site_of_settings(settings: Mapping[str, Any]) -> Site:
 
 def _mounts(value: Any) -> dict[str, str]:
     """``{"/data": "./data"}``, also as JSON text, or ``/data=./data,/models=...``."""
-    from allaboard.errors import BadInput
-    from allaboard.spec.site import parse_mounts
-    from allaboard.untrusted import Unreadable, parse_json, show
-
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = parse_json(value, spelling=False)
-        except Unreadable as error:
-            raise BadInput(f'mounts: {show(value)} {error}; write {{"/data": "./data"}}') from None
+        value = as_mapping(value, "mounts", instead="pairs: /data=./data,/models=./models")
     if isinstance(value, str):
         return parse_mounts(value.split(","))
     if not isinstance(value, Mapping):

@@ -4,17 +4,16 @@ told to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from allaboard_provider.templates import LeafByLeaf
-
-if TYPE_CHECKING:
-    from allaboard_provider.hooks.allaboard import AllaboardHook
+from allaboard.spec.site import resolve_uri
+from allaboard_provider.files import dag_folder
+from allaboard_provider.hooks.allaboard import AllaboardHook
+from allaboard_provider.templates import LeafByLeaf, uri_in
 
 
 class StoreOperator(LeafByLeaf, BaseOperator):
@@ -34,21 +33,12 @@ class StoreOperator(LeafByLeaf, BaseOperator):
     @cached_property
     def hook(self) -> AllaboardHook:
         """The connection."""
-        from allaboard_provider.hooks.allaboard import AllaboardHook
-
         return AllaboardHook(self.allaboard_conn_id)
 
     def uri(self, value: Any, what: str) -> str:
         """The place that a parameter names. A result of another task stands for its ``uri``."""
-        from allaboard.errors import BadInput
-        from allaboard.spec.site import resolve_uri
-        from allaboard_provider.jobs import dag_folder
-
-        if isinstance(value, Mapping):
-            value = value.get("uri")
-        if not isinstance(value, str) or not value.strip() or value.strip() == "None":
-            raise BadInput(f"{what}: {value!r} names no place; give store://name or a folder")
-        return resolve_uri(value.strip(), self.hook.site, dag_folder(self))
+        uri = uri_in(value, what, "store://name or a folder")
+        return resolve_uri(uri, self.hook.site, dag_folder(self))
 
     def on_kill(self) -> None:
         """Called inside a signal handler: the work itself looks at the flag."""

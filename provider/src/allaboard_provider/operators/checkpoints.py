@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from allaboard.errors import BadInput
+from allaboard.units import show_bytes
+from allaboard_provider.errors import in_airflows_words
 from allaboard_provider.operators.base import StoreOperator
+from allaboard_provider.templates import result_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,8 +46,6 @@ class CollectCheckpointOperator(StoreOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         from allaboard.checkpoints import collect
-        from allaboard.units import show_bytes
-        from allaboard_provider.errors import in_airflows_words
 
         with in_airflows_words():
             source = self._source()
@@ -66,12 +68,8 @@ class CollectCheckpointOperator(StoreOperator):
     def _source(self) -> str:
         """The run's folder, or exactly the checkpoint that the training called its best."""
         from allaboard.checkpoints import locate
-        from allaboard.errors import BadInput
-        from allaboard_provider.mappings import as_mapping
 
-        source: Any = self.source
-        if isinstance(source, str) and source.lstrip().startswith("{"):
-            source = as_mapping(source, "source")
+        source = result_in(self.source, "source")
         if not isinstance(source, Mapping) or "checkpoints" not in source:
             return self.uri(source, "source")
         told: Mapping[str, Any] = source["checkpoints"] or {}

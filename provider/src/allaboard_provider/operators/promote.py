@@ -6,7 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from allaboard.errors import BadInput
+from allaboard.spec.mappings import as_mapping
+from allaboard_provider.errors import in_airflows_words
 from allaboard_provider.operators.base import StoreOperator
+from allaboard_provider.templates import result_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,13 +71,9 @@ class PromoteOperator(StoreOperator):
         from allaboard.promotion.champion import promote
         from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
-        from allaboard_provider.errors import in_airflows_words
-        from allaboard_provider.mappings import as_mapping
 
         with in_airflows_words():
-            checkpoint: Any = self.checkpoint
-            if isinstance(checkpoint, str) and checkpoint.lstrip().startswith("{"):
-                checkpoint = as_mapping(checkpoint, "checkpoint")
+            checkpoint = result_in(self.checkpoint, "checkpoint")
             decision = promote(
                 open_store(self.uri(self.store, "store")),
                 self.uri(checkpoint, "checkpoint"),
@@ -95,9 +95,6 @@ class PromoteOperator(StoreOperator):
         return decision.to_dict()
 
     def _metrics(self) -> Mapping[str, Any] | None:
-        from allaboard.errors import BadInput
-        from allaboard_provider.mappings import as_mapping
-
         metrics: Any = self.metrics
         if metrics == "manifest":
             return None

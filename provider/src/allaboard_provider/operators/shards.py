@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allaboard.units import show_bytes
+from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.files import dag_folder
 from allaboard_provider.operators.base import StoreOperator
 
 if TYPE_CHECKING:
@@ -55,8 +59,6 @@ class PrepareShardsOperator(StoreOperator):
         from allaboard.shards import prepare
         from allaboard.spec.fields import as_int
         from allaboard.storage import open_store
-        from allaboard.units import show_bytes
-        from allaboard_provider.errors import in_airflows_words
 
         with in_airflows_words():
             into = self.uri(self.into, "into")
@@ -89,10 +91,6 @@ class PrepareShardsOperator(StoreOperator):
         return self.source
 
     def _place(self, text: str) -> str:
-        from pathlib import Path
-
-        from allaboard_provider.jobs import dag_folder
-
         path, colon, function = text.rpartition(":")
         if colon and path.endswith(".py") and function.isidentifier():
             return f"{Path(dag_folder(self)) / Path(path).expanduser()}:{function}"

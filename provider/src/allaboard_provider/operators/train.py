@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.log import mask_secret
 
+from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
+from allaboard.spec.loader import names_a_file
 from allaboard_provider import defaults
-from allaboard_provider.templates import LeafByLeaf
+from allaboard_provider.files import dag_folder, fields_of_file
+from allaboard_provider.hooks.allaboard import AllaboardHook
+from allaboard_provider.templates import Jinja, LeafByLeaf
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
     from allaboard.follow.loop import Outcome
-    from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.operators._lifecycle import TaskTry
-    from allaboard_provider.templates import Jinja
 
 
 class TrainingJobOperator(LeafByLeaf, BaseOperator):
@@ -82,8 +85,6 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     @cached_property
     def hook(self) -> AllaboardHook:
         """The connection."""
-        from allaboard_provider.hooks.allaboard import AllaboardHook
-
         return AllaboardHook(self.allaboard_conn_id)
 
     def training_job(self) -> TrainingJob:
@@ -105,8 +106,6 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         """
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:
-            from airflow.sdk.log import mask_secret
-
             from allaboard_provider.jobs import secrets_in
 
             for value in secrets_in(self.job):
@@ -118,8 +117,6 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
 
     def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
         """Of a job that is a text: the fields that it, or the file that it names, says."""
-        from allaboard_provider.jobs import names_a_file
-
         if name != "job" or not isinstance(value, str):
             return super().render_structure(name, value, jinja)
         whole = jinja.single_expression(value)
@@ -132,9 +129,6 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         return jinja.mapping(value)
 
     def _fields_of_file(self, path: str, jinja: Jinja) -> Any:
-        from allaboard.errors import BadInput
-        from allaboard_provider.jobs import dag_folder, fields_of_file
-
         try:
             fields, self.job_folder = fields_of_file(path, dag_folder(self))
         except BadInput:  # said where the job is read, when the task has begun

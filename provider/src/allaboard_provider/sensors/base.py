@@ -10,14 +10,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from allaboard_provider import defaults
+from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.hooks.allaboard import AllaboardHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
-
-    from allaboard_provider.hooks.allaboard import AllaboardHook
 
 
 class Watching(BaseSensorOperator):
@@ -42,8 +43,6 @@ class Watching(BaseSensorOperator):
     @cached_property
     def hook(self) -> AllaboardHook:
         """The connection."""
-        from allaboard_provider.hooks.allaboard import AllaboardHook
-
         return AllaboardHook(self.allaboard_conn_id)
 
     def look(self) -> dict[str, Any] | None:
@@ -55,10 +54,6 @@ class Watching(BaseSensorOperator):
         raise NotImplementedError
 
     def poke(self, context: Context) -> PokeReturnValue:
-        from airflow.sdk.exceptions import AirflowException, AirflowSkipException
-
-        from allaboard_provider.errors import in_airflows_words
-
         try:
             with in_airflows_words():
                 found = self.look()
@@ -76,8 +71,6 @@ class Watching(BaseSensorOperator):
         first = self.poke(context)
         if first.is_done:
             return first.xcom_value
-        from allaboard_provider.errors import in_airflows_words
-
         with in_airflows_words():
             trigger = self.trigger()
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from allaboard.backends.local.host.machine import fingerprint
+from allaboard.checkpoints import latest, step_of
+from allaboard.storage import open_store
 from allaboard_provider.triggers.looking import LookTrigger
 
 
@@ -19,8 +22,6 @@ class CheckpointTrigger(LookTrigger):
         return {"uri": self.uri, "after": self.after}
 
     def is_here(self) -> bool:
-        from allaboard.backends.local.host.machine import fingerprint
-
         known = dict(self.fingerprint or {})
         try:
             return fingerprint(known.pop("folder")) == known
@@ -35,9 +36,6 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
     """The newest complete checkpoint in a run's folder, or in the folder of many runs. Raises
     `AllaboardError`.
     """
-    from allaboard.checkpoints import latest, step_of
-    from allaboard.storage import open_store
-
     store = open_store(uri)
     folders = store.folders()
     # A folder of steps is a run's; otherwise each folder is one of a run.
@@ -63,9 +61,6 @@ def fingerprint_of(uri: str) -> dict[str, Any] | None:
     """What tells this disk from another machine's: of the folder, or of what is there of the way to it. None
     for a bucket.
     """
-    from allaboard.backends.local.host.machine import fingerprint
-    from allaboard.storage import open_store
-
     folder: Path | None = open_store(uri).local_path()
     if folder is None:
         return None

@@ -18,15 +18,24 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
+from allaboard.backends.base import Handle
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Wait, follow, run_async
+from allaboard.observation import Observation
 from allaboard.redaction import redact_text
+from allaboard.status import state_of
+from allaboard_provider.ownership import astop_deferred
+from allaboard_provider.runs import afind_run, ended_before, find_run, since_of
+from allaboard_provider.task_log import TaskLog, awarnings, awrote, kept_at, rest_after
 from allaboard_provider.triggers.looking import LookTrigger, settled
-
-if TYPE_CHECKING:
-    from allaboard.observation import Observation
+from allaboard_provider.triggers.watching import on_its_cluster, on_this_machine
 
 VERSION = 1
 POLL = 1.0
@@ -129,8 +138,6 @@ class TrainingJobTrigger(BaseTrigger):
 
     def _opened(self) -> AbstractAsyncContextManager[Any]:
         """The backend, None when the run cannot be followed from here."""
-        from allaboard_provider.triggers.watching import on_its_cluster, on_this_machine
-
         if self.backend == "local":
             return on_this_machine(self.run_name, self.fingerprint)
         return on_its_cluster(self.connection)
@@ -162,12 +169,6 @@ class TrainingJobTrigger(BaseTrigger):
 
     def _ask_once(self) -> None:
         try:
-            from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-            from asgiref import sync  # noqa: F401
-
-            from allaboard.backends.local import backend  # noqa: F401
-            from allaboard_provider import ownership  # noqa: F401
-
             RuntimeTaskInstance.get_task_states(**_question(self.task_instance))
         except Exception as error:  # on_kill asks again, and tells what is wrong
             self.log.debug("Airflow does not say the state of this task: %s", error)
@@ -179,9 +180,6 @@ class TrainingJobTrigger(BaseTrigger):
         the word is not enough: the task's state is asked first, and only then is the run looked at, whose
         owner may have changed during the question.
         """
-        from allaboard.backends.base import Handle
-        from allaboard_provider.ownership import astop_deferred
-
         if self._fired or self.task_instance is None:
             return
         state = await self._task_state()
@@ -201,9 +199,6 @@ class TrainingJobTrigger(BaseTrigger):
         nothing is stopped, for a run too many can be stopped by hand, and a run killed wrongly cannot be
         brought back.
         """
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
-
         ti = self.task_instance
         assert ti is not None
         ask = sync_to_async(RuntimeTaskInstance.get_task_states)
@@ -231,8 +226,6 @@ class _Watch:
     """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
-        from allaboard_provider.task_log import TaskLog, kept_at
-
         self.trigger, self.backend = trigger, backend
         self.teller = TaskLog(
             trigger.run_name,
@@ -247,8 +240,6 @@ class _Watch:
 
     async def to_the_end(self) -> str:
         """The status that the trigger fires."""
-        from allaboard.follow.loop import FollowPolicy, follow, run_async
-
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
             try:
@@ -267,8 +258,6 @@ class _Watch:
         return _Reached(self.trigger, self.backend)
 
     async def _answer(self, ask: Any) -> Any:
-        from allaboard.follow.loop import Enforce, Observe, Wait
-
         match ask:
             case Observe(evidence):
                 return await self._look(evidence)
@@ -279,10 +268,6 @@ class _Watch:
         return None
 
     async def _look(self, evidence: bool) -> Any:
-        from allaboard.errors import BackendUnreachable
-        from allaboard.status import state_of
-        from allaboard_provider.task_log import awarnings, awrote
-
         trigger = self.trigger
         try:
             seen = await self.backend.observe(trigger.run_name, evidence)
@@ -309,8 +294,6 @@ class _Watch:
             raise _Enough("timeout")
 
     async def _wait(self, seconds: float) -> None:
-        from allaboard_provider.task_log import rest_after
-
         now, deadline = time.time(), self.trigger.deadline
         rest = rest_after(self.backend, self.seen, seconds, now)
         # Jittered, so that the triggers of one triggerer do not all look at once.
@@ -346,8 +329,6 @@ class _Reached:
         return bool(await self._changes.wait(seconds))
 
     async def _try(self) -> None:
-        from allaboard.errors import AllaboardError, BackendUnreachable
-
         run = self.trigger.run_name
         try:
             if self._changes is None:
@@ -414,25 +395,18 @@ class RunTrigger(LookTrigger):
         }
 
     def _is_meant(self, seen: Observation | None) -> bool:
-        return seen is not None and not is_of_before(
+        return seen is not None and not ended_before(
             seen, since_of(seen, self.run_name, self.since, self.of_ids)
         )
 
     def is_here(self) -> bool:
-        from allaboard.backends.local.backend import LocalBackend
-
         return LocalBackend().place() == self.fingerprint
 
     def is_there(self) -> bool:
-        from allaboard.backends.local.backend import LocalBackend
-        from allaboard.status import state_of
-
-        seen = found_run(LocalBackend(), self.run_name, self.key)
+        seen = find_run(LocalBackend(), self.run_name, self.key)
         return self._is_meant(seen) and state_of(seen).is_final
 
     async def _watch(self) -> dict[str, Any]:
-        from allaboard.errors import BackendUnreachable
-
         if self.backend == "local":
             return await super()._watch()
         while True:
@@ -444,54 +418,9 @@ class RunTrigger(LookTrigger):
                 await asyncio.sleep(AGAIN * random.uniform(0.9, 1.1))
 
     async def _until_it_is_over(self) -> None:
-        from allaboard.status import state_of
-        from allaboard_provider.triggers.watching import on_its_cluster
-
         async with on_its_cluster(self.connection) as backend:
-            while not self._is_meant(seen := await afound_run(backend, self.run_name, self.key)):
+            while not self._is_meant(seen := await afind_run(backend, self.run_name, self.key)):
                 await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
             async with backend.changes(seen.run) as changes:
                 while not state_of(await backend.observe(seen.run)).is_final:
                     await changes.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
-
-
-def since_of(seen: Observation, run: str | None, since: float | None, of_ids: bool) -> float | None:
-    """The moment before which an end does not count, for a run that was looked for as ``run``."""
-    by_id = bool(run) and run != seen.job
-    return None if by_id and not of_ids else since
-
-
-def is_of_before(seen: Observation, since: float | None) -> bool:
-    """Whether this ended before that moment. What is not known to have an end was there when it began."""
-    from allaboard.status import state_of
-
-    ended = seen.finished or seen.created
-    return since is not None and state_of(seen).is_final and ended is not None and ended < since
-
-
-def found_run(backend: Any, run: str | None, key: str | None) -> Any:
-    """The observation of a run by name or by key, None when there is no such run (yet)."""
-    from allaboard.errors import UnknownRun
-
-    if key:
-        return next((seen for seen in backend.list() if seen.key == key), None)
-    try:
-        return backend.observe(run)
-    except UnknownRun:
-        if any(seen.run.startswith(run) for seen in backend.list() if run):
-            raise  # it fits several: waiting would not make it clearer
-        return None
-
-
-async def afound_run(backend: Any, run: str | None, key: str | None) -> Any:
-    """The same, awaited."""
-    from allaboard.errors import UnknownRun
-
-    if key:
-        return next((seen for seen in await backend.list() if seen.key == key), None)
-    try:
-        return await backend.observe(run)
-    except UnknownRun:
-        if any(seen.run.startswith(run) for seen in await backend.list() if run):
-            raise
-        return None

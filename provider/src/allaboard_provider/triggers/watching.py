@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
-    from allaboard.backends.local.backend import LocalBackend
-    from allaboard.observation import Observation, Owner
+from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError
+from allaboard.observation import Observation, Owner
+from allaboard_provider.hooks.allaboard import AllaboardHook
 
 _AT_ONCE = 1000
 """Lines that a thread reads at a time."""
@@ -84,9 +85,6 @@ async def on_this_machine(run: str, fingerprint: Mapping[str, Any]) -> AsyncIter
 
 
 def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> OfThisMachine | None:
-    from allaboard.backends.local.backend import LocalBackend
-    from allaboard.errors import AllaboardError
-
     try:
         backend = LocalBackend()
         return OfThisMachine(backend) if backend.fingerprint(run) == fingerprint else None
@@ -97,8 +95,6 @@ def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> OfThisMachine | Non
 @asynccontextmanager
 async def on_its_cluster(connection: str | None) -> AsyncIterator[Any]:
     """The backend of the cluster that the connection names. Raises AllaboardError."""
-    from allaboard_provider.hooks.allaboard import AllaboardHook
-
     hook = await AllaboardHook.aread(connection)
     async with hook.awaited() as backend:
         yield backend
