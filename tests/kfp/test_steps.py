@@ -54,7 +54,7 @@ def test_the_value_to_branch_on_is_the_metric_that_was_named(
 ) -> None:
     assert trained(artifacts, job, metric="accuracy", mode="max")[0].value == 0.99
     assert trained(artifacts, job, "untold", metric="recall", mode="max")[0].value == -1e308
-    assert "no finite number 'recall' was told" in capsys.readouterr().out
+    assert "no finite number 'recall' was reported" in capsys.readouterr().out
     odd = {**job, "environment": {"ODD": "1"}}
     assert trained(artifacts, odd, "odd")[0].value == 1e308  # val_loss is NaN, and small is good
 
@@ -215,7 +215,7 @@ def test_a_step_that_succeeded_and_was_killed_before_it_said_so_hands_over_what_
     assert (tmp_path / "diary").read_text() == "0\n"  # it was run once
 
 
-def _killed(*_: Any) -> None:
+def _killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 

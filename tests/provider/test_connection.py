@@ -37,7 +37,7 @@ VERSION = {"major": "1", "minor": "36"}
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a process that has read no connection yet, on a machine without a cluster of its own."""
-    monkeypatch.setattr(clusters, "_known", {})
+    monkeypatch.setattr(clusters, "_settings", {})
     monkeypatch.setattr(loader, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBECONFIG", "ALLABOARD_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
@@ -190,7 +190,7 @@ def test_a_token_that_the_kubelet_has_renewed(
     connect: Connect, version: Callable[..., Any], pod: tuple[Scripted, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused with the old one, the new one is read; no run is lost for it."""
-    monkeypatch.setattr(clusters, "JUST_NOW", -1.0)
+    monkeypatch.setattr(clusters, "RENEW_INTERVAL", -1.0)
     server, account = pod
     hook = connect(lab={"in_cluster": True})
     version(hook)

@@ -219,10 +219,10 @@ def lines_logged(
 
             return say
 
-    leg = TaskTry(operator, a_context(ti))
-    leg.log = Log()  # type: ignore[assignment]
+    task_try = TaskTry(operator, a_context(ti))
+    task_try.log = Log()  # type: ignore[assignment]
     with pytest.raises(error) if error is not None else nullcontext():
-        leg.begin()
+        task_try.begin()
     return said
 
 
@@ -283,7 +283,7 @@ def test_a_result_that_airflow_has_not_accepted_is_handed_over_by_the_next_try(
 
 
 def test_a_next_try_adopts_what_a_dead_worker_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskTry, "_go_on", lambda self: None)
+    monkeypatch.setattr(TaskTry, "_follow", lambda self: None)
     an_operator(HANGS).execute(a_context())
     uid = only_run().uid
     an_operator(HANGS).execute(a_context())
@@ -293,7 +293,7 @@ def test_a_next_try_adopts_what_a_dead_worker_followed(monkeypatch: pytest.Monke
 def test_a_next_try_with_another_job_is_refused_while_the_first_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TaskTry, "_go_on", lambda self: None)
+    monkeypatch.setattr(TaskTry, "_follow", lambda self: None)
     an_operator(HANGS).execute(a_context())
     with pytest.raises(AirflowFailException, match="live with another job"):
         an_operator([*HANGS, "--more"]).execute(a_context())
@@ -303,7 +303,7 @@ def test_a_run_whose_worker_died_is_kept_while_a_try_is_left_and_given_up_with_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as dies:
-        dies.setattr(TaskTry, "_go_on", lambda self: None)
+        dies.setattr(TaskTry, "_follow", lambda self: None)
         an_operator(HANGS).execute(a_context(TaskInstance(try_number=1, max_tries=2)))
         assert only_run().owner.kind == "orchestrated"  # type: ignore[union-attr]
     with pytest.raises(AirflowFailException, match="live with another job"):

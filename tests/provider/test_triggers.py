@@ -27,7 +27,7 @@ from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker
-from allaboard_provider.triggers import looking, train
+from allaboard_provider.triggers import polling, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
 from tests.provider.building import TaskInstance
@@ -72,7 +72,7 @@ def test_no_trigger_speaks_before_the_scheduler_has_heard_of_the_deferral(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(looking, "SETTLE", 1000.0)
+    monkeypatch.setattr(polling, "SETTLE", 1000.0)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     ti = TaskInstance()
     assert fired(a_trigger(ti, a_run(ti), fingerprint={"boot": "another"}))["status"] == "elsewhere"
@@ -251,7 +251,7 @@ def test_the_first_trigger_of_a_triggerer_asks_airflow_what_on_kill_will_ask(
     """The first question takes Airflow many seconds; nobody shall wait for it who ends a task."""
     asked = []
     airflow_says(lambda: asked.append(1))
-    monkeypatch.setattr(train, "_warming", [])
+    monkeypatch.setattr(train, "_warm_up_tasks", [])
     for n in range(2):
         ti = TaskInstance(run_id=str(n))
         assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
@@ -265,7 +265,7 @@ def test_an_airflow_that_does_not_answer_the_first_trigger_hinders_it_not(
         raise ConnectionError("the API server is away")
 
     airflow_says(no_answer)
-    monkeypatch.setattr(train, "_warming", [])
+    monkeypatch.setattr(train, "_warm_up_tasks", [])
     ti = TaskInstance()
     assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         train,
     )
     from allaboard_kfp.identity import identified
-    from allaboard_kfp.locally import start_local
+    from allaboard_kfp.local_run import start_local
 
 __version__ = "0.1.0"
 
@@ -50,8 +50,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where = {"start_local": "locally", "identified": "identity"}.get(name, "components")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{where}"), name)
+    module = {"start_local": "local_run", "identified": "identity"}.get(name, "components")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return value
 
 

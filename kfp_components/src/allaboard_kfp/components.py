@@ -38,18 +38,18 @@ IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboa
 class WithEffects(PythonComponent):  # type: ignore[misc]
     """A component that runs each time: its tasks are not cached unless their author says so."""
 
-    def __init__(self, made: PythonComponent) -> None:
-        super().__init__(made.component_spec, made.python_func)
-        by_itself = self.component_spec.to_pipeline_spec
+    def __init__(self, component: PythonComponent) -> None:
+        super().__init__(component.component_spec, component.python_func)
+        compile_spec = self.component_spec.to_pipeline_spec
 
-        def uncached() -> Any:
-            spec = by_itself()
+        def without_cache() -> Any:
+            spec = compile_spec()
             for task in spec.root.dag.tasks.values():
                 task.caching_options.enable_cache = False
             return spec
 
         # What a component that is compiled alone, or run alone by kfp.local, becomes.
-        self.component_spec.to_pipeline_spec = uncached
+        self.component_spec.to_pipeline_spec = without_cache
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         task = super().__call__(*args, **kwargs)
@@ -102,7 +102,13 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithE
         from allaboard_kfp.runtime import run_prepare_shards
 
         return run_prepare_shards(
-            source, into, samples_per_shard, bytes_per_shard, folder, store, dataset=dataset
+            source=source,
+            into=into,
+            samples_per_shard=samples_per_shard,
+            bytes_per_shard=bytes_per_shard,
+            folder=folder,
+            store=store,
+            dataset=dataset,
         )
 
     return WithEffects(prepare_shards)
@@ -155,9 +161,19 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         from allaboard_kfp.runtime import run_train
 
         return run_train(
-            job, job_text, shards, folder, store, backend, namespace, metric, mode,
-            model=model, metrics=metrics, report=report,
-        )  # fmt: skip
+            job=job,
+            job_text=job_text,
+            shards=shards,
+            folder=folder,
+            store=store,
+            backend=backend,
+            namespace=namespace,
+            metric=metric,
+            mode=mode,
+            model=model,
+            metrics=metrics,
+            report=report,
+        )
 
     return WithEffects(train)
 
@@ -191,7 +207,15 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> W
         """
         from allaboard_kfp.runtime import run_collect_checkpoint
 
-        return run_collect_checkpoint(source, into, which, metric, mode, store, model=model)
+        return run_collect_checkpoint(
+            source=source,
+            into=into,
+            which=which,
+            metric=metric,
+            mode=mode,
+            store=store,
+            model=model,
+        )
 
     return WithEffects(collect_checkpoint)
 
@@ -240,9 +264,18 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
         from allaboard_kfp.runtime import run_evaluate
 
         return run_evaluate(
-            job, job_text, checkpoint, folder, store, backend, namespace, metric, mode,
-            metrics=metrics, report=report,
-        )  # fmt: skip
+            job=job,
+            job_text=job_text,
+            checkpoint=checkpoint,
+            folder=folder,
+            store=store,
+            backend=backend,
+            namespace=namespace,
+            metric=metric,
+            mode=mode,
+            metrics=metrics,
+            report=report,
+        )
 
     return WithEffects(evaluate)
 
@@ -291,9 +324,19 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         from allaboard_kfp.runtime import run_promote
 
         return run_promote(
-            checkpoint, into, results, metric, mode, better_by, thresholds, reason, single_writer, store,
-            verdict=verdict, report=report,
-        )  # fmt: skip
+            checkpoint=checkpoint,
+            into=into,
+            results=results,
+            metric=metric,
+            mode=mode,
+            better_by=better_by,
+            thresholds=thresholds,
+            reason=reason,
+            single_writer=single_writer,
+            store=store,
+            verdict=verdict,
+            report=report,
+        )
 
     return WithEffects(promote)
 

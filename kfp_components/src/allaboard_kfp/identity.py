@@ -27,7 +27,7 @@ from allaboard.errors import BadInput, SiteError
 from allaboard.observation import Owner
 from allaboard.running import me
 from allaboard.spec.identity import kfp_key
-from allaboard_kfp.given import on_cluster
+from allaboard_kfp.inputs import on_cluster
 
 DOWNWARD = {
     "KFP_RUN_ID": "metadata.labels['pipeline/runid']",

@@ -15,7 +15,7 @@ from allaboard.errors import AllaboardError, BadInput
 
 
 @contextmanager
-def in_airflows_words() -> Iterator[None]:
+def airflow_errors() -> Iterator[None]:
     """Around everything that asks the core for something."""
     try:
         yield

@@ -37,16 +37,16 @@ def instance(context: Any) -> str:
     if fixed:
         return str(fixed)
     store = context["task_state_store"]
-    found = store.get(STORED) or Variable.get(VARIABLE, default=None)
-    if not found:
+    name = store.get(STORED) or Variable.get(VARIABLE, default=None)
+    if not name:
         Variable.set(
             VARIABLE,
             secrets.token_hex(4),
             "The name of this Airflow installation in the keys of allaboard's runs",
         )
-        found = Variable.get(VARIABLE)
-    store.set(STORED, found)
-    return str(found)
+        name = Variable.get(VARIABLE)
+    store.set(STORED, name)
+    return str(name)
 
 
 def on_worker(ti: Any, *, local: bool = True) -> Owner:

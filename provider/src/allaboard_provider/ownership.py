@@ -17,7 +17,7 @@ from allaboard.observation import Observation
 from allaboard_provider.identity import in_triggerer, stopping
 
 if TYPE_CHECKING:
-    from allaboard_provider.triggers.watching import Watched
+    from allaboard_provider.triggers.backends import TriggerBackend
 
 BY = "airflow"
 
@@ -45,7 +45,7 @@ def expect_no_further_try(backend: Backend, seen: Observation) -> None:
         backend.adopt(handle, owner, replace(owner, kind="attached"))
 
 
-async def astop_deferred(backend: Watched, handle: Handle, ti_id: str, reason: str) -> bool:
+async def astop_deferred(backend: TriggerBackend, handle: Handle, ti_id: str, reason: str) -> bool:
     """The same, awaited."""
     ended = stopping(ti_id)
     try:

@@ -41,7 +41,7 @@ class Place(Protocol):
     def for_trigger(self, run: str) -> dict[str, Any]:
         """What a trigger is told, to find the run. Plain JSON, nothing secret."""
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """This worker is done."""
 
 
@@ -66,7 +66,7 @@ class ThisMachine:
     def for_trigger(self, run: str) -> dict[str, Any]:
         return {"fingerprint": self.backend.fingerprint(run), "host": socket.gethostname()}
 
-    def leave(self) -> None:
+    def close(self) -> None:
         return None
 
 
@@ -93,7 +93,7 @@ class OnCluster:
     def for_trigger(self, run: str) -> dict[str, Any]:
         return {"backend": self.backend.name, "connection": self.connection}
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.backend.keeper.let_go()
         self.backend.api.close()
 

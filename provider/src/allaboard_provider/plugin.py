@@ -33,7 +33,7 @@ hookimpl = HookimplMarker("airflow")
 TRIGGER = "allaboard_provider.triggers.train.TrainingJobTrigger"
 
 #: By task instance id: what is to be done when Airflow has accepted the success of that task.
-when_accepted: dict[str, Callable[[], None]] = {}
+on_accepted: dict[str, Callable[[], None]] = {}
 
 
 class Listener:
@@ -43,27 +43,27 @@ class Listener:
 
     @hookimpl
     def on_task_instance_success(self, previous_state: Any, task_instance: Any) -> None:
-        accepted = when_accepted.pop(str(task_instance.id), None)
+        accepted = on_accepted.pop(str(task_instance.id), None)
         if accepted is not None:
             accepted()
         elif previous_state is None:
-            stop_left_by(task_instance, "the task was marked success while deferred")
+            stop_deferred_run(task_instance, "the task was marked success while deferred")
 
     @hookimpl
     def on_task_instance_failed(self, previous_state: Any, task_instance: Any, error: Any) -> None:
-        when_accepted.pop(str(task_instance.id), None)
+        on_accepted.pop(str(task_instance.id), None)
         if previous_state is None:  # as the API server calls it for a person
-            stop_left_by(task_instance, "the task was marked failed while deferred")
+            stop_deferred_run(task_instance, "the task was marked failed while deferred")
 
     @hookimpl
     def on_task_instance_skipped(self, previous_state: Any, task_instance: Any) -> None:
         if previous_state is None:
-            stop_left_by(task_instance, "the task was marked skipped while deferred")
+            stop_deferred_run(task_instance, "the task was marked skipped while deferred")
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
         reason = "the DAG run was failed while the task was deferred"
-        if _any_runs():
+        if _has_local_runs():
             stop_runs_of(_tries_of(dag_run), (dag_run.dag_id, dag_run.run_id), reason)
         stop_on_clusters(_triggers_of(dag_run), reason)
 
@@ -71,7 +71,7 @@ class Listener:
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
         # Of the tasks that a person cuts short with it, Airflow tells those that ran or were deferred one by
         # one (above), and nothing of those that were about to go on, or to be tried again.
-        if _any_runs() and (cut_short := _tries_of(dag_run, cut_short=True)):
+        if _has_local_runs() and (cut_short := _tries_of(dag_run, cut_short=True)):
             reason = "the DAG run was marked success before the task had ended"
             stop_runs_of(cut_short, (dag_run.dag_id, dag_run.run_id), reason)
 
@@ -95,7 +95,7 @@ def _tries_of(dag_run: Any, *, cut_short: bool = False) -> list[Any]:
     wanted = select(TaskInstance.id)
     if cut_short:
         wanted = wanted.where(TaskInstance.try_number > 0, TaskInstance.state.not_in(("success", "failed")))
-    return [row[0] for row in _found(dag_run, wanted)]
+    return [row[0] for row in _of_dag_run(dag_run, wanted)]
 
 
 def _triggers_of(dag_run: Any) -> list[Mapping[str, Any]]:
@@ -105,11 +105,11 @@ def _triggers_of(dag_run: Any) -> list[Mapping[str, Any]]:
     from sqlalchemy import select
 
     ours = select(Trigger).join(TaskInstance, TaskInstance.trigger_id == Trigger.id)
-    rows = _found(dag_run, ours.where(Trigger.classpath == TRIGGER))
+    rows = _of_dag_run(dag_run, ours.where(Trigger.classpath == TRIGGER))
     return [row[0].kwargs for row in rows]
 
 
-def _found(dag_run: Any, wanted: Any) -> list[Any]:
+def _of_dag_run(dag_run: Any, wanted: Any) -> list[Any]:
     """What is selected of the tasks of a DAG run. Read in the session that the scheduler or the API server is
     in the middle of: Airflow's own way to ask would end that session, and the scheduler with it.
     """
@@ -124,7 +124,7 @@ def _found(dag_run: Any, wanted: Any) -> list[Any]:
         return list(session.execute(of_it))
 
 
-def stop_left_by(task_instance: Any, reason: str) -> None:
+def stop_deferred_run(task_instance: Any, reason: str) -> None:
     """Stop what a task that a person ended has left to a triggerer."""
     ti = task_instance
     stop_runs_of([ti.id], (ti.dag_id, ti.run_id, ti.task_id, ti.map_index), reason)
@@ -138,7 +138,7 @@ def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) ->
     DAG run, and maybe task and map index) that is a worker's is that worker's to stop; where he was killed,
     and the next try was still to come, the supervisor does it after some minutes.
     """
-    if not _any_runs():
+    if not _has_local_runs():
         return
     from allaboard.backends.base import Handle
     from allaboard.backends.local.backend import LocalBackend
@@ -160,15 +160,15 @@ def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) ->
             log.info("run %s: stopped, because %s", seen.run, reason)
 
 
-def stop_on_clusters(left: Collection[Mapping[str, Any]], reason: str) -> None:
+def stop_on_clusters(triggers: Collection[Mapping[str, Any]], reason: str) -> None:
     """Stop the runs that these triggers are about, from a thread: returns at once."""
-    remote = [arguments for arguments in left if arguments.get("backend", "local") != "local"]
+    remote = [arguments for arguments in triggers if arguments.get("backend", "local") != "local"]
     if remote:
         threading.Thread(target=_stop_each, args=(remote, reason), daemon=True).start()
 
 
-def _stop_each(left: Collection[Mapping[str, Any]], reason: str) -> None:
-    for arguments in left:
+def _stop_each(triggers: Collection[Mapping[str, Any]], reason: str) -> None:
+    for arguments in triggers:
         try:
             _stop_on_its_cluster(arguments, reason)
         except Exception as error:  # this process need not be able to use the connection; the triggerer is
@@ -187,10 +187,10 @@ def _stop_on_its_cluster(arguments: Mapping[str, Any], reason: str) -> None:
         if stop_deferred(place.backend, handle, owner, reason):
             log.info("run %s: stopped, because %s", run, reason)
     finally:
-        place.leave()
+        place.close()
 
 
-def _any_runs() -> bool:
+def _has_local_runs() -> bool:
     """Whether this user ever ran anything here; most API servers never see a run, and shall pay nothing."""
     try:
         return (Path(home(os.environ)) / "local").is_dir()

@@ -15,14 +15,14 @@ from allaboard.status import state_of
 from allaboard_provider.ownership import BY
 
 
-def failure_text(outcome: Outcome, options: str = "", known: Iterable[str] = ()) -> str:
-    """What failed, why, and what to do. ``options``: of the command line, by which the run is found;
-    ``known``: the run's secrets.
+def failure_text(outcome: Outcome, options: str = "", secrets: Iterable[str] = ()) -> str:
+    """What failed, why, and what to do. ``options``: of the command line, that finds the run;
+    ``secrets``: the run's secrets.
     """
     stopped = outcome.state is State.STOPPED  # there is nothing to mend
     fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
     words = f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
-    return visible(redact_text(words, known), newlines=True, tabs=True)
+    return visible(redact_text(words, secrets), newlines=True, tabs=True)
 
 
 #: Nothing but a person's hand can make these end differently. Everything else is tried again as often as the
@@ -40,12 +40,12 @@ def is_hopeless(outcome: Outcome) -> bool:
     return bool(outcome.diagnoses) and outcome.diagnoses[0].code in HOPELESS
 
 
-def result_of(outcome: Outcome, known: Iterable[str] = ()) -> dict[str, Any]:
+def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:
     """What goes into XCom: ``status --json`` without members (contract, section 4), and without secrets;
-    ``known``: those of the run.
+    ``secrets``: those of the run.
     """
-    found = {name: value for name, value in outcome.summary.items() if name != "members"}
-    return dict(redact_texts(found, known))
+    summary = {name: value for name, value in outcome.summary.items() if name != "members"}
+    return dict(redact_texts(summary, secrets))
 
 
 def observation_words(seen: Observation) -> str:

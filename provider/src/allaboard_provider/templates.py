@@ -116,10 +116,10 @@ class Jinja:
             return None
 
         def value() -> Any:
-            found = evaluate(dict(self.context))
-            if isinstance(found, jinja2.Undefined):
-                return str(found)
-            return dict(found) if isinstance(found, Mapping) else found
+            result = evaluate(dict(self.context))
+            if isinstance(result, jinja2.Undefined):
+                return str(result)
+            return dict(result) if isinstance(result, Mapping) else result
 
         return value
 
@@ -137,9 +137,9 @@ def uri_in(value: Any, what: str, example: str) -> str:
     """The uri that a rendered field names; the result of another task stands for its ``uri``. Raises
     BadInput.
     """
-    found = result_in(value, what)
-    if isinstance(found, Mapping):
-        found = found.get("uri")
-    if not isinstance(found, str) or found.strip() in ("", "None"):
-        raise BadInput(f"{what}: {found!r} names no place; give {example}")
-    return found.strip()
+    uri = result_in(value, what)
+    if isinstance(uri, Mapping):
+        uri = uri.get("uri")
+    if not isinstance(uri, str) or uri.strip() in ("", "None"):
+        raise BadInput(f"{what}: {uri!r} names no place; give {example}")
+    return uri.strip()

@@ -64,7 +64,7 @@ class AllaboardHook(BaseHook):
         """What the connection sets; empty when there is none."""
         if not self.conn_id:
             return {}
-        with clusters.existing(self.conn_id):
+        with clusters.must_exist(self.conn_id):
             try:
                 connection = self.get_connection(self.conn_id)
             except AirflowNotFoundException:
@@ -84,9 +84,9 @@ class AllaboardHook(BaseHook):
         return site_of_settings(self.settings)
 
     @cached_property
-    def cluster(self) -> clusters.Named:
+    def cluster(self) -> clusters.ClusterConnection:
         """What the connection of type ``kubernetes`` says."""
-        return clusters.named(self._kubernetes_conn_id, self.settings.get("namespace"))
+        return clusters.read_connection(self._kubernetes_conn_id, self.settings.get("namespace"))
 
     @property
     def _kubernetes_conn_id(self) -> str:
@@ -95,8 +95,8 @@ class AllaboardHook(BaseHook):
     @property
     def environment(self) -> dict[str, str]:
         """The caller's environment, and over it what the connection says of the place."""
-        said = {IN_ENVIRONMENT[n]: _text(v) for n, v in self.settings.items() if n in IN_ENVIRONMENT}
-        return {**callers_environment(), **said}
+        overrides = {IN_ENVIRONMENT[n]: _text(v) for n, v in self.settings.items() if n in IN_ENVIRONMENT}
+        return {**callers_environment(), **overrides}
 
     def get_conn(self) -> Backend:
         """The backend."""
@@ -126,12 +126,14 @@ class AllaboardHook(BaseHook):
         Raises as reading does, and BadInput for a connection that names no cluster any more.
         """
         hook = cls(conn_id)
-        with clusters.existing(str(conn_id)):
-            found = await clusters.aextras(str(conn_id))
-        hook.settings = checked_settings(str(conn_id), *found)
+        with clusters.must_exist(str(conn_id)):
+            fields = await clusters.aread_extras(str(conn_id))
+        hook.settings = checked_settings(str(conn_id), *fields)
         if hook.is_local:
             raise BadInput(f"connection {conn_id!r} names no cluster any more, and the run is on one")
-        hook.cluster = await clusters.anamed(hook._kubernetes_conn_id, hook.settings.get("namespace"))
+        hook.cluster = await clusters.aread_connection(
+            hook._kubernetes_conn_id, hook.settings.get("namespace")
+        )
         return hook
 
     @asynccontextmanager
@@ -177,28 +179,30 @@ def checked_settings(conn_id: str, conn_type: str | None, extra: Mapping[str, An
         )
     # Forms of older releases wrote the type's name before each field.
     prefix = f"extra__{AllaboardHook.conn_type}__"
-    found = {name.removeprefix(prefix): value for name, value in extra.items() if value not in (None, "")}
-    problems = [Problem(name, "no such field", nearest(name, FIELDS)) for name in found if name not in FIELDS]
-    for name, known in _choices(found).items():
-        if found[name] not in known:
-            near = nearest(str(found[name]), known)
-            problems.append(Problem(name, f"{found[name]!r} is not known; known: {one_of(known)}", near))
-    if found.get("backend", "local") == "local":
-        void = [name for name in OF_CLUSTERS if name in found]
+    fields = {name.removeprefix(prefix): value for name, value in extra.items() if value not in (None, "")}
+    problems = [
+        Problem(name, "no such field", nearest(name, FIELDS)) for name in fields if name not in FIELDS
+    ]
+    for name, known in _choices(fields).items():
+        if fields[name] not in known:
+            near = nearest(str(fields[name]), known)
+            problems.append(Problem(name, f"{fields[name]!r} is not known; known: {one_of(known)}", near))
+    if fields.get("backend", "local") == "local":
+        void = [name for name in OF_CLUSTERS if name in fields]
         problems += [Problem(name, "it has a meaning with backend: kubernetes alone") for name in void]
     if problems:
         raise BadInput(f"connection {conn_id!r} cannot be used:", problems)
-    return found
+    return fields
 
 
-def _choices(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _choices(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """What the fields that are there may be."""
-    known: dict[str, tuple[str, ...]] = {"backend": BACKENDS} if "backend" in found else {}
-    if "engine" in found:
+    known: dict[str, tuple[str, ...]] = {"backend": BACKENDS} if "backend" in fields else {}
+    if "engine" in fields:
         from allaboard.engines import ENGINES
 
         known["engine"] = ("auto", *ENGINES)
-    if "gang" in found:
+    if "gang" in fields:
         from allaboard.gangs import GANGS
 
         known["gang"] = ("auto", *GANGS)

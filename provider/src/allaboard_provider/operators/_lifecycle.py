@@ -49,13 +49,13 @@ from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import plugin
-from allaboard_provider.errors import in_airflows_words
-from allaboard_provider.executors import first_process, why_it_would_not_outlive
+from allaboard_provider.errors import airflow_errors
+from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_text, is_hopeless
-from allaboard_provider.task_log import TaskLog, kept_at, rest_after, warnings, wrote
+from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class TaskTry:
         self.context: Any = context
         self.ti: Any = self.context["ti"]
         self.handle: Handle | None = None
-        self.told: Mapping[str, Any] | None = None
-        self.stays = not operator.deferrable
+        self.log_state: Mapping[str, Any] | None = None
+        self.waits_here = not operator.deferrable
 
     @cached_property
     def place(self) -> Place:
@@ -107,29 +107,29 @@ class TaskTry:
         return Plan(self.operator.training_job(), key_of(self.context))
 
     @cached_property
-    def known(self) -> tuple[str, ...]:
+    def secrets(self) -> tuple[str, ...]:
         """The secrets of the run. From here on Airflow, too, hides them in what this task logs."""
         assert self.handle is not None
         # Of a run on a cluster the job says all that can be known here.
-        named = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
-        found = (*secret_values(self.plan.job.as_mapping()), *named)
-        for value in found:
+        recorded = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
+        values = (*secret_values(self.plan.job.as_mapping()), *recorded)
+        for value in values:
             mask_secret(value)
-        return found
+        return values
 
     # The three ways in.
 
     def begin(self) -> dict[str, Any]:
         """A new try."""
-        with in_airflows_words(), self._timing():
-            self._let_a_stop_end()
+        with airflow_errors(), self._stop_on_timeout():
+            self._wait_for_stop()
             self.handle = self.backend.launch(self.plan, self.worker)
-            self._announce(self.handle)
-            return self._go_on()
+            self._log_handle(self.handle)
+            return self._follow()
 
     def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """The triggerer's event has arrived."""
-        with in_airflows_words(), self._timing():
+        with airflow_errors(), self._stop_on_timeout():
             self.handle = Handle(
                 str(event["run"]),
                 int(event.get("attempt", 1)),
@@ -137,34 +137,34 @@ class TaskTry:
                 str(event["uid"]),
                 adopted=True,
             )
-            self.told = event.get("told")
+            self.log_state = event.get("told")
             self._refuse_elsewhere(event)
             try:
-                self._take_back()
+                self._reclaim()
             except BackendUnreachable as error:
-                self._give_back(event, error)
+                self._return_to_triggerer(event, error)
             match event.get("status"):
                 case "timeout" if not state_of(self.backend.observe(self.handle.run)).is_final:
                     self._out_of_time()
                 case "elsewhere":
-                    self.stays = True
+                    self.waits_here = True
                     self.log.info(
                         "the triggerer on %s cannot see this run; this worker on %s follows it to its end",
                         event.get("triggerer", "another machine"), socket.gethostname(),
                     )  # fmt: skip
                 case "error":
-                    self.stays = True
+                    self.waits_here = True
                     self.log.warning(
                         "the trigger could not go on (%s); this worker follows the run to its end",
                         event.get("error"),
                     )
-            return self._go_on()
+            return self._follow()
 
     def rescue(self, error: BaseException) -> None:
         """The trigger timed out or died, and nobody follows the run any more: stop it. The caller raises
         ``error``.
         """
-        with in_airflows_words(), self._timing():
+        with airflow_errors(), self._stop_on_timeout():
             try:
                 seen = self.backend.observe(self.plan.run)
             except UnknownRun:
@@ -172,13 +172,13 @@ class TaskTry:
             self.handle = Handle(seen.run, seen.attempt, seen.generation, seen.uid or "", adopted=True)
             if state_of(seen).is_final or seen.owner != self.triggerer:
                 return
-            self._take_back()
+            self._reclaim()
             late = isinstance(error, TaskDeferralTimeout)
             self._stop("nobody followed it when its time was up" if late else f"its trigger failed: {error}")
 
     # Launching and handing over between worker and triggerer.
 
-    def _let_a_stop_end(self) -> None:
+    def _wait_for_stop(self) -> None:
         """A run that the try before was made to stop is not worth adopting: the next attempt begins when the
         last member has had its grace. (On a cluster the launch itself waits for that.)
         """
@@ -192,7 +192,7 @@ class TaskTry:
         except UnknownRun:
             return
 
-    def _announce(self, handle: Handle) -> None:
+    def _log_handle(self, handle: Handle) -> None:
         for note in handle.notes:
             self.log.info("%s", note)
         how = (
@@ -223,7 +223,7 @@ class TaskTry:
                 "its task a queue whose workers and triggerer run there, or deferrable=False"
             )
 
-    def _take_back(self) -> None:
+    def _reclaim(self) -> None:
         """The first act of a resumed worker. From here on a crash is one of a worker, and the next try
         adopts.
         """
@@ -237,7 +237,7 @@ class TaskTry:
                     f"{error}: somebody else took it over while this task was deferred"
                 ) from None
 
-    def _give_back(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
+    def _return_to_triggerer(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
         """A cluster that does not answer is waited for in the triggerer. Failing the task would be no end of
         its run, and the next try would take that for one which a person asked to have anew.
         """
@@ -270,7 +270,7 @@ class TaskTry:
             generation=handle.generation,
             deadline=self._deadline(),
             get_logs=self.operator.get_logs,
-            told=self._teller.told_so_far,
+            told=self._task_log.saved_state,
             **self.place.for_trigger(handle.run),
             **more,
         )
@@ -294,22 +294,22 @@ class TaskTry:
 
     # Following.
 
-    def _go_on(self) -> dict[str, Any]:
+    def _follow(self) -> dict[str, Any]:
         assert self.handle is not None
-        self.stays = self.stays or self._would_end_with_us()
+        self.waits_here = self.waits_here or self._run_ends_with_worker()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
         # Whoever defers need not be woken.
-        with self.backend.changes(run) if self.stays else nullcontext() as self._changes:
-            outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._answer)
+        with self.backend.changes(run) if self.waits_here else nullcontext() as self._changes:
+            outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._perform)
         return self.finish(outcome)
 
-    def _would_end_with_us(self) -> bool:
+    def _run_ends_with_worker(self) -> bool:
         """Whether the run is local, and ends with this worker once that has deferred."""
         if not self.place.is_local:
             return False
-        said = conf.get("core", "executor", fallback="")
-        why = why_it_would_not_outlive(self.operator.executor, said, os.environ, first_process())
+        configured = conf.get("core", "executor", fallback="")
+        why = why_run_ends_with_worker(self.operator.executor, configured, os.environ, first_process())
         if why is not None:
             self.log.info(
                 "this worker does not defer, and follows the run to its end: %s, and a local run with it "
@@ -323,31 +323,31 @@ class TaskTry:
     _leaving = False
 
     @cached_property
-    def _teller(self) -> TaskLog:
+    def _task_log(self) -> TaskLog:
         assert self.handle is not None
         return TaskLog(
             self.handle.run,
             self.worker.id,
-            told=self.told,
-            home=kept_at(),
+            state=self.log_state,
+            home=state_home(),
             output=self.operator.get_logs,
             options=self.place.options,
-            known=self.known,
+            secrets=self.secrets,
         )
 
-    def _tell(self, seen: Observation) -> None:
-        self._teller.about(seen)
-        for line in self._teller.news(seen, time.time(), wrote(self.backend, self._teller)):
+    def _log_observation(self, seen: Observation) -> None:
+        self._task_log.track(seen)
+        for line in self._task_log.update(seen, time.time(), new_output(self.backend, self._task_log)):
             self.log.info("%s", line)
-        for line in warnings(self.backend, self._teller, seen):
+        for line in restart_warnings(self.backend, self._task_log, seen):
             self.log.warning("%s", line)
 
-    def _answer(self, ask: Effect) -> Answer:
-        match ask:
+    def _perform(self, effect: Effect) -> Answer:
+        match effect:
             case Observe(evidence):
                 return self._observe(evidence)
             case Wait(seconds):
-                if not self.stays:
+                if not self.waits_here:
                     self._defer()
                 self._wait(seconds)
             case Enforce(why):
@@ -356,7 +356,7 @@ class TaskTry:
             case Launch(attempt, why):
                 self.log.warning("attempt %d, because of: %s", attempt, why)
                 self.handle = self.backend.launch(self.plan, self.worker)
-                self._announce(self.handle)
+                self._log_handle(self.handle)
         return None
 
     def _observe(self, evidence: bool) -> Answer:
@@ -365,7 +365,7 @@ class TaskTry:
             seen = self.backend.observe(self.handle.run, evidence)
         except BackendUnreachable as error:
             return error
-        self._tell(seen)
+        self._log_observation(seen)
         self._seen = seen
         if seen.uid != self.handle.uid or (seen.owner is not None and seen.owner.id != self.worker.id):
             owner = seen.owner.id if seen.owner is not None else "nobody"
@@ -378,21 +378,21 @@ class TaskTry:
         """Until something changed, in steps short enough to see that the task is being killed: SIGKILL
         follows in 5 s.
         """
-        end = time.monotonic() + rest_after(self.backend, self._seen, seconds, time.time())
+        end = time.monotonic() + poll_delay(self.backend, self._seen, seconds, time.time())
         while True:
             self._leave_if_killed()
-            left = end - time.monotonic()
+            remaining = end - time.monotonic()
             assert self._changes is not None
-            if left <= 0 or self._changes.wait(min(left, _STEP)):
+            if remaining <= 0 or self._changes.wait(min(remaining, _STEP)):
                 return
 
     def _pause(self, seconds: float) -> None:
         """How a backend sleeps that waits for something, such as the end of the attempt before."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        while (remaining := end - time.monotonic()) > 0:
             if not self._leaving:
                 self._leave_if_killed()
-            time.sleep(min(left, _STEP))
+            time.sleep(min(remaining, _STEP))
 
     # Ending otherwise than by itself.
 
@@ -434,8 +434,8 @@ class TaskTry:
             if not lost and not state_of(seen).is_final:
                 expect_no_further_try(self.backend, seen)
 
-    def _timing(self) -> _UntilItsEnd:
-        return _UntilItsEnd(self)
+    def _stop_on_timeout(self) -> _StopOnTimeout:
+        return _StopOnTimeout(self)
 
     def _out_of_time(self) -> NoReturn:
         raise AirflowTaskTimeout(
@@ -457,7 +457,7 @@ class TaskTry:
         with self.backend.changes(handle.run) as changes:
             while time.monotonic() < end:
                 seen = self.backend.observe(handle.run)
-                self._tell(seen)
+                self._log_observation(seen)
                 if seen.uid != handle.uid or state_of(seen).is_final:
                     break
                 changes.wait(_STEP)
@@ -466,18 +466,18 @@ class TaskTry:
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         """The result of a run that succeeded; an exception with the reason for one that did not."""
-        for line in self._teller.last_words(outcome):
+        for line in self._task_log.failure_lines(outcome):
             self.log.error("%s", line)
-        self._teller.forget()
+        self._task_log.forget()
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
         if outcome.ok:
-            self.log.info("%s", redact_text(outcome.message, self.known))
-            result = dict(redact_texts(self.operator.result(outcome), self.known))
+            self.log.info("%s", redact_text(outcome.message, self.secrets))
+            result = dict(redact_texts(self.operator.result(outcome), self.secrets))
             self._hand_over(result)
             return result
-        text = failure_text(outcome, self.place.options, self.known)
+        text = failure_text(outcome, self.place.options, self.secrets)
         raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
 
     def _hand_over(self, result: dict[str, Any]) -> None:
@@ -485,13 +485,13 @@ class TaskTry:
         handle, backend = self.handle, self.backend
         assert handle is not None
         if plugin.Listener.active:
-            plugin.when_accepted[str(self.ti.id)] = lambda: backend.hand_over(handle)
+            plugin.on_accepted[str(self.ti.id)] = lambda: backend.hand_over(handle)
         else:
             self.ti.xcom_push("return_value", result)
             backend.hand_over(handle)
 
 
-class _UntilItsEnd:
+class _StopOnTimeout:
     """Airflow's execution_timeout strikes as an exception anywhere: the run ends before the task does. And
     Airflow ends the process of a task without a word, so what is open is closed here.
     """
@@ -512,4 +512,4 @@ class _UntilItsEnd:
         if isinstance(error, (BadInput, AirflowFailException)):
             self.task_try.give_up()
         if "place" in self.task_try.__dict__:
-            self.task_try.place.leave()
+            self.task_try.place.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.errors import BadInput
 from allaboard.units import show_bytes
-from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.operators.base import StoreOperator
 from allaboard_provider.templates import result_in
 
@@ -47,23 +47,23 @@ class CollectCheckpointOperator(StoreOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from allaboard.checkpoints import collect
 
-        with in_airflows_words():
+        with airflow_errors():
             source = self._source()
             into = self.uri(self.into, "into")
-            found = collect(
+            copy = collect(
                 source, into, self.which, metric=self.metric, mode=self.mode, progress=self.stop_if_killed
             )
-        for note in found.notes:
+        for note in copy.notes:
             self.log.warning("%s", note)
-        metrics = ", ".join(f"{name} {value}" for name, value in found.checkpoint.manifest.metrics.items())
+        metrics = ", ".join(f"{name} {value}" for name, value in copy.checkpoint.manifest.metrics.items())
         self.log.info(
             "step %d (%s; %s) is in %s",
-            found.step,
-            show_bytes(found.bytes),
+            copy.step,
+            show_bytes(copy.bytes),
             metrics or "no metrics",
-            found.uri,
+            copy.uri,
         )
-        return found.to_dict()
+        return copy.to_dict()
 
     def _source(self) -> str:
         """The run's folder, or exactly the checkpoint that the training called its best."""
@@ -72,8 +72,8 @@ class CollectCheckpointOperator(StoreOperator):
         source = result_in(self.source, "source")
         if not isinstance(source, Mapping) or "checkpoints" not in source:
             return self.uri(source, "source")
-        told: Mapping[str, Any] = source["checkpoints"] or {}
-        best, latest = told.get("best"), told.get("latest")
+        checkpoints: Mapping[str, Any] = source["checkpoints"] or {}
+        best, latest = checkpoints.get("best"), checkpoints.get("latest")
         if self.which == "best" and not self.metric and best:
             return str(best)
         if not (latest or best):

@@ -46,9 +46,9 @@ class EvaluateOperator(TrainingJobOperator):
         return evaluation_job(super().training_job(), uri, lenient=True)
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
-        found = super().result(outcome)
-        if not found["metrics"]:
+        result = super().result(outcome)
+        if not result["metrics"]:
             raise AirflowFailException(
                 f"the evaluation {outcome.run} said no metrics; say them with allaboard.inside.result()"
             )
-        return found
+        return result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.errors import BadInput
 from allaboard.spec.mappings import as_mapping
-from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.operators.base import StoreOperator
 from allaboard_provider.templates import result_in
 
@@ -72,7 +72,7 @@ class PromoteOperator(StoreOperator):
         from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
 
-        with in_airflows_words():
+        with airflow_errors():
             checkpoint = result_in(self.checkpoint, "checkpoint")
             decision = promote(
                 open_store(self.uri(self.store, "store")),

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allaboard.units import show_bytes
-from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.files import dag_folder
 from allaboard_provider.operators.base import StoreOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_TELL_EVERY = 10.0
+_PROGRESS_INTERVAL = 10.0
 
 
 class PrepareShardsOperator(StoreOperator):
@@ -60,7 +60,7 @@ class PrepareShardsOperator(StoreOperator):
         from allaboard.spec.fields import as_int
         from allaboard.storage import open_store
 
-        with in_airflows_words():
+        with airflow_errors():
             into = self.uri(self.into, "into")
             store = open_store(into, environ=os.environ)
             index = prepare(
@@ -68,7 +68,7 @@ class PrepareShardsOperator(StoreOperator):
                 store,
                 samples_per_shard=as_int(self.samples_per_shard),
                 bytes_per_shard=as_int(self.bytes_per_shard),
-                progress=self._teller(),
+                progress=self._progress(),
                 notice=lambda text: self.log.info("%s", text),
             )
         self.log.info(
@@ -98,14 +98,14 @@ class PrepareShardsOperator(StoreOperator):
             return text
         return self.uri(text, "source")
 
-    def _teller(self) -> Callable[[int, int | None, int], None]:
-        told = time.monotonic()
+    def _progress(self) -> Callable[[int, int | None, int], None]:
+        last_line_at = time.monotonic()
 
-        def tell(done: int, total: int | None, size: int) -> None:
-            nonlocal told
+        def log_progress(done: int, total: int | None, size: int) -> None:
+            nonlocal last_line_at
             self.stop_if_killed()
-            if time.monotonic() - told >= _TELL_EVERY:
-                told = time.monotonic()
+            if time.monotonic() - last_line_at >= _PROGRESS_INTERVAL:
+                last_line_at = time.monotonic()
                 self.log.info("%d%s samples", done, f" of {total}" if total else "")
 
-        return tell
+        return log_progress

@@ -121,9 +121,9 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
             return super().render_structure(name, value, jinja)
         whole = jinja.single_expression(value)
         if whole is not None:
-            found = whole()
-            is_file = isinstance(found, str) and names_a_file(found)
-            return self._fields_of_file(found, jinja) if is_file else found
+            job = whole()
+            is_file = isinstance(job, str) and names_a_file(job)
+            return self._fields_of_file(job, jinja) if is_file else job
         if names_a_file(value):
             return self._fields_of_file(str(jinja.leaf(value)), jinja)
         return jinja.mapping(value)

@@ -51,7 +51,7 @@ class TrainingLooks:
 
     def close(self) -> None:
         if "place" in self.__dict__:
-            self.place.leave()
+            self.place.close()
 
     def look(self) -> dict[str, Any] | None:
         """The status of the training that has succeeded; None while it has not ended. Raises AirflowException

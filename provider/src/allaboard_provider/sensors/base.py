@@ -13,7 +13,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from allaboard_provider import defaults
-from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.hooks.allaboard import AllaboardHook
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ class Watching(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         try:
-            with in_airflows_words():
-                found = self.look()
+            with airflow_errors():
+                result = self.look()
         except AirflowException as error:
             # Airflow's own loop skips for time-outs and hopeless failures alone, and not at the first look of
             # a sensor that defers.
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
-        return PokeReturnValue(found is not None, found)
+        return PokeReturnValue(result is not None, result)
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -71,7 +71,7 @@ class Watching(BaseSensorOperator):
         first = self.poke(context)
         if first.is_done:
             return first.xcom_value
-        with in_airflows_words():
+        with airflow_errors():
             trigger = self.trigger()
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 

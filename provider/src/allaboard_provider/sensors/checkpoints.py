@@ -35,11 +35,13 @@ class CheckpointSensor(Watching):
     def look(self) -> dict[str, Any] | None:
         from allaboard_provider.triggers.checkpoints import newest
 
-        found = newest(self._place(), self._after())
+        checkpoint = newest(self._place(), self._after())
         self.log.info(
-            "%s: %s", self._place(), f"step {found['step']} is there" if found else "no new checkpoint yet"
+            "%s: %s",
+            self._place(),
+            f"step {checkpoint['step']} is there" if checkpoint else "no new checkpoint yet",
         )
-        return found
+        return checkpoint
 
     def trigger(self) -> CheckpointTrigger:
         from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of

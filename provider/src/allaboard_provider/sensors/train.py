@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.errors import BadInput
 from allaboard.untrusted import show
-from allaboard_provider.errors import in_airflows_words
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.sensors.base import Watching
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TrainingJobSensor(Watching):
         """Airflow ends the process of a task without unwinding it, so connections are closed here."""
         from allaboard_provider.sensors._looks import TrainingLooks
 
-        with in_airflows_words():
+        with airflow_errors():
             since = self._moment(context)
         self._looks = TrainingLooks(self, since, self.since != DAG_RUN, event)
         try:

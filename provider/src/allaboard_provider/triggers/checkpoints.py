@@ -8,10 +8,10 @@ from typing import Any
 from allaboard.backends.local.host.machine import fingerprint
 from allaboard.checkpoints import latest, step_of
 from allaboard.storage import open_store
-from allaboard_provider.triggers.looking import LookTrigger
+from allaboard_provider.triggers.polling import PollTrigger
 
 
-class CheckpointTrigger(LookTrigger):
+class CheckpointTrigger(PollTrigger):
     """Fires when a complete checkpoint of a step above ``after`` is at ``uri``."""
 
     def __init__(self, uri: str, after: int | None = None, **common: Any) -> None:
@@ -44,10 +44,14 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
         if any(step_of(name) is not None for name in folders)
         else [store.below(name) for name in folders]
     )
-    found = [one for one in map(latest, stores) if one is not None and (after is None or one.step > after)]
-    if not found:
+    candidates = [
+        checkpoint
+        for checkpoint in map(latest, stores)
+        if checkpoint is not None and (after is None or checkpoint.step > after)
+    ]
+    if not candidates:
         return None
-    last = max(found, key=lambda one: (one.manifest.created or "", one.step))
+    last = max(candidates, key=lambda each: (each.manifest.created or "", each.step))
     return {
         "uri": last.uri,
         "step": last.step,

@@ -16,11 +16,11 @@ from allaboard.status import state_of
 from allaboard_provider.results import observation_words, result_of
 from allaboard_provider.runs import ended_before
 from allaboard_provider.triggers import train
-from allaboard_provider.triggers.looking import VERSION, LookTrigger
-from allaboard_provider.triggers.watching import on_its_cluster
+from allaboard_provider.triggers.backends import cluster_backend
+from allaboard_provider.triggers.polling import VERSION, PollTrigger
 
 
-class JobTrigger(LookTrigger):
+class JobTrigger(PollTrigger):
     """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "result",
     "failure"}``. How it ended is in the event, for a ttl may take the job before a worker looks.
 
@@ -59,22 +59,22 @@ class JobTrigger(LookTrigger):
                 return {"version": VERSION, "status": "there", **await self._until_it_is_over()}
             except BackendUnreachable as error:
                 self.log.info("%s", error)
-                await asyncio.sleep(train.AGAIN * random.uniform(0.9, 1.1))
+                await asyncio.sleep(train.RECONNECT_INTERVAL * random.uniform(0.9, 1.1))
 
     async def _until_it_is_over(self) -> dict[str, Any]:
         async with (
-            on_its_cluster(self.connection) as backend,
+            cluster_backend(self.connection) as backend,
             backend.changes_of(self.kind, self.job_name) as changes,
         ):
             while True:
-                seen = await self._look(backend)
+                seen = await self._observe(backend)
                 if seen is not None and state_of(seen).is_final:
-                    seen = await self._look(backend, evidence=True)
+                    seen = await self._observe(backend, evidence=True)
                     if seen is not None and state_of(seen).is_final:
                         return {"uid": seen.uid, **ending_of(seen, self.kind, backend.api.namespace)}
                 await changes.wait(train.POLL_CLUSTER * random.uniform(0.9, 1.1))
 
-    async def _look(self, backend: Any, evidence: bool = False) -> Observation | None:
+    async def _observe(self, backend: Any, evidence: bool = False) -> Observation | None:
         """None while there is none. Tells what has changed."""
         try:
             seen: Observation = await backend.observe_job(self.kind, self.job_name, evidence, uid=self.uid)

@@ -33,18 +33,18 @@ from allaboard.redaction import redact_text
 from allaboard.status import state_of
 from allaboard_provider.ownership import astop_deferred
 from allaboard_provider.runs import afind_run, ended_before, find_run, since_of
-from allaboard_provider.task_log import TaskLog, awarnings, awrote, kept_at, rest_after
-from allaboard_provider.triggers.looking import LookTrigger, settled
-from allaboard_provider.triggers.watching import on_its_cluster, on_this_machine
+from allaboard_provider.task_log import TaskLog, anew_output, arestart_warnings, poll_delay, state_home
+from allaboard_provider.triggers.backends import cluster_backend, local_backend
+from allaboard_provider.triggers.polling import PollTrigger, settle
 
 VERSION = 1
 POLL = 1.0
 POLL_CLUSTER = 60.0
-AGAIN = 15.0
+RECONNECT_INTERVAL = 15.0
 """Seconds between two tries to reach a cluster. Each is patient by itself."""
-FOR_EVER = 1 << 60
-_ASKS = 3
-_warming: list[asyncio.Task[None]] = []
+UNLIMITED = 1 << 60
+_STATE_ATTEMPTS = 3
+_warm_up_tasks: list[asyncio.Task[None]] = []
 """What this triggerer's first trigger began, kept so that it is not collected. Empty before."""
 
 
@@ -93,14 +93,14 @@ class TrainingJobTrigger(BaseTrigger):
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
                 "version": self.version,
-                **self._about(),
+                **self._identity(),
                 "deadline": self.deadline,
                 "get_logs": self.get_logs,
                 **self.newer,
             },
         )
 
-    def _about(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What is in the arguments and in the event: all that the resume needs, for what defer() was given
         besides does not survive everywhere.
         """
@@ -126,35 +126,35 @@ class TrainingJobTrigger(BaseTrigger):
         except Exception as error:  # whatever it is: a worker can still look after the run
             self.log.exception("the trigger of run %s cannot go on", self.run_name)
             event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}"))
-        await settled(begun)
+        await settle(begun)
         # Airflow calls on_kill even after the event when this generator is slow to end.
         self._fired = True
         yield TriggerEvent(event)
 
     def _event(self, status: str, **more: Any) -> dict[str, Any]:
-        return {**self._about(), "version": VERSION, "status": status, **more}
+        return {**self._identity(), "version": VERSION, "status": status, **more}
 
     # Watching.
 
-    def _opened(self) -> AbstractAsyncContextManager[Any]:
+    def _open_backend(self) -> AbstractAsyncContextManager[Any]:
         """The backend, None when the run cannot be followed from here."""
         if self.backend == "local":
-            return on_this_machine(self.run_name, self.fingerprint)
-        return on_its_cluster(self.connection)
+            return local_backend(self.run_name, self.fingerprint)
+        return cluster_backend(self.connection)
 
     async def _watch(self) -> dict[str, Any]:
-        async with self._opened() as backend:
+        async with self._open_backend() as backend:
             if backend is None:
                 self.log.info(
                     "run %s lives on %s, which this triggerer (%s) is not",
                     self.run_name, self.host, socket.gethostname(),
                 )  # fmt: skip
                 return self._event("elsewhere", triggerer=socket.gethostname())
-            watch = _Watch(self, backend)
+            follower = _RunFollower(self, backend)
             try:
-                status = await watch.to_the_end()
+                status = await follower.to_the_end()
             finally:
-                self.told = watch.teller.told_so_far
+                self.told = follower.task_log.saved_state
             return self._event(status)
 
     # A person ended the task.
@@ -164,12 +164,12 @@ class TrainingJobTrigger(BaseTrigger):
         server inside it for that. It is asked by the first trigger that begins, not by the first person who
         waits for a run to stop. Nothing is waited for here.
         """
-        if self.task_instance is not None and not _warming:
-            _warming.append(asyncio.create_task(asyncio.to_thread(self._ask_once)))
+        if self.task_instance is not None and not _warm_up_tasks:
+            _warm_up_tasks.append(asyncio.create_task(asyncio.to_thread(self._query_once)))
 
-    def _ask_once(self) -> None:
+    def _query_once(self) -> None:
         try:
-            RuntimeTaskInstance.get_task_states(**_question(self.task_instance))
+            RuntimeTaskInstance.get_task_states(**_state_query(self.task_instance))
         except Exception as error:  # on_kill asks again, and tells what is wrong
             self.log.debug("Airflow does not say the state of this task: %s", error)
 
@@ -190,7 +190,7 @@ class TrainingJobTrigger(BaseTrigger):
             return
         reason = f"the task was {_ENDINGS.get(state or '', f'ended (its state is {state})')} while deferred"
         handle = Handle(self.run_name, self.attempt, self.generation, self.uid)
-        async with self._opened() as backend:
+        async with self._open_backend() as backend:
             if backend is not None and await astop_deferred(backend, handle, self.owner, reason):
                 self.log.info("run %s: stopped, because %s", self.run_name, reason)
 
@@ -201,19 +201,19 @@ class TrainingJobTrigger(BaseTrigger):
         """
         ti = self.task_instance
         assert ti is not None
-        ask = sync_to_async(RuntimeTaskInstance.get_task_states)
-        for asked in range(_ASKS):
+        get_states = sync_to_async(RuntimeTaskInstance.get_task_states)
+        for attempt in range(_STATE_ATTEMPTS):
             try:
-                states = await ask(**_question(ti))
+                states = await get_states(**_state_query(ti))
                 break
             except Exception:
-                if asked == _ASKS - 1:
+                if attempt == _STATE_ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(1)
         return task_state(states, ti)
 
 
-def _question(ti: Any) -> dict[str, Any]:
+def _state_query(ti: Any) -> dict[str, Any]:
     return {
         "dag_id": ti.dag_id,
         "task_ids": [ti.task_id],
@@ -222,18 +222,18 @@ def _question(ti: Any) -> dict[str, Any]:
     }
 
 
-class _Watch:
+class _RunFollower:
     """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
         self.trigger, self.backend = trigger, backend
-        self.teller = TaskLog(
+        self.task_log = TaskLog(
             trigger.run_name,
             trigger.owner,
-            told=trigger.told,
-            home=kept_at(),
+            state=trigger.told,
+            home=state_home(),
             output=trigger.get_logs,
-            known=None,
+            secrets=None,
         )
         self.changes: Any = None
         self.seen: Observation | None = None
@@ -243,46 +243,46 @@ class _Watch:
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
             try:
-                operation = follow(FollowPolicy(poll=poll, attempts=1, unreachable=FOR_EVER))
-                outcome = await run_async(operation, self._answer)
-            except _Enough as enough:
-                return enough.status
-        for line in self.teller.last_words(outcome):
+                operation = follow(FollowPolicy(poll=poll, attempts=1, unreachable=UNLIMITED))
+                outcome = await run_async(operation, self._perform)
+            except _Fire as fire:
+                return fire.status
+        for line in self.task_log.failure_lines(outcome):
             self.trigger.log.error("%s", line)
         return "ended"
 
     def _woken(self) -> AbstractAsyncContextManager[Any]:
         if self.backend.name == "local":
-            found: AbstractAsyncContextManager[Any] = self.backend.changes(self.trigger.run_name)
-            return found
-        return _Reached(self.trigger, self.backend)
+            changes: AbstractAsyncContextManager[Any] = self.backend.changes(self.trigger.run_name)
+            return changes
+        return _ReconnectingChanges(self.trigger, self.backend)
 
-    async def _answer(self, ask: Any) -> Any:
-        match ask:
+    async def _perform(self, effect: Any) -> Any:
+        match effect:
             case Observe(evidence):
-                return await self._look(evidence)
+                return await self._observe(evidence)
             case Enforce():
-                raise _Enough("act")
+                raise _Fire("act")
             case Wait(seconds):
                 await self._wait(seconds)
         return None
 
-    async def _look(self, evidence: bool) -> Any:
+    async def _observe(self, evidence: bool) -> Any:
         trigger = self.trigger
         try:
             seen = await self.backend.observe(trigger.run_name, evidence)
-            if self.teller.known is None:
-                self.teller.known = await self.backend.secrets_of(trigger.run_name)
+            if self.task_log.secrets is None:
+                self.task_log.secrets = await self.backend.secrets_of(trigger.run_name)
         except BackendUnreachable as error:
             self._refuse_late()
             return error
         if seen.uid != trigger.uid:
-            raise _Enough("ended")  # another attempt is on
+            raise _Fire("ended")  # another attempt is on
         self.seen = seen
-        self.teller.about(seen)
-        for line in self.teller.news(seen, time.time(), await awrote(self.backend, self.teller)):
+        self.task_log.track(seen)
+        for line in self.task_log.update(seen, time.time(), await anew_output(self.backend, self.task_log)):
             trigger.log.info("%s", line)
-        for line in await awarnings(self.backend, self.teller, seen):
+        for line in await arestart_warnings(self.backend, self.task_log, seen):
             trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
@@ -291,17 +291,17 @@ class _Watch:
     def _refuse_late(self) -> None:
         deadline = self.trigger.deadline
         if deadline is not None and time.time() >= deadline:
-            raise _Enough("timeout")
+            raise _Fire("timeout")
 
     async def _wait(self, seconds: float) -> None:
         now, deadline = time.time(), self.trigger.deadline
-        rest = rest_after(self.backend, self.seen, seconds, now)
+        rest = poll_delay(self.backend, self.seen, seconds, now)
         # Jittered, so that the triggers of one triggerer do not all look at once.
         rest *= random.uniform(0.9, 1.1)
         await self.changes.wait(max(0.05, rest if deadline is None else min(rest, deadline - now)))
 
 
-class _Reached:
+class _ReconnectingChanges:
     """Wakes for a run on a cluster, as soon as that can be reached: whoever waits meanwhile looks again soon.
     From then on this process is the one that follows the run for its owner.
     """
@@ -312,7 +312,7 @@ class _Reached:
         self._known = False  # that it is this process which follows
         self._open = AsyncExitStack()
 
-    async def __aenter__(self) -> _Reached:
+    async def __aenter__(self) -> _ReconnectingChanges:
         await self._try()
         return self
 
@@ -321,7 +321,7 @@ class _Reached:
 
     async def wait(self, seconds: float) -> bool:
         if self._changes is None:
-            await asyncio.sleep(min(seconds, AGAIN) * random.uniform(0.9, 1.1))
+            await asyncio.sleep(min(seconds, RECONNECT_INTERVAL) * random.uniform(0.9, 1.1))
             await self._try()
             return True
         if not self._known:
@@ -345,7 +345,7 @@ class _Reached:
         self._known = True
 
 
-class _Enough(Exception):
+class _Fire(Exception):
     """It is for a worker to go on."""
 
     def __init__(self, status: str) -> None:
@@ -356,14 +356,14 @@ class _Enough(Exception):
 def task_state(states: Mapping[str, Any], ti: Any) -> str | None:
     """The state of one task instance in the answer of ``get_task_states``."""
     mapped = ti.map_index is not None and ti.map_index >= 0
-    found = states.get(ti.run_id, {}).get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id)
-    return None if found is None else str(getattr(found, "value", found))
+    state = states.get(ti.run_id, {}).get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id)
+    return None if state is None else str(getattr(state, "value", state))
 
 
 _ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "skipped", "": "cleared"}
 
 
-class RunTrigger(LookTrigger):
+class RunTrigger(PollTrigger):
     """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``. ``backend`` and
     ``connection``: where it is, as for a `TrainingJobTrigger`. ``since`` (epoch seconds): what ended before
     is passed over; with ``of_ids`` a run that is named by its id, too.
@@ -415,10 +415,10 @@ class RunTrigger(LookTrigger):
                 return {"version": VERSION, "status": "there"}
             except BackendUnreachable as error:
                 self.log.info("%s", error)
-                await asyncio.sleep(AGAIN * random.uniform(0.9, 1.1))
+                await asyncio.sleep(RECONNECT_INTERVAL * random.uniform(0.9, 1.1))
 
     async def _until_it_is_over(self) -> None:
-        async with on_its_cluster(self.connection) as backend:
+        async with cluster_backend(self.connection) as backend:
             while not self._is_meant(seen := await afind_run(backend, self.run_name, self.key)):
                 await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
             async with backend.changes(seen.run) as changes:

@@ -20,7 +20,7 @@ heard that it was deferred is failed as "killed externally" (apache/airflow#6637
 """
 
 
-class LookTrigger(BaseTrigger):
+class PollTrigger(BaseTrigger):
     """Fires ``{"version", "status"}`` once. ``status``: ``there``, ``elsewhere`` (what is looked at is on the
     disk of another machine) or ``error`` (``error`` says what).
 
@@ -69,7 +69,7 @@ class LookTrigger(BaseTrigger):
                 "status": "error",
                 "error": redact_text(f"{type(error).__name__}: {error}"),
             }
-        await settled(begun)
+        await settle(begun)
         yield TriggerEvent(event)
 
     async def _watch(self) -> dict[str, Any]:
@@ -80,6 +80,6 @@ class LookTrigger(BaseTrigger):
         return {"version": VERSION, "status": "there"}
 
 
-async def settled(begun: float) -> None:
+async def settle(begun: float) -> None:
     """Return no sooner than `SETTLE` seconds after ``begun`` (`time.monotonic`)."""
     await asyncio.sleep(max(0.0, begun + SETTLE - time.monotonic()))

@@ -10,7 +10,7 @@ import pytest
 from kfp.local.subprocess_task_handler import replace_python_executable
 
 from allaboard.errors import BadInput
-from allaboard_kfp.given import as_written, job_of
+from allaboard_kfp.inputs import as_written, job_of
 
 JOB = {"name": "digits", "command": ["python", "train.py"], "workers": 2}
 

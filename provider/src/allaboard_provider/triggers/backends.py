@@ -18,7 +18,7 @@ _AT_ONCE = 1000
 """Lines that a thread reads at a time."""
 
 
-class Watched(Protocol):
+class TriggerBackend(Protocol):
     """What triggers ask of a backend. Raises as `allaboard.backends.base.Backend`."""
 
     name: str
@@ -36,7 +36,7 @@ class Watched(Protocol):
     async def stop(self, handle: Handle, owner: Owner, by: str, reason: str) -> Stopped | NotYours: ...
 
 
-class OfThisMachine:
+class LocalTriggerBackend:
     """`LocalBackend`, awaited."""
 
     name = "local"
@@ -65,12 +65,12 @@ class OfThisMachine:
         return await asyncio.to_thread(self.backend.stop, handle, owner, by, reason)
 
     @asynccontextmanager
-    async def changes(self, run: str) -> AsyncIterator[Nap]:
+    async def changes(self, run: str) -> AsyncIterator[PlainSleep]:
         # Not the backend's own, which keep a run alive that nobody else follows.
-        yield Nap()
+        yield PlainSleep()
 
 
-class Nap:
+class PlainSleep:
     """Wakes nobody: whoever looks every second need not be woken."""
 
     async def wait(self, seconds: float) -> bool:
@@ -79,21 +79,23 @@ class Nap:
 
 
 @asynccontextmanager
-async def on_this_machine(run: str, fingerprint: Mapping[str, Any]) -> AsyncIterator[OfThisMachine | None]:
+async def local_backend(
+    run: str, fingerprint: Mapping[str, Any]
+) -> AsyncIterator[LocalTriggerBackend | None]:
     """None when the run cannot be followed from here: another machine, container or folder."""
     yield await asyncio.to_thread(_backend_of, run, fingerprint)
 
 
-def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> OfThisMachine | None:
+def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> LocalTriggerBackend | None:
     try:
         backend = LocalBackend()
-        return OfThisMachine(backend) if backend.fingerprint(run) == fingerprint else None
+        return LocalTriggerBackend(backend) if backend.fingerprint(run) == fingerprint else None
     except (AllaboardError, OSError):
         return None
 
 
 @asynccontextmanager
-async def on_its_cluster(connection: str | None) -> AsyncIterator[Any]:
+async def cluster_backend(connection: str | None) -> AsyncIterator[Any]:
     """The backend of the cluster that the connection names. Raises AllaboardError."""
     hook = await AllaboardHook.aread(connection)
     async with hook.awaited() as backend:
