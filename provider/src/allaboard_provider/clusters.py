@@ -1,12 +1,12 @@
-"""A cluster, as Airflow's connections of type ``kubernetes`` name it: in-cluster, a kubeconfig by path or by
-content, a context of it, or what is there when nothing is said.
+"""The cluster that an Airflow connection of type ``kubernetes`` names: in-cluster, a kubeconfig by path or by
+content, a context of it, or the default configuration.
 
-What such a connection means is the business of Airflow's own hook (`KubernetesHook` of the provider
-cncf.kubernetes), so what works for a KubernetesPodOperator works here, and means the same on a worker and in
-a triggerer. (AsyncKubernetesHook takes an empty connection for a kubeconfig also in a pod.) Nothing is sent
-through the hook's client: it gives a configuration, and the core speaks to the API server.
+Airflow's own hook (`KubernetesHook` of the provider cncf.kubernetes) reads the connection, so a connection
+means the same as for a KubernetesPodOperator, on a worker and in a triggerer. (AsyncKubernetesHook takes an
+empty connection for a kubeconfig also in a pod.) The hook only gives a configuration; the core speaks to the
+API server.
 
-Secrets stay in this process: what is kept by a name is kept by a digest.
+Secrets stay in this process: what is cached by a name is cached by a digest.
 """
 
 from __future__ import annotations
@@ -31,16 +31,14 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.config import Credentials, Secret, Settings
 
 DEFAULT_CONN_ID = "kubernetes_default"
-"""Need not exist: then the pod's own service account, else the usual kubeconfig, as for Airflow's hooks."""
+"""Need not exist: then the pod's own service account, else the default kubeconfig, as for Airflow's hooks."""
 RENEW_INTERVAL = 5.0
-"""Seconds in which credentials that were read anew are not read once more."""
+"""Seconds for which credentials that were just read are not read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConnection:
-    """What the connection ``conn_id`` says; ``namespace``: where our runs are, None: it is for the connection
-    to say.
-    """
+    """The fields of the connection ``conn_id``. ``namespace``: of our runs; None: that of the connection."""
 
     conn_id: str
     extras: Mapping[str, Any] = field(repr=False)
@@ -48,14 +46,14 @@ class ClusterConnection:
 
     @property
     def digest(self) -> str:
-        """Equal for those who see the same cluster as the same user. Nothing can be read from it."""
+        """Equal for two connections to the same cluster as the same user. It reveals nothing of them."""
         words = json.dumps([self.conn_id, self.extras], sort_keys=True, default=str)
         return hashlib.blake2s(words.encode(), digest_size=16).hexdigest()
 
 
 def read_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
-    """Read by Airflow's hook. Raises BadInput where that is not installed, or the connection is of another
-    type; SiteError for one that is not there.
+    """The connection, read by Airflow's hook. Raises BadInput where that hook is not installed or the
+    connection has another type; SiteError for a connection that does not exist.
     """
     with _needs_provider():
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
@@ -68,8 +66,8 @@ def read_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
 
 @contextmanager
 def must_exist(conn_id: str) -> Iterator[None]:
-    """Raises SiteError for a connection that is not there. (Airflow says so, too, of one in a secrets backend
-    that does not answer now: it may be there for the next try.)
+    """Raises SiteError for a connection that does not exist. (Airflow raises the same error when a secrets
+    backend does not answer: the connection may exist at the next try.)
     """
     try:
         yield
@@ -81,20 +79,20 @@ def must_exist(conn_id: str) -> Iterator[None]:
 
 
 def _check_type(conn_id: str, conn_type: str | None) -> None:
-    # The fields of another one mean nothing: what is usual here, the pod's own account say, would be taken.
+    # The fields of another type mean nothing here, so a default such as the pod's own account would be taken.
     if conn_type not in ("kubernetes", None, ""):
         raise BadInput(
-            f"connection {conn_id!r} is of type {conn_type!r}; which cluster it is, and as whom, is said by "
-            "one of type 'kubernetes'"
+            f"connection {conn_id!r} is of type {conn_type!r}; give kubernetes_conn_id a connection of type "
+            "'kubernetes', which names the cluster and the user"
         )
 
 
 async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
-    """Type and extras of any connection, by way of a triggerer's loop. Raises Airflow's own error for one
-    that is not there.
+    """Type and extras of any connection, read on a triggerer's loop. Raises Airflow's own error for one that
+    does not exist.
 
-    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by asking the supervisor
-    in the midst of the loop, which fails while another trigger asks it.
+    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by a blocking question to
+    the supervisor, which fails while another trigger asks it.
     """
     with _needs_provider():
         from airflow.providers.common.compat.connection import get_async_connection
@@ -106,7 +104,7 @@ async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
 
 
 async def aread_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
-    """As `read_connection`, in a triggerer."""
+    """As `read_connection`, on a triggerer's loop."""
     await asyncio.to_thread(_import_hook)
     with must_exist(conn_id):
         try:
@@ -119,14 +117,14 @@ async def aread_connection(conn_id: str, namespace: str | None) -> ClusterConnec
     return ClusterConnection(conn_id, extras, namespace)
 
 
-# From a connection to what the core speaks with.
+# From a connection to the settings of the core's client.
 
 _settings: dict[str, Settings] = {}
 _settings_lock = threading.Lock()
 
 
 def settings_of(connection: ClusterConnection) -> Settings:
-    """The cluster of a connection; blocks, once for each connection of a process. Raises BadInput or
+    """The settings for a connection. Blocks once for each connection of a process. Raises BadInput or
     SiteError.
     """
     with _settings_lock:
@@ -150,10 +148,10 @@ def _configuration(connection: ClusterConnection) -> Any:
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
         from kubernetes.client import Configuration
 
-    # In-cluster, the hook takes what it has made from the library's default alone.
+    # In-cluster, the hook ignores a configuration of ours.
     own = None if connection.extras.get("in_cluster") else Configuration()
     hook = KubernetesHook(conn_id=connection.conn_id, client_configuration=own)
-    # Read already: a thread of the triggerer could not ask for the connection.
+    # A thread of the triggerer cannot ask Airflow for the connection.
     hook.conn_extras = dict(connection.extras)
     try:
         client = hook.get_conn()
@@ -165,7 +163,7 @@ def _configuration(connection: ClusterConnection) -> Any:
 
 
 def _raise_unusable(connection: ClusterConnection, error: Exception) -> NoReturn:
-    # The words of a parser show what it read, which may be a token.
+    # The message of a parser quotes its text, which may be a token.
     words = "kube_config is no YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
     extras = connection.extras
     path = extras.get("kube_config_path") or extras.get("extra__kubernetes__kube_config_path")
@@ -176,7 +174,7 @@ def _raise_unusable(connection: ClusterConnection, error: Exception) -> NoReturn
 
 
 def _namespace(connection: ClusterConnection) -> str:
-    """That of the connection, else of the environment, else of the pod that we are in."""
+    """The namespace of the connection, else of the environment, else of our own pod."""
     from allaboard.backends.kubernetes.client.loader import SERVICE_ACCOUNT
 
     namespace = connection.extras.get("namespace") or connection.extras.get("extra__kubernetes__namespace")
@@ -188,8 +186,8 @@ def _namespace(connection: ClusterConnection) -> str:
 
 
 class ConnectionCredentials:
-    """The credentials of a connection. They are refreshed as the client library does it; once the server has
-    refused them, all that the connection names (a kubeconfig, a plugin) is read anew.
+    """The credentials of a connection. The client library refreshes them; once the server has refused them,
+    all that the connection names (a kubeconfig, a plugin) is read again.
     """
 
     def __init__(self, connection: ClusterConnection, now: Credentials) -> None:
@@ -222,7 +220,7 @@ class ConnectionCredentials:
             return self._now
 
 
-# One client for all triggers of a triggerer that go to the same connection.
+# One client for all triggers of a triggerer that use the same connection.
 
 
 @dataclass(slots=True)
@@ -237,7 +235,7 @@ _shared: dict[tuple[int, str, str], _Shared] = {}
 
 @asynccontextmanager
 async def shared_api(connection: ClusterConnection) -> AsyncIterator[AsyncApi]:
-    """The client of this loop for this place; it lives as long as anybody uses it."""
+    """The client of this loop for this connection. It is closed with its last user."""
     from allaboard.backends.kubernetes.client.api import AsyncApi
 
     settings = await asyncio.to_thread(settings_of, connection)
@@ -256,7 +254,7 @@ async def shared_api(connection: ClusterConnection) -> AsyncIterator[AsyncApi]:
             await shared.api.close()
 
 
-# The provider that Airflow's hooks come from.
+# The provider that Airflow's hooks are part of.
 
 
 @contextmanager

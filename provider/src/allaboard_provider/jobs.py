@@ -1,4 +1,4 @@
-"""From what a DAG says of a job, rendered, to a checked job."""
+"""The checked job of a task, from its rendered field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
         raise BadInput(
             f"job: {type(job).__name__} is no job; give a TrainingJob, a mapping, or the path of a job file"
         )
-    # As a mapping first: a TrainingJob names unknown fields only, and says nothing of what else is wrong.
+    # A TrainingJob refuses unknown fields at once; the check of a mapping reports every problem.
     fields = job.as_mapping() if isinstance(job, TrainingJob) else job
     return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
 

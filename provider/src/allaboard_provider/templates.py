@@ -1,12 +1,12 @@
-"""Templates in values that have structure: a job, the metrics of an evaluation, the result of another task.
+"""Templates in structured fields: a job, the metrics of an evaluation, the result of another task.
 
-Structure comes from the author alone. A text (JSON, YAML) or a file is parsed first, and then the texts in it
-are rendered one by one, so nothing that a template puts in (a `conf` value, a parameter, an XCom) can become
-a field, an item or another command: it stays the text, or the number, that it is.
+Structure comes from the author alone. A text (JSON, YAML) or a file is parsed first, and then its texts are
+rendered one by one. So nothing that a template puts in (a `conf` value, a parameter, an XCom) becomes a
+field, an item or another command: it stays one text, or one number.
 
-Two things take a value whole, and trust whoever gives it with all that it says: a field that is one single
+Two things are taken whole, and trust their source with all of the value: a field that is one single
 expression (``job="{{ ti.xcom_pull('plan') }}"``), and, in a DAG that renders native objects, a text within
-that is one (``"command": "{{ params.command }}"``). What is taken whole is never rendered again.
+that is one (``"command": "{{ params.command }}"``). What is taken whole is not rendered again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARKS = ("{{", "{%", "{#")
 
 
 class LeafByLeaf:
-    """For operators. ``structured``: those of the template fields that may hold structure."""
+    """For operators. ``structured``: the template fields that may hold structure."""
 
     structured: ClassVar[tuple[str, ...]] = ()
 
@@ -40,7 +40,7 @@ class LeafByLeaf:
         jinja_env: jinja2.Environment,
         seen_oids: set[int],
     ) -> None:
-        """Airflow's hook for operators that render nested values their own way, mapped ones included."""
+        """Airflow's hook for operators that render nested values themselves, mapped ones included."""
         own = {name for name in template_fields if parent is self and name in self.structured}
         rest = [name for name in template_fields if name not in own]
         super()._do_render_template_fields(parent, rest, context, jinja_env, seen_oids)  # type: ignore[misc]
@@ -51,8 +51,8 @@ class LeafByLeaf:
                 setattr(self, name, self.render_structure(name, value, jinja))
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
-        """Whether Airflow made this value out of an XCom just now, for a mapped task: it is none of the
-        author's texts.
+        """Whether Airflow has just made this value out of an XCom, for a mapped task: then its texts are not
+        the author's.
         """
         return id(value) in seen_oids
 
@@ -85,17 +85,15 @@ class Jinja:
         return self.operator.render_template(value, self.context, self.env, self.seen)
 
     def mapping(self, text: str) -> Any:
-        """The mapping that a text says, rendered. A text that says none stays as it is, unrendered: whoever
-        reads it finds that as well, and refuses it.
-        """
+        """The mapping that a text says, rendered. Any other text stays as it is: its reader refuses it."""
         try:
             return self.leaves(as_mapping(text, "the field"))
         except BadInput:
             return text
 
     def leaf(self, text: str) -> Any:
-        """A text, rendered. Native objects only of one single expression, and never by reading a text as
-        Python, which would make structure of it.
+        """A text, rendered. Only one single expression gives a native object; a text is never read as Python,
+        which would make structure of it.
         """
         if not any(mark in text for mark in MARKS):
             return text
@@ -106,7 +104,9 @@ class Jinja:
         return nodes[0] if len(nodes) == 1 else "".join(map(str, nodes))
 
     def single_expression(self, text: str) -> Any:
-        """For a text that is ``{{ ... }}`` and nothing else: what gives its value. None for others."""
+        """The function that gives the value of a text that is ``{{ ... }}`` and nothing else; None for other
+        texts.
+        """
         inner = text.strip()
         if not (inner.startswith("{{") and inner.endswith("}}")):
             return None

@@ -1,14 +1,13 @@
-"""What a worker does for one try of a task instance: launch or adopt, follow or defer, finish.
+"""What a worker does for one try of a task instance: launch or adopt the run, follow it or defer, finish.
 
-The conversation is the core's `allaboard.follow.loop`; this is the side that answers it. A deferrable task
-answers the first `Wait` by deferring, a synchronous one by waiting; everything else is the same, and so is
-the end: `finish`.
+`allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A deferrable task answers the first
+`Wait` by deferring, a synchronous one by waiting. Everything else is the same, the end (`finish`) included.
 
-Who may act is fenced by the run record (contract, section 1): the owner is this try, in the phase ``worker``
-while a worker follows and ``deferred`` while a triggerer does. Each hand-over between them is a
-compare-and-swap that comes first: before the deferral is asked for, and as the first act of a resumed worker.
-So a crash at any point leaves a record from which the next try sees whether a worker died (adopt) or a person
-asked for the task anew (stop, resume).
+The run record fences who may act (contract, section 1). The owner is this try: in the phase ``worker`` while
+a worker follows, and ``deferred`` while a triggerer does. Each hand-over between them is a compare-and-swap
+that comes first: before the deferral is asked for, and as the first act of a resumed worker. So after a crash
+at any point the record tells the next try whether a worker died (adopt) or a person asked for the task anew
+(stop, resume).
 """
 
 from __future__ import annotations
@@ -64,15 +63,13 @@ if TYPE_CHECKING:
     from allaboard_provider.operators.train import TrainingJobOperator
 
 RUN_KEY = "allaboard_run"
-"""The XCom that says which run it is as soon as there is one, so that a failed task still tells where to
-look.
-"""
+"""The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
 
 _STEP = 0.5
 _UNTIL_SIGKILL = 4.0
 _UNTIL_GONE = 90.0
 _DEFERRED_AGAIN = 5
-"""How often a worker that cannot reach the cluster gives the run back to the triggerer, which waits."""
+"""How often a worker that cannot reach the cluster returns the run to the triggerer, which waits."""
 
 
 class TaskTry:
@@ -108,19 +105,19 @@ class TaskTry:
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
-        """The secrets of the run. From here on Airflow, too, hides them in what this task logs."""
+        """The secrets of the run. From the first call on Airflow, too, hides them in the log of this task."""
         assert self.handle is not None
-        # Of a run on a cluster the job says all that can be known here.
+        # The job of a run on a cluster has all that is known here.
         recorded = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
         values = (*secret_values(self.plan.job.as_mapping()), *recorded)
         for value in values:
             mask_secret(value)
         return values
 
-    # The three ways in.
+    # The three entry points.
 
     def begin(self) -> dict[str, Any]:
-        """A new try."""
+        """Start a new try."""
         with airflow_errors(), self._stop_on_timeout():
             self._wait_for_stop()
             self.handle = self.backend.launch(self.plan, self.worker)
@@ -128,7 +125,7 @@ class TaskTry:
             return self._follow()
 
     def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """The triggerer's event has arrived."""
+        """Go on after an event of the trigger."""
         with airflow_errors(), self._stop_on_timeout():
             self.handle = Handle(
                 str(event["run"]),
@@ -161,7 +158,7 @@ class TaskTry:
             return self._follow()
 
     def rescue(self, error: BaseException) -> None:
-        """The trigger timed out or died, and nobody follows the run any more: stop it. The caller raises
+        """Stop the run after its trigger timed out or died, for nobody follows it any more. The caller raises
         ``error``.
         """
         with airflow_errors(), self._stop_on_timeout():
@@ -179,7 +176,7 @@ class TaskTry:
     # Launching and handing over between worker and triggerer.
 
     def _wait_for_stop(self) -> None:
-        """A run that the try before was made to stop is not worth adopting: the next attempt begins when the
+        """Wait until a run that the last try was made to stop has ended: the next attempt begins when the
         last member has had its grace. (On a cluster the launch itself waits for that.)
         """
         if not self.place.is_local:
@@ -214,7 +211,9 @@ class TaskTry:
         self.ti.xcom_push(RUN_KEY, known)
 
     def _refuse_elsewhere(self, event: Mapping[str, Any]) -> None:
-        """A local run belongs to its machine. A retry elsewhere would train twice, so there is none."""
+        """Raises AirflowFailException for a local run of another machine. A retry elsewhere would train
+        twice.
+        """
         assert self.handle is not None
         if not self.place.is_here(self.handle.run, event.get("fingerprint")):
             raise AirflowFailException(
@@ -224,8 +223,8 @@ class TaskTry:
             )
 
     def _reclaim(self) -> None:
-        """The first act of a resumed worker. From here on a crash is one of a worker, and the next try
-        adopts.
+        """Become the owner again: the first act of a resumed worker. From here on a crash is one of a worker,
+        and the next try adopts the run.
         """
         assert self.handle is not None
         try:
@@ -238,15 +237,15 @@ class TaskTry:
                 ) from None
 
     def _return_to_triggerer(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
-        """A cluster that does not answer is waited for in the triggerer. Failing the task would be no end of
-        its run, and the next try would take that for one which a person asked to have anew.
+        """Defer again while the cluster does not answer. A failure of the task would not end its run, and the
+        next try would take the run for one that a person asked to have anew.
         """
         again = int(event.get("again", 0)) + 1
         if event.get("status") == "timeout":
             self._out_of_time()
         if again > _DEFERRED_AGAIN or not self.operator.deferrable:
             raise error
-        self.log.warning("%s; the triggerer waits until it does", error)
+        self.log.warning("%s; the triggerer waits until it answers", error)
         self.operator.defer(
             trigger=self._trigger(again=again), method_name="execute_complete", timeout=self._backstop()
         )
@@ -276,8 +275,8 @@ class TaskTry:
         )
 
     def _backstop(self) -> timedelta | None:
-        """The trigger keeps the deadline; Airflow's own timer, by which no trigger is asked, is for when
-        there is none.
+        """The timeout of the deferral. The trigger itself keeps the deadline; Airflow's timer, which asks no
+        trigger, is for the case that no triggerer runs.
         """
         deadline = self._deadline()
         if deadline is None:
@@ -285,7 +284,7 @@ class TaskTry:
         return timedelta(seconds=max(1.0, deadline - time.time()) + self.operator.backstop)
 
     def _deadline(self) -> float | None:
-        """When this try must be over, in epoch seconds: its start date lives through deferrals."""
+        """When this try must end, in epoch seconds. Its start date survives deferrals."""
         limit = self.operator.execution_timeout
         if limit is None:
             return None
@@ -299,21 +298,21 @@ class TaskTry:
         self.waits_here = self.waits_here or self._run_ends_with_worker()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
-        # Whoever defers need not be woken.
+        # A task that defers needs no changes.
         with self.backend.changes(run) if self.waits_here else nullcontext() as self._changes:
             outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._perform)
         return self.finish(outcome)
 
     def _run_ends_with_worker(self) -> bool:
-        """Whether the run is local, and ends with this worker once that has deferred."""
+        """Whether the run is local and ends with this worker when it defers."""
         if not self.place.is_local:
             return False
         configured = conf.get("core", "executor", fallback="")
         why = why_run_ends_with_worker(self.operator.executor, configured, os.environ, first_process())
         if why is not None:
             self.log.info(
-                "this worker does not defer, and follows the run to its end: %s, and a local run with it "
-                "(one on a cluster would go on)",
+                "this worker does not defer, and follows the run to its end: %s, and a local run ends "
+                "with it (one on a cluster goes on)",
                 why,
             )
         return why is not None
@@ -375,8 +374,8 @@ class TaskTry:
         return seen
 
     def _wait(self, seconds: float) -> None:
-        """Until something changed, in steps short enough to see that the task is being killed: SIGKILL
-        follows in 5 s.
+        """Wait for a change, in steps short enough to notice that the task is being killed: SIGKILL follows
+        in 5 s.
         """
         end = time.monotonic() + poll_delay(self.backend, self._seen, seconds, time.time())
         while True:
@@ -387,19 +386,19 @@ class TaskTry:
                 return
 
     def _pause(self, seconds: float) -> None:
-        """How a backend sleeps that waits for something, such as the end of the attempt before."""
+        """Sleep for a backend that waits, such as for the end of the last attempt."""
         end = time.monotonic() + seconds
         while (remaining := end - time.monotonic()) > 0:
             if not self._leaving:
                 self._leave_if_killed()
             time.sleep(min(remaining, _STEP))
 
-    # Ending otherwise than by itself.
+    # Ends from outside.
 
     def _leave_if_killed(self) -> None:
-        """The worker was told to end. If a person or a time limit ended the task, the run ends with it. If
-        the task counts as running still, only this worker goes away (a restart, a drained node): the run goes
-        on, for the next try.
+        """Raises AirflowException if the worker was told to end. If a person or a time limit ended the task,
+        the run is stopped first. If the task still counts as running, only this worker goes away (a restart,
+        a drained node), and the run goes on for the next try.
         """
         if not self.operator.killed:
             return
@@ -423,8 +422,8 @@ class TaskTry:
         raise AirflowException(f"run {run} is stopped: {why}")
 
     def give_up(self) -> None:
-        """This try ends in a way that Airflow does not try again. What it, or a try before that was killed,
-        has left of a local run is then left by the last one.
+        """Mark a local run as one without a further try: this try ends in a way that Airflow does not try
+        again.
         """
         if "plan" not in self.__dict__ or "place" not in self.__dict__ or not self.place.is_local:
             return
@@ -443,7 +442,7 @@ class TaskTry:
         )
 
     def _stop(self, reason: str, patience: float = _UNTIL_GONE) -> None:
-        """Stop the run and wait until it has ended, while its last words go into the log."""
+        """Stop the run and wait for its end, while its last lines go into the log."""
         handle = self.handle
         if handle is None:
             try:
@@ -462,10 +461,10 @@ class TaskTry:
                     break
                 changes.wait(_STEP)
 
-    # The end, whichever way it was reached.
+    # The end.
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        """The result of a run that succeeded; an exception with the reason for one that did not."""
+        """The result of a run that succeeded. Raises AirflowException with the reason for any other."""
         for line in self._task_log.failure_lines(outcome):
             self.log.error("%s", line)
         self._task_log.forget()
@@ -481,7 +480,7 @@ class TaskTry:
         raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
 
     def _hand_over(self, result: dict[str, Any]) -> None:
-        """A result counts as taken once Airflow has accepted the task's success; see `plugin`."""
+        """Hand the result over once Airflow has accepted the success of the task; see `plugin`."""
         handle, backend = self.handle, self.backend
         assert handle is not None
         if plugin.Listener.active:
@@ -492,8 +491,8 @@ class TaskTry:
 
 
 class _StopOnTimeout:
-    """Airflow's execution_timeout strikes as an exception anywhere: the run ends before the task does. And
-    Airflow ends the process of a task without a word, so what is open is closed here.
+    """Stops the run when Airflow's execution_timeout raises, wherever that happens, and closes the place:
+    Airflow ends the process of a task without unwinding it.
     """
 
     def __init__(self, task_try: TaskTry) -> None:

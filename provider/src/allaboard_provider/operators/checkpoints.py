@@ -1,4 +1,4 @@
-"""`CollectCheckpointOperator`: the best or latest checkpoint of a run, verified, copied where it stays."""
+"""`CollectCheckpointOperator`: a verified copy of the best or latest checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class CollectCheckpointOperator(StoreOperator):
-    """Copies one complete checkpoint out of a run's own folder, where retention would let it go.
+    """Copies one complete checkpoint out of a run's own folder, where retention removes it.
 
     :param source: the result of a `TrainingJobOperator` (its ``output``), the uri of a run's folder, or of
         one checkpoint.
-    :param into: where it goes: ``<into>/<run>/step-<12 digits>/``.
+    :param into: the folder of copies; the copy is ``<into>/<run>/step-<12 digits>/``.
     :param which: ``best`` (by ``metric`` and ``mode``; without them, the one that the training reported as
         its best), ``latest``, ``best:val_loss:min``, or the number of a step.
 
@@ -66,7 +66,7 @@ class CollectCheckpointOperator(StoreOperator):
         return copy.to_dict()
 
     def _source(self) -> str:
-        """The run's folder, or exactly the checkpoint that the training called its best."""
+        """The uri of the run's folder, or of the checkpoint that the training reported as its best."""
         from allaboard.checkpoints import locate
 
         source = result_in(self.source, "source")

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class EvaluateOperator(TrainingJobOperator):
-    """Runs a job that evaluates ``checkpoint``, and returns its status; ``metrics`` is what the job said.
+    """Runs a job that evaluates ``checkpoint``, and returns its status; ``metrics`` are those that the job
+    reported.
 
-    :param job: the evaluation: as in `TrainingJobOperator`. It finds the checkpoint's uri in
-        ``ALLABOARD_CHECKPOINT`` (`allaboard.inside.open_checkpoint`) and says its metrics with
+    :param job: the evaluation: as in `TrainingJobOperator`. Its script reads the checkpoint's uri from
+        ``ALLABOARD_CHECKPOINT`` (`allaboard.inside.open_checkpoint`) and reports its metrics with
         `allaboard.inside.result`.
     :param checkpoint: the uri of a checkpoint, or the result of a `CollectCheckpointOperator` (its
         ``output``).
@@ -49,6 +50,7 @@ class EvaluateOperator(TrainingJobOperator):
         result = super().result(outcome)
         if not result["metrics"]:
             raise AirflowFailException(
-                f"the evaluation {outcome.run} said no metrics; say them with allaboard.inside.result()"
+                f"the evaluation {outcome.run} succeeded and reported no metrics; call "
+                "allaboard.inside.result(accuracy=...) in its script"
             )
         return result

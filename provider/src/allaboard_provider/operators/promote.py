@@ -1,4 +1,4 @@
-"""`PromoteOperator`: the gate, and the champion's succession."""
+"""`PromoteOperator`: a checkpoint passes the gate and becomes the champion."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 
 
 class PromoteOperator(StoreOperator):
-    """Makes a checkpoint the champion if it passes the gate; succeeds either way, and says what came of it.
+    """Makes a checkpoint the champion if it passes the gate. The task succeeds either way, and returns the
+    verdict.
 
     :param checkpoint: the uri of a collected checkpoint, or the result of a `CollectCheckpointOperator`.
-    :param metrics: what its evaluation said: a mapping, or the result of an `EvaluateOperator`. ``manifest``:
+    :param metrics: those of its evaluation: a mapping, or the result of an `EvaluateOperator`; ``manifest``:
         those that the training wrote into the checkpoint.
-    :param store: where the history of promotions is kept, ``store://digits``.
-    :param metric: compared with the champion's; ``mode`` says which is better, ``better_by`` by how much at
-        least.
+    :param store: the folder of the history of promotions, ``store://digits``.
+    :param metric: the metric that is compared with the champion's; ``mode`` (min or max) says which end is
+        better, ``better_by`` by how much at least.
     :param thresholds: ``["accuracy>=0.97", "loss<=0.2"]``.
-    :param single_writer: nobody else promotes into this store; only then one without conditional writes is
-        taken.
+    :param single_writer: nobody else promotes into this store; required for a store without conditional
+        writes.
 
-    Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. Follow it by a branch or a short
-    circuit on ``promoted`` where something is to happen only then.
+    Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. A branch or a short circuit on
+    ``promoted`` makes later tasks depend on it.
     """
 
     template_fields: Sequence[str] = (

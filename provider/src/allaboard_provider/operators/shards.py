@@ -1,4 +1,4 @@
-"""`PrepareShardsOperator`: raw samples in, tar shards and an index out."""
+"""`PrepareShardsOperator`: tar shards and an index from raw samples."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PrepareShardsOperator(StoreOperator):
     """Turns ``source`` into tar shards that WebDataset reads, and ``index.json``, below ``into``.
 
     :param source: a folder, a list of files, ``module:function`` or ``file.py:function`` (relative to the DAG
-        file) that gives samples, or such a function itself.
-    :param into: where the shards go, ``store://digits/shards``.
-    :param samples_per_shard: a shard ends after so many samples,
-    :param bytes_per_shard: or so many bytes (``64Mi``); 256 MiB when neither is given.
+        file) that yields samples, or such a function itself.
+    :param into: the folder of the shards, ``store://digits/shards``.
+    :param samples_per_shard: the number of samples after which a shard ends.
+    :param bytes_per_shard: the size at which a shard ends, like ``64Mi``; 256 MiB when neither is given.
 
-    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. What is prepared already and has not
-    changed is not prepared again, and a try that was killed is gone on with.
+    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. An unchanged data set is not prepared
+    again, and the next try of one that was killed goes on with its work.
     """
 
     template_fields: Sequence[str] = (
@@ -83,7 +83,9 @@ class PrepareShardsOperator(StoreOperator):
         }
 
     def _source(self) -> Any:
-        """Relative names of files start at the DAG file; ``module:function`` and functions stay."""
+        """The source, with files relative to the DAG file; ``module:function`` and functions stay as they
+        are.
+        """
         if isinstance(self.source, str):
             return self._place(self.source)
         if isinstance(self.source, (list, tuple)):

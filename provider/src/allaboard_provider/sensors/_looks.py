@@ -1,4 +1,4 @@
-"""What a `TrainingJobSensor` does on a worker: it looks at the training, and makes the trigger that waits."""
+"""The worker's part of a `TrainingJobSensor`: it looks at the training, and makes the trigger that waits."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class TrainingLooks:
-    """The looks of one try of a sensor. ``since``: epoch seconds, an end before it does not count;
-    ``since_of_ids``: neither does it for a run's own id. ``event``: of the trigger, after a deferral.
+    """The looks of one try of a sensor. ``since``: epoch seconds; a training that ended before does not
+    count. ``since_of_ids``: this applies to a run's own id, too. ``event``: of the trigger, after a deferral.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class CheckpointSensor(Watching):
         job.
     :param after: only a checkpoint of a step above this one counts.
 
-    One that is being written, or is torn, is none.
+    A checkpoint that is being written or is torn does not count.
     """
 
     template_fields: Sequence[str] = ("uri", "after", "allaboard_conn_id")

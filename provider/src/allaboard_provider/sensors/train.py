@@ -23,22 +23,22 @@ STORED = "allaboard_since"
 
 
 class TrainingJobSensor(Watching):
-    """Succeeds when the training succeeds and returns its status; fails, with the reason, when it ends
-    otherwise. What to wait for is one of:
+    """Succeeds when the training succeeds, and returns its status; fails with the reason when the training
+    ends otherwise. The training is named by one of:
 
     :param run: a run's id, a unique prefix of it, or a job's name (its newest run);
     :param key: the key under which a run was started (``allaboard run --key``);
     :param kind: with ``job_name``, on a connection to a cluster: a job object that anybody made, with any
         tool: ``kind="PyTorchJob", job_name="nightly"``.
 
-    :param since: what ended before this moment is of another night, and is passed over: a time with a zone
-        (a datetime, a text, ``"{{ data_interval_start }}"``), or None for any end. The default, "dag_run", is
-        the start of the DAG run as it was when this task first looked, which no retry and no clear moves. It
-        is not asked of a run's own id, which means that very run. In a backfill nobody starts trainings anew:
-        say None, or a time.
+    :param since: a training that ended before this moment is an earlier one, and is passed over: a time with
+    a zone (a datetime, a text, ``"{{ data_interval_start }}"``), or None for any end. The default, "dag_run",
+    is the start of the DAG run at the first look of this task, which no retry and no clear moves. It does not
+    apply to a run's own id, which means that very run. A backfill starts no trainings anew: give None or a
+    time there.
 
-    What is not there yet is waited for. It is only watched: nothing here stops, adopts or restarts it.
-    ``soft_fail=True`` skips instead of failing.
+    The sensor waits for a training that does not exist yet. It only watches: it stops, adopts and restarts
+    nothing. ``soft_fail=True`` skips instead of failing.
     """
 
     template_fields: Sequence[str] = ("run", "key", "kind", "job_name", "since", "allaboard_conn_id")
@@ -59,7 +59,7 @@ class TrainingJobSensor(Watching):
         self.since = since
 
     _looks: TrainingLooks
-    """Those of this try, from the start of `execute` on."""
+    """The looks of this try; set when `execute` starts."""
 
     def look(self) -> dict[str, Any] | None:
         return self._looks.look()
@@ -104,7 +104,9 @@ class TrainingJobSensor(Watching):
 
 
 def moment_of(since: Any) -> float | None:
-    """A time in epoch seconds; None for none. Raises BadInput for what is no time, or has no time zone."""
+    """The time in epoch seconds; None for none. Raises BadInput for a value that is no time with a time
+    zone.
+    """
     if since is None or since in ("", "None"):
         return None
     moment = since

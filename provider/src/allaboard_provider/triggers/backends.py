@@ -1,4 +1,4 @@
-"""What a trigger watches a run with: the backend of its cluster, or that of this machine in threads."""
+"""The backends of triggers: that of a run's cluster, or that of this machine in threads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from allaboard.observation import Observation, Owner
 from allaboard_provider.hooks.allaboard import AllaboardHook
 
 _AT_ONCE = 1000
-"""Lines that a thread reads at a time."""
+"""Lines that a thread reads at once."""
 
 
 class TriggerBackend(Protocol):
-    """What triggers ask of a backend. Raises as `allaboard.backends.base.Backend`."""
+    """The methods that triggers need of a backend. They raise as those of
+    `allaboard.backends.base.Backend`.
+    """
 
     name: str
 
@@ -37,7 +39,7 @@ class TriggerBackend(Protocol):
 
 
 class LocalTriggerBackend:
-    """`LocalBackend`, awaited."""
+    """`LocalBackend` in threads."""
 
     name = "local"
 
@@ -66,12 +68,12 @@ class LocalTriggerBackend:
 
     @asynccontextmanager
     async def changes(self, run: str) -> AsyncIterator[PlainSleep]:
-        # Not the backend's own, which keep a run alive that nobody else follows.
+        # The backend's own changes would keep a run alive that nobody else follows.
         yield PlainSleep()
 
 
 class PlainSleep:
-    """Wakes nobody: whoever looks every second need not be woken."""
+    """Changes that never wake: a follower that looks every second needs no waking."""
 
     async def wait(self, seconds: float) -> bool:
         await asyncio.sleep(seconds)
@@ -82,7 +84,7 @@ class PlainSleep:
 async def local_backend(
     run: str, fingerprint: Mapping[str, Any]
 ) -> AsyncIterator[LocalTriggerBackend | None]:
-    """None when the run cannot be followed from here: another machine, container or folder."""
+    """The backend of this machine; None when the run lives on another machine, container or folder."""
     yield await asyncio.to_thread(_backend_of, run, fingerprint)
 
 

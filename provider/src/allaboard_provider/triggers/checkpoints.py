@@ -1,4 +1,4 @@
-"""Waits for a checkpoint, in the triggerer."""
+"""The trigger that waits for a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
     """
     store = open_store(uri)
     folders = store.folders()
-    # A folder of steps is a run's; otherwise each folder is one of a run.
+    # A folder of steps belongs to one run; otherwise each folder in it belongs to a run.
     stores = (
         [store]
         if any(step_of(name) is not None for name in folders)
@@ -62,8 +62,8 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
 
 
 def fingerprint_of(uri: str) -> dict[str, Any] | None:
-    """What tells this disk from another machine's: of the folder, or of what is there of the way to it. None
-    for a bucket.
+    """Identifies the disk of this machine: by the folder, or by the part of its path that exists. None for a
+    bucket.
     """
     folder: Path | None = open_store(uri).local_path()
     if folder is None:

@@ -1,4 +1,4 @@
-"""Waits, in the triggerer, for a job of a cluster that somebody else made."""
+"""The trigger that waits for a job of a cluster that somebody else made."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ from allaboard_provider.triggers.polling import VERSION, PollTrigger
 
 class JobTrigger(PollTrigger):
     """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "result",
-    "failure"}``. How it ended is in the event, for a ttl may take the job before a worker looks.
+    "failure"}``. The event holds the ending, for a ttl may remove the job before a worker looks.
 
-    ``since`` (epoch seconds): one that ended before is not there.
-
-    ``uid``: of the one that was seen already. One that is not there is waited for; one that was seen and is
-    gone has ended.
+    ``since`` (epoch seconds): a job that ended before does not count. ``uid``: of a job that was seen
+    already. The trigger waits for a job that does not exist yet; one that was seen and is gone has ended.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class JobTrigger(PollTrigger):
                 await changes.wait(train.POLL_CLUSTER * random.uniform(0.9, 1.1))
 
     async def _observe(self, backend: Any, evidence: bool = False) -> Observation | None:
-        """None while there is none. Tells what has changed."""
+        """The job; None while there is none. Logs a new state."""
         try:
             seen: Observation = await backend.observe_job(self.kind, self.job_name, evidence, uid=self.uid)
         except UnknownRun:

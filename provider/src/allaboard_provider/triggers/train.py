@@ -1,13 +1,12 @@
-"""Waits for a run to end, in the triggerer. It observes and tells; it never launches, stops or changes
-anything but in `on_kill`, when a person has ended the task.
+"""The triggers that wait for a run to end. They observe and log; only `on_kill`, when a person has ended the
+task, stops a run.
 
-Triggerers may be killed, frozen, doubled: the same trigger may run twice, may begin late, may never begin.
-Nothing here is remembered between them but what the core's run record and the task log's teller keep.
+Triggerers may be killed, frozen, doubled: the same trigger may run twice, begin late, or never begin. The
+only memory between them is the core's run record and the state of the task log.
 
-Runs on a cluster are watched through one client and one hub for all triggers of a triggerer that go to the
-same place: changes wake; while nothing changes, only what rank 0 wrote is read, ever more seldom, up to once
-a minute. A cluster that does not answer is waited for, however long: the run is not there, and nothing better
-could be done elsewhere.
+All triggers of a triggerer that watch the same cluster share one client and one watch. Changes wake them;
+without changes they only read new output of rank 0, ever less often, down to once a minute. They wait for a
+cluster that does not answer, however long: its runs are there, and nobody could do better elsewhere.
 """
 
 from __future__ import annotations
@@ -41,23 +40,25 @@ VERSION = 1
 POLL = 1.0
 POLL_CLUSTER = 60.0
 RECONNECT_INTERVAL = 15.0
-"""Seconds between two tries to reach a cluster. Each is patient by itself."""
+"""Seconds between two tries to reach a cluster, each of which is patient by itself."""
 UNLIMITED = 1 << 60
 _STATE_ATTEMPTS = 3
 _warm_up_tasks: list[asyncio.Task[None]] = []
-"""What this triggerer's first trigger began, kept so that it is not collected. Empty before."""
+"""The task that the first trigger of this triggerer has started, kept from garbage collection; empty
+before.
+"""
 
 
 class TrainingJobTrigger(BaseTrigger):
     """Fires once, with ``{"version", "status", "run", "attempt", "generation", "uid", "owner", "backend",
     "connection", "fingerprint", "host", "told", "again"}``.
 
-    ``status``: ``ended`` (look at the run: it ended, or it is somebody else's now), ``timeout``
-    (``deadline``, epoch seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another
-    machine, container or folder), ``act`` (a limit has passed, and triggers only observe), ``error``
-    (``error`` says what). ``connection``: the id of the one that names the run's cluster, for the backend
-    ``kubernetes``; ``fingerprint`` and ``host`` are of local runs. ``told``: what the task log has already.
-    All arguments are plain JSON without secrets; those of a newer release are kept and passed over.
+    ``status``: ``ended`` (the run ended, or belongs to somebody else now), ``timeout`` (``deadline``, epoch
+    seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another machine, container or
+    folder), ``act`` (a limit has passed, and triggers only observe), ``error`` (with ``error``).
+    ``connection``: the id of the connection to the run's cluster, for the backend ``kubernetes``;
+    ``fingerprint`` and ``host``: of local runs. ``told``: the state of the task log. All arguments are plain
+    JSON without secrets; those of a newer release are kept and otherwise ignored.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class TrainingJobTrigger(BaseTrigger):
         )
 
     def _identity(self) -> dict[str, Any]:
-        """What is in the arguments and in the event: all that the resume needs, for what defer() was given
-        besides does not survive everywhere.
+        """The fields that arguments and event share: all that the resume needs. Other arguments of defer() do
+        not survive everywhere.
         """
         return {
             "run": self.run_name,
@@ -123,21 +124,21 @@ class TrainingJobTrigger(BaseTrigger):
         self._warm_up()
         try:
             event = await self._watch()
-        except Exception as error:  # whatever it is: a worker can still look after the run
+        except Exception as error:  # whatever it is, a worker can still follow the run
             self.log.exception("the trigger of run %s cannot go on", self.run_name)
             event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}"))
         await settle(begun)
-        # Airflow calls on_kill even after the event when this generator is slow to end.
+        # Airflow calls on_kill even after the event when this generator ends slowly.
         self._fired = True
         yield TriggerEvent(event)
 
     def _event(self, status: str, **more: Any) -> dict[str, Any]:
         return {**self._identity(), "version": VERSION, "status": status, **more}
 
-    # Watching.
+    # Following.
 
     def _open_backend(self) -> AbstractAsyncContextManager[Any]:
-        """The backend, None when the run cannot be followed from here."""
+        """The backend; None when the run cannot be followed from here."""
         if self.backend == "local":
             return local_backend(self.run_name, self.fingerprint)
         return cluster_backend(self.connection)
@@ -160,9 +161,9 @@ class TrainingJobTrigger(BaseTrigger):
     # A person ended the task.
 
     def _warm_up(self) -> None:
-        """The first question to Airflow that a triggerer passes on takes many seconds: Airflow builds an API
-        server inside it for that. It is asked by the first trigger that begins, not by the first person who
-        waits for a run to stop. Nothing is waited for here.
+        """Ask Airflow once, in the background. The first question that a triggerer passes on takes many
+        seconds, because Airflow builds an API server inside of it; so the first trigger asks, and not the
+        first person who waits for a run to stop.
         """
         if self.task_instance is not None and not _warm_up_tasks:
             _warm_up_tasks.append(asyncio.create_task(asyncio.to_thread(self._query_once)))
@@ -170,15 +171,15 @@ class TrainingJobTrigger(BaseTrigger):
     def _query_once(self) -> None:
         try:
             RuntimeTaskInstance.get_task_states(**_state_query(self.task_instance))
-        except Exception as error:  # on_kill asks again, and tells what is wrong
+        except Exception as error:  # on_kill asks again, and raises
             self.log.debug("Airflow does not say the state of this task: %s", error)
 
     async def on_kill(self) -> None:
-        """Stop the run, if Airflow says that the task is over and the run is still this try's.
+        """Stop the run, if Airflow says that the task is over and the run still belongs to this try.
 
-        Airflow calls this also when a frozen triggerer wakes whose triggers another one has taken over, so
-        the word is not enough: the task's state is asked first, and only then is the run looked at, whose
-        owner may have changed during the question.
+        Airflow also calls this when a frozen triggerer wakes whose triggers another one has taken over. So
+        this asks for the task's state first, and then looks at the run, whose owner may have changed
+        meanwhile.
         """
         if self._fired or self.task_instance is None:
             return
@@ -195,9 +196,9 @@ class TrainingJobTrigger(BaseTrigger):
                 self.log.info("run %s: stopped, because %s", self.run_name, reason)
 
     async def _task_state(self) -> str | None:
-        """The state of our task instance; None when it is gone. Raises when Airflow does not answer: then
-        nothing is stopped, for a run too many can be stopped by hand, and a run killed wrongly cannot be
-        brought back.
+        """The state of our task instance; None when it is gone. Raises when Airflow does not answer, and then
+        nothing is stopped: a person can stop a run too many, but nobody can bring back one that was stopped
+        wrongly.
         """
         ti = self.task_instance
         assert ti is not None
@@ -223,7 +224,9 @@ def _state_query(ti: Any) -> dict[str, Any]:
 
 
 class _RunFollower:
-    """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
+    """Carries out the effects of `allaboard.follow.loop` for one run of a trigger: it observes, logs and
+    waits.
+    """
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
         self.trigger, self.backend = trigger, backend
@@ -239,7 +242,7 @@ class _RunFollower:
         self.seen: Observation | None = None
 
     async def to_the_end(self) -> str:
-        """The status that the trigger fires."""
+        """Follow the run, and return the status that the trigger fires."""
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
             try:
@@ -296,20 +299,20 @@ class _RunFollower:
     async def _wait(self, seconds: float) -> None:
         now, deadline = time.time(), self.trigger.deadline
         rest = poll_delay(self.backend, self.seen, seconds, now)
-        # Jittered, so that the triggers of one triggerer do not all look at once.
+        # Jitter spreads the requests of the triggers of one triggerer.
         rest *= random.uniform(0.9, 1.1)
         await self.changes.wait(max(0.05, rest if deadline is None else min(rest, deadline - now)))
 
 
 class _ReconnectingChanges:
-    """Wakes for a run on a cluster, as soon as that can be reached: whoever waits meanwhile looks again soon.
-    From then on this process is the one that follows the run for its owner.
+    """The changes of a run on a cluster, as soon as the cluster can be reached; until then each wait ends
+    soon. From then on this process follows the run for its owner.
     """
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
         self.trigger, self.backend = trigger, backend
         self._changes: Any = None
-        self._known = False  # that it is this process which follows
+        self._known = False  # whether the cluster knows that this process follows
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> _ReconnectingChanges:
@@ -340,13 +343,13 @@ class _ReconnectingChanges:
         except AllaboardError as error:
             if self._changes is None:
                 raise
-            # Whoever may only look can follow all the same.
-            self.trigger.log.info("nobody can see that run %s is followed here: %s", run, error)
+            # A user who may only read can follow all the same.
+            self.trigger.log.info("the cluster does not show that run %s is followed here: %s", run, error)
         self._known = True
 
 
 class _Fire(Exception):
-    """It is for a worker to go on."""
+    """Ends the following; the trigger fires this status."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -365,8 +368,8 @@ _ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "
 
 class RunTrigger(PollTrigger):
     """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``. ``backend`` and
-    ``connection``: where it is, as for a `TrainingJobTrigger`. ``since`` (epoch seconds): what ended before
-    is passed over; with ``of_ids`` a run that is named by its id, too.
+    ``connection``: as for a `TrainingJobTrigger`. ``since`` (epoch seconds): a run that ended before does not
+    count; ``of_ids``: this applies to a run's own id, too.
     """
 
     def __init__(
