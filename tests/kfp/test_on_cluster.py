@@ -89,9 +89,9 @@ def test_what_rank_0_writes_is_in_the_log_of_the_step(
 
     monkeypatch.setattr(FakeChanges, "wait", talk)
     trained(artifacts)
-    said = capsys.readouterr().out
-    lines = [line for line in said.splitlines() if "-master-0 at" in line]
-    assert len(lines) > 10 and len(lines) == len(set(lines)) and "-worker-0 at" not in said
+    output = capsys.readouterr().out
+    lines = [line for line in output.splitlines() if "-master-0 at" in line]
+    assert len(lines) > 10 and len(lines) == len(set(lines)) and "-worker-0 at" not in output
 
 
 def test_a_failed_training_fails_the_step_with_its_exit_code(
@@ -119,8 +119,8 @@ def test_a_step_that_may_not_look_any_more_has_not_failed(
     with pytest.raises(SystemExit) as ended:
         trained(artifacts)
     assert ended.value.code == 5 and record(cluster).outcome is None
-    said = capsys.readouterr().err
-    assert "configmaps is forbidden" in said and "is untouched" in said
+    output = capsys.readouterr().err
+    assert "configmaps is forbidden" in output and "is untouched" in output
 
 
 def test_a_pod_that_is_told_to_end_stops_the_run(

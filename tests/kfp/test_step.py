@@ -68,8 +68,8 @@ def test_a_silent_training_is_said_to_live(
     assert capsys.readouterr().out == ""
     clock.now += 1
     view.seen(running)
-    assert "still running" in (said := capsys.readouterr().out)
-    assert "1 of 2 members running" in said
+    assert "still running" in (output := capsys.readouterr().out)
+    assert "1 of 2 members running" in output
     view.seen(running)
     assert capsys.readouterr().out == ""
 

@@ -74,8 +74,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     from allaboard_provider.hooks.allaboard import AllaboardHook
 
     found = FakeCluster()
-    said = {"backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1"}
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    fields = {"backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
 
     def given(hook: AllaboardHook) -> dict[str, Any]:
         facts = of_place(hook.environment, "default")

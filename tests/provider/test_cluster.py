@@ -136,8 +136,8 @@ def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(clu
 def test_a_trigger_carries_the_connections_id_and_nothing_that_it_says(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"backend": "kubernetes", "store": "s3://bucket/hush-hush", "image": "lab/hush-hush:1"}
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    fields = {"backend": "kubernetes", "store": "s3://bucket/hush-hush", "image": "lab/hush-hush:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
     context = a_context()
     _, arguments = deferred(an_operator(), context).serialize()
     assert arguments["connection"] == "cluster" and arguments["backend"] == "kubernetes"
@@ -148,11 +148,11 @@ def test_a_trigger_carries_the_connections_id_and_nothing_that_it_says(
 def test_what_the_connection_says_is_for_jobs_that_do_not(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {
+    fields = {
         "backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1",
         "service_account": "trainer", "secrets": ["keys", "proxy"], "gang": "none",
     }  # fmt: skip
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
     job = {**JOB, "checkpoints": {"uri": "store://models"}}
     deferred(an_operator(job=job), a_context())
     (made,) = cluster.all(PYTORCHJOBS)

@@ -398,15 +398,15 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
     wait(lambda: state_of(backend.observe(before.run)) is State.QUEUED)
     handle = start(ti, "print('my turn')")
     trigger = a_trigger(ti, handle)
-    said: list[str] = []
-    monkeypatch.setattr(type(trigger), "log", Log(said))
+    lines: list[str] = []
+    monkeypatch.setattr(type(trigger), "log", Log(lines))
 
     async def watched() -> dict[str, Any]:
         async def once() -> list[Any]:
             return [event.payload async for event in trigger.run()]
 
         async def until(before: bool) -> None:
-            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in said):
+            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in lines):
                 assert not watching.done(), watching.result()
                 await asyncio.sleep(0.1)
 
@@ -421,7 +421,7 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 
     assert asyncio.run(watched())["status"] == "ended"
     assert state_of(backend.observe(handle.run)) is State.SUCCEEDED
-    waits = [line for line in said if "waits for" in line]
+    waits = [line for line in lines if "waits for" in line]
     assert len(waits) == len(set(waits)) >= 2, "each reason once"
     assert all(holds.run in line for line in waits)
 
@@ -429,10 +429,10 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 class Log:
     """What a trigger writes into its task's log."""
 
-    def __init__(self, said: list[str]) -> None:
-        self.said = said
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
 
     def info(self, text: str, *values: Any) -> None:
-        self.said.append(text % values if values else text)
+        self.lines.append(text % values if values else text)
 
     warning = error = exception = debug = info

@@ -1,9 +1,10 @@
-"""allaboard for Kubeflow Pipelines: components over the allaboard core, and a pipeline that chains them.
+"""allaboard for Kubeflow Pipelines: components over the allaboard core, and what a pipeline needs to chain
+them.
 
     from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, train
 
 The components run the same under ``kfp.local`` and on a cluster. Importing this package imports nothing of
-kfp: inside of a step only `allaboard_kfp.runtime` is needed, and the core.
+kfp: a step needs only `allaboard_kfp.runtime` and the core.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ class TrainingJobSensor(Watching):
         tool: ``kind="PyTorchJob", job_name="nightly"``.
 
     :param since: a training that ended before this moment is an earlier one, and is passed over: a time with
-    a zone (a datetime, a text, ``"{{ data_interval_start }}"``), or None for any end. The default, "dag_run",
-    is the start of the DAG run at the first look of this task, which no retry and no clear moves. It does not
-    apply to a run's own id, which means that very run. A backfill starts no trainings anew: give None or a
-    time there.
+        a zone (a datetime, a text, ``"{{ data_interval_start }}"``), or None for any end. The default,
+        "dag_run", is the start of the DAG run at the first look of this task, which no retry and no clear
+        moves. It does not apply to a run's own id, which means that very run. A backfill starts no trainings
+        anew: give None or a time there.
 
     The sensor waits for a training that does not exist yet. It only watches: it stops, adopts and restarts
     nothing. ``soft_fail=True`` skips instead of failing.
