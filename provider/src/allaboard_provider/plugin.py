@@ -24,8 +24,6 @@ from pluggy import HookimplMarker
 
 from allaboard.errors import SiteError
 from allaboard.spec.site import home
-from allaboard_provider.identity import is_of_task
-from allaboard_provider.places import place_of
 
 log = logging.getLogger(__name__)
 hookimpl = HookimplMarker("airflow")
@@ -143,6 +141,7 @@ def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) ->
     from allaboard.backends.base import Handle
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.status import state_of
+    from allaboard_provider.identity import is_of_task
     from allaboard_provider.ownership import expect_no_further_try, stop_deferred
 
     owners = {str(ti_id) for ti_id in ti_ids}
@@ -179,6 +178,7 @@ def _stop_on_its_cluster(arguments: Mapping[str, Any], reason: str) -> None:
     from allaboard.backends.base import Handle
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.ownership import stop_deferred
+    from allaboard_provider.places import place_of
 
     run, uid, owner = (str(arguments[name]) for name in ("run", "uid", "owner"))
     handle = Handle(run, int(arguments.get("attempt", 1)), int(arguments.get("generation", 1)), uid)

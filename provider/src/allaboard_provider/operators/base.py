@@ -5,15 +5,15 @@ when told to.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from allaboard.spec.site import resolve_uri
-from allaboard_provider.files import dag_folder
-from allaboard_provider.hooks.allaboard import AllaboardHook
 from allaboard_provider.templates import LeafByLeaf, uri_in
+
+if TYPE_CHECKING:
+    from allaboard_provider.hooks.allaboard import AllaboardHook
 
 
 class StoreOperator(LeafByLeaf, BaseOperator):
@@ -32,12 +32,17 @@ class StoreOperator(LeafByLeaf, BaseOperator):
     @cached_property
     def hook(self) -> AllaboardHook:
         """The connection."""
+        from allaboard_provider.hooks.allaboard import AllaboardHook
+
         return AllaboardHook(self.allaboard_conn_id)
 
     def uri(self, value: Any, what: str) -> str:
         """The whole uri that a parameter names; the result of another task stands for its ``uri``. Raises
         BadInput.
         """
+        from allaboard.spec.site import resolve_uri
+        from allaboard_provider.files import dag_folder
+
         uri = uri_in(value, what, "store://name or a folder")
         return resolve_uri(uri, self.hook.site, dag_folder(self))
 

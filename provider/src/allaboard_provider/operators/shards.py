@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.units import show_bytes
 from allaboard_provider.errors import airflow_errors
-from allaboard_provider.files import dag_folder
 from allaboard_provider.operators.base import StoreOperator
 
 if TYPE_CHECKING:
@@ -93,6 +92,8 @@ class PrepareShardsOperator(StoreOperator):
         return self.source
 
     def _place(self, text: str) -> str:
+        from allaboard_provider.files import dag_folder
+
         path, colon, function = text.rpartition(":")
         if colon and path.endswith(".py") and function.isidentifier():
             return f"{Path(dag_folder(self)) / Path(path).expanduser()}:{function}"

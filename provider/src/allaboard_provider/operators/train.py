@@ -16,10 +16,7 @@ from airflow.sdk.log import mask_secret
 
 from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
-from allaboard.spec.loader import names_a_file
 from allaboard_provider import defaults
-from allaboard_provider.files import dag_folder, fields_of_file
-from allaboard_provider.hooks.allaboard import AllaboardHook
 from allaboard_provider.templates import Jinja, LeafByLeaf
 
 if TYPE_CHECKING:
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from allaboard.follow.loop import Outcome
+    from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.operators._lifecycle import TaskTry
 
 
@@ -84,6 +82,8 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     @cached_property
     def hook(self) -> AllaboardHook:
         """The connection."""
+        from allaboard_provider.hooks.allaboard import AllaboardHook
+
         return AllaboardHook(self.allaboard_conn_id)
 
     def training_job(self) -> TrainingJob:
@@ -116,6 +116,8 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
 
     def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
         """The fields of a job that is a text, or the path of a file; other fields as usual."""
+        from allaboard.spec.loader import names_a_file
+
         if name != "job" or not isinstance(value, str):
             return super().render_structure(name, value, jinja)
         whole = jinja.single_expression(value)
@@ -128,6 +130,8 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         return jinja.mapping(value)
 
     def _fields_of_file(self, path: str, jinja: Jinja) -> Any:
+        from allaboard_provider.files import dag_folder, fields_of_file
+
         try:
             fields, self.job_folder = fields_of_file(path, dag_folder(self))
         except BadInput:  # raised again where the job is read, when the task runs

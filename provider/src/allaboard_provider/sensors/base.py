@@ -14,11 +14,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from allaboard_provider import defaults
 from allaboard_provider.errors import airflow_errors
-from allaboard_provider.hooks.allaboard import AllaboardHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
+
+    from allaboard_provider.hooks.allaboard import AllaboardHook
 
 
 class Watching(BaseSensorOperator):
@@ -43,6 +44,8 @@ class Watching(BaseSensorOperator):
     @cached_property
     def hook(self) -> AllaboardHook:
         """The connection."""
+        from allaboard_provider.hooks.allaboard import AllaboardHook
+
         return AllaboardHook(self.allaboard_conn_id)
 
     def look(self) -> dict[str, Any] | None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from allaboard.errors import BadInput
-from allaboard.spec.site import resolve_uri
-from allaboard_provider.files import dag_folder
 from allaboard_provider.sensors.base import Watching
 
 if TYPE_CHECKING:
@@ -52,6 +50,9 @@ class CheckpointSensor(Watching):
         )
 
     def _place(self) -> str:
+        from allaboard.spec.site import resolve_uri
+        from allaboard_provider.files import dag_folder
+
         return resolve_uri(self.uri, self.hook.site, dag_folder(self))
 
     def _after(self) -> int | None:
