@@ -391,6 +391,8 @@ def judged(of: Of, checkpoint: str, task: str = "evaluate", **environment: str) 
         metrics=place[dsl.Metrics],
         report=place[dsl.HTML],
     )
+    page = Path(place[dsl.HTML].path).read_text()
+    assert "ALLABOARD_CHECKPOINT" in page and checkpoint in page, "the job as it was run"
     return dict(made.results)
 
 

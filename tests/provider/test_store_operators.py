@@ -163,7 +163,7 @@ def test_an_evaluation_of_another_checkpoint_is_another_one(store: Path) -> None
 
 
 def test_an_evaluation_without_metrics_is_none(tmp_path: Path) -> None:
-    with pytest.raises(AirflowFailException, match="reported no metrics; call allaboard.inside"):
+    with pytest.raises(AirflowFailException, match=r"reported no metrics; call allaboard.inside"):
         done(EvaluateOperator, job=evaluation("pass"), checkpoint=saved(tmp_path / "r", 1), deferrable=False)
 
 
