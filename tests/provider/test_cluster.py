@@ -51,7 +51,7 @@ def an_operator(cls: Any = TrainingJobOperator, **fields: Any) -> Any:
 
 
 def deferred(operator: Any, context: Any, event: Any = None) -> TrainingJobTrigger:
-    """The trigger to which a leg gives the run, as Airflow makes it anew in a triggerer."""
+    """The trigger to which a try gives the run, as Airflow makes it anew in a triggerer."""
     with pytest.raises(TaskDeferred) as deferral:
         operator.execute_complete(context, event) if event else operator.execute(context)
     path, arguments = deferral.value.trigger.serialize()
