@@ -137,17 +137,17 @@ class Show:
         ):
             bar = Table.grid(padding=(0, 1))
             loss = seen.progress.metrics.get("loss")
-            said = f"step {seen.progress.step}/{seen.progress.total}" + (
+            progress = f"step {seen.progress.step}/{seen.progress.total}" + (
                 f", loss {loss:.3f}" if loss is not None else ""
             )
-            bar.add_row(ProgressBar(seen.progress.total, seen.progress.step, width=30), said)
+            bar.add_row(ProgressBar(seen.progress.total, seen.progress.step, width=30), progress)
             return bar
         if seen is not None and step.state not in ENDED:
             return f"[dim]{state_of(seen)}: {STEPS[step.name]}[/]"
         return escape(step.note) if step.note else f"[dim]{STEPS[step.name]}[/]"
 
     def line(self, step: Step) -> str:
-        """One line of news, for a log."""
+        """One line for a log."""
         seen = step.training
         if step.state not in ENDED and seen is not None and seen.progress.step is not None:
             loss = seen.progress.metrics.get("loss")
@@ -263,10 +263,10 @@ def follow(airflow: OwnAirflow, run: str, show: Show, place: Place) -> bool:
 
 
 def watch(
-    airflow: OwnAirflow, run: str, show: Show, news: Callable[[Step], None], place: Place
+    airflow: OwnAirflow, run: str, show: Show, log: Callable[[Step], None], place: Place
 ) -> Iterator[Step]:
     """The steps, once all have ended."""
-    backend, said, end = place.backend(), 0.0, time.monotonic() + LIMIT
+    backend, logged_at, end = place.backend(), 0.0, time.monotonic() + LIMIT
     while time.monotonic() < end:
         states = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
         for task in states:
@@ -274,15 +274,17 @@ def watch(
             fresh = step.take(task["state"] or "", time.time())
             if step.state in ENDED and fresh:
                 step.note = (
-                    told(step.name, xcom(airflow, run, step.name)) if step.state == "success" else step.state
+                    result_words(step.name, xcom(airflow, run, step.name))
+                    if step.state == "success"
+                    else step.state
                 )
             if step.name in ("train", "evaluate") and step.state in ("running", "deferred"):
-                step.training = looked(backend, airflow, run, step) or step.training
+                step.training = training_of(backend, airflow, run, step) or step.training
             if fresh and step.state in ("running", *ENDED):
-                news(step)
-            elif moves(step) and time.monotonic() - said > 5:
-                said = time.monotonic()
-                news(step)
+                log(step)
+            elif moves(step) and time.monotonic() - logged_at > 5:
+                logged_at = time.monotonic()
+                log(step)
         ended = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}")["state"] in ("success", "failed")
         if ended:
             break
@@ -291,12 +293,12 @@ def watch(
 
 
 def moves(step: Step) -> bool:
-    """Whether a training is at its steps."""
+    """Whether a training reports steps."""
     return step.state not in ENDED and step.training is not None and step.training.progress.step is not None
 
 
-def looked(backend: Any, airflow: OwnAirflow, run: str, step: Step) -> Observation | None:
-    """What the training of a task does just now."""
+def training_of(backend: Any, airflow: OwnAirflow, run: str, step: Step) -> Observation | None:
+    """The run of a task, as it is now; None when there is none."""
     place = None if step.training else xcom(airflow, run, step.name, "allaboard_run")
     name = step.training.run if step.training else place["run"] if place else None
     try:
@@ -306,7 +308,7 @@ def looked(backend: Any, airflow: OwnAirflow, run: str, step: Step) -> Observati
 
 
 def xcom(airflow: OwnAirflow, run: str, task: str, key: str = "return_value") -> Any:
-    """What a task has handed on; None when there is nothing yet."""
+    """The XCom of a task; None when there is none yet."""
     try:
         value = airflow.api("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/{task}/xcomEntries/{key}")[
             "value"
@@ -316,8 +318,8 @@ def xcom(airflow: OwnAirflow, run: str, task: str, key: str = "return_value") ->
     return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
 
 
-def told(step: str, result: Any) -> str:
-    """What a step did, in a few words."""
+def result_words(step: str, result: Any) -> str:
+    """The result of a step, in a few words."""
     if not isinstance(result, Mapping):
         return ""
     match step:
@@ -348,7 +350,7 @@ def failed(show: Show, run: str, place: Place) -> int:
 def ending(
     before: History, after: History, results: Mapping[str, Any], run: str, seconds: float, place: Place
 ) -> None:
-    """What came of it, where everything is, and what to try next."""
+    """Print the result, where everything is, and what to try next."""
     console.rule(style="green")
     console.print(verdict(before.champion, after.champion, results["promote"]["verdict"]["reason"]))
     console.print(f"[dim]All of it took {show_seconds(seconds)}.[/]\n")
@@ -378,7 +380,7 @@ def ending(
 
 
 def verdict(before: Promotion | None, after: Promotion | None, reason: str) -> str:
-    """What the gate said."""
+    """The decision of the gate."""
     if after is None:
         return f"[bold green]✓ The gate stayed shut:[/] [bold]there is no champion yet[/]; {escape(reason)}"
     accuracy = after.metrics.get("accuracy", float("nan"))

@@ -40,7 +40,7 @@ def cluster() -> Place:
     make_bucket(s3.variables(plane))
     account = plane.kubeconfig_for_account(NAMESPACE, "allaboard-submitter", seconds=24 * 3600)
     store = f"s3://{BUCKET}/team"
-    said = {
+    connections = {
         "allaboard": {
             "backend": "kubernetes", "kubernetes_conn_id": "allaboard_cluster", "namespace": NAMESPACE,
             "store": store, "image": "harness/python:3.12", "secrets": "store",
@@ -50,8 +50,8 @@ def cluster() -> Place:
     kubeconfig = plane.kubeconfig
     environ = {
         **s3.variables(plane),
-        "AIRFLOW_CONN_ALLABOARD_DEFAULT": connection("allaboard", said["allaboard"]),
-        "AIRFLOW_CONN_ALLABOARD_CLUSTER": connection("kubernetes", said["kubernetes"]),
+        "AIRFLOW_CONN_ALLABOARD_DEFAULT": connection("allaboard", connections["allaboard"]),
+        "AIRFLOW_CONN_ALLABOARD_CLUSTER": connection("kubernetes", connections["kubernetes"]),
     }
     return Place(
         folder=ROOT / ".allaboard" / "demo-cluster",

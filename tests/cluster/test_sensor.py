@@ -65,7 +65,7 @@ def create(cluster: Cluster, namespace: str, node: str) -> Callable[..., Object]
 @pytest.fixture
 def waits(cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Makes sensors on a connection to this namespace, as a viewer."""
-    from allaboard_provider.triggers import looking
+    from allaboard_provider.triggers import polling
 
     for thing in rbac.objects("viewer"):
         thing["metadata"]["namespace"] = namespace
@@ -79,7 +79,7 @@ def waits(cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> 
         ("LAB", "kubernetes", {"kube_config": viewer}),
     ):
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps({"conn_type": kind, "extra": extra}))
-    monkeypatch.setattr(looking, "SETTLE", 0.0)
+    monkeypatch.setattr(polling, "SETTLE", 0.0)
 
     def make(**more: Any) -> Any:
         from allaboard_provider.sensors import TrainingJobSensor

@@ -42,7 +42,7 @@ class Pods:
     def run(self, name: str, task: int = 1, **parameters: Any) -> dict[str, Any]:
         self.pods += 1
         disk = self.here.folder / f"disk-{self.pods}"
-        told = {
+        spec = {
             "run": RUN,
             "task": str(uuid.UUID(int=task)),
             "parameters": {"store": self.store, **parameters},
@@ -54,7 +54,7 @@ class Pods:
             "ALLABOARD_HOME": str(disk / "home"),
             "ALLABOARD_POOL": str(disk / "pool"),
         }
-        return as_pod(self.here.folder, file, told, environ)
+        return as_pod(self.here.folder, file, spec, environ)
 
 
 @pytest.fixture

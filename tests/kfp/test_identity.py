@@ -38,15 +38,15 @@ def test_every_try_of_a_step_and_every_output_of_it_have_the_same_key() -> None:
 
 
 def test_a_pod_that_is_told_who_it_is_has_the_key_of_its_node_in_every_try() -> None:
-    told = {"KFP_POD_NAME": "p", "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(0)"}
-    again = {**told, "KFP_POD_NAME": "q", "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(2)"}
+    pod = {"KFP_POD_NAME": "p", "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(0)"}
+    again = {**pod, "KFP_POD_NAME": "q", "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(2)"}
     place = f"s3://b/v2/artifacts/retrain/{RUN}/train/{TASK}/report"
-    assert json.loads(key_of(place, told)) == ["kfp", RUN, "retrain-x7k.root.train.executor"]
-    assert key_of(place, again) == key_of(place.replace(TASK, RUN), told)
-    loop = {**told, "ARGO_NODE_NAME": "retrain-x7k.root.for-loop(1:b).train.executor(0)"}
-    assert key_of(place, loop) != key_of(place, told)
-    assert key_of(place, {**told, "ARGO_NODE_NAME": ""}) == key_of(place), "half of it is not enough"
-    assert key_of(place, {n: v for n, v in told.items() if n != "KFP_POD_NAME"}) == key_of(place)
+    assert json.loads(key_of(place, pod)) == ["kfp", RUN, "retrain-x7k.root.train.executor"]
+    assert key_of(place, again) == key_of(place.replace(TASK, RUN), pod)
+    loop = {**pod, "ARGO_NODE_NAME": "retrain-x7k.root.for-loop(1:b).train.executor(0)"}
+    assert key_of(place, loop) != key_of(place, pod)
+    assert key_of(place, {**pod, "ARGO_NODE_NAME": ""}) == key_of(place), "half of it is not enough"
+    assert key_of(place, {n: v for n, v in pod.items() if n != "KFP_POD_NAME"}) == key_of(place)
 
 
 def test_a_task_of_a_pipeline_asks_for_it_by_the_downward_api(tmp_path: Path) -> None:

@@ -78,18 +78,18 @@ def test_a_failed_training_fails_its_step_and_the_pipeline_with_the_reason(
     job = {**QUICK, "checkpoints": SAVING, "environment": {"FAIL_AT": "5"}, "policy": {"restart": "never"}}
     with pytest.raises(RuntimeError, match=r"Inner task failed:.*train"):
         chain(job=job, folder=str(JOBS))
-    said = capfd.readouterr().out
-    assert "the data is not what it should be" in said
-    assert "exited with 7" in said
+    output = capfd.readouterr().out
+    assert "the data is not what it should be" in output
+    assert "exited with 7" in output
     assert not (started.store / "models").exists()
 
 
 def test_bad_input_fails_the_step_in_a_sentence(started: Here, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError):
         train(job={**QUICK, "wrokers": 3}, folder=str(JOBS))
-    said = capfd.readouterr().out
-    assert "wrokers: no such field (did you mean 'workers'?)" in said
-    assert "Traceback" not in said
+    output = capfd.readouterr().out
+    assert "wrokers: no such field (did you mean 'workers'?)" in output
+    assert "Traceback" not in output
     assert not started.runs()
 
 
@@ -128,13 +128,13 @@ def test_steps_of_a_loop_are_runs_of_their_own(started: Here) -> None:
 def test_what_kfp_local_changes_is_undone(started: Here) -> None:
     """Whole numbers in a mapping arrive as floats there, and every python3 as the interpreter's path."""
     words = started.folder / "words"
-    said = ["--lr=0.5", "--with=python3.12", "/data/python3/x", "python3"]
+    output = ["--lr=0.5", "--with=python3.12", "/data/python3/x", "python3"]
     job = {
-        **QUICK, "command": ["python3", "quick.py", *said], "environment": {"WORDS": str(words)},
+        **QUICK, "command": ["python3", "quick.py", *output], "environment": {"WORDS": str(words)},
         "checkpoints": {**SAVING, "keep": 2}, "policy": {"backoff_limit": 1},
     }  # fmt: skip
     train(job=job, folder=str(JOBS))
-    assert words.read_text().splitlines() == said
+    assert words.read_text().splitlines() == output
     run = started.the_run()
     saved = list_checkpoints(open_store(started.store / "checkpoints" / run.run))
     assert [found.step for found in saved] == [8, 10]

@@ -89,9 +89,9 @@ def test_what_rank_0_writes_is_in_the_log_of_the_step(
 
     monkeypatch.setattr(FakeChanges, "wait", talk)
     trained(artifacts)
-    said = capsys.readouterr().out
-    lines = [line for line in said.splitlines() if "-master-0 at" in line]
-    assert len(lines) > 10 and len(lines) == len(set(lines)) and "-worker-0 at" not in said
+    output = capsys.readouterr().out
+    lines = [line for line in output.splitlines() if "-master-0 at" in line]
+    assert len(lines) > 10 and len(lines) == len(set(lines)) and "-worker-0 at" not in output
 
 
 def test_a_failed_training_fails_the_step_with_its_exit_code(
@@ -119,8 +119,8 @@ def test_a_step_that_may_not_look_any_more_has_not_failed(
     with pytest.raises(SystemExit) as ended:
         trained(artifacts)
     assert ended.value.code == 5 and record(cluster).outcome is None
-    said = capsys.readouterr().err
-    assert "configmaps is forbidden" in said and "is untouched" in said
+    output = capsys.readouterr().err
+    assert "configmaps is forbidden" in output and "is untouched" in output
 
 
 def test_a_pod_that_is_told_to_end_stops_the_run(
@@ -179,7 +179,10 @@ def test_an_evaluation_is_pods_of_its_own_too(
             job=JOB, checkpoint=str(here.store / "step-000000000005"),
             metrics=place[dsl.Metrics], report=place[dsl.HTML],
         )  # fmt: skip
-    assert ended.value.code == 2 and "told no metrics" in capsys.readouterr().err
+    assert (
+        ended.value.code == 2
+        and "reported no metrics; call allaboard.inside.result" in capsys.readouterr().err
+    )
     assert state_of(cluster.backend().observe(record(cluster).run)).value == "succeeded"
 
 
@@ -191,14 +194,14 @@ def test_which_backend_is_meant(here: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(step, "backend_of", backend_of)
     out = str(here.out / "train" / "report")
-    assert Place.of(out, "").backend().name == "local"
-    Place.of(out, "", "", "kubernetes", "team").backend()
+    assert Place.of(out).open_backend().name == "local"
+    Place.of(out, backend="kubernetes", namespace="team").open_backend()
     monkeypatch.setenv("ALLABOARD_BACKEND", "kubernetes")
-    Place.of(out, "").backend()
+    Place.of(out).open_backend()
     assert asked == [("kubernetes", "team"), ("kubernetes", None)]
-    assert Place.of(out, "", "", "local").backend().name == "local"
-    with pytest.raises(BadInput, match="backend kubernetes alone"):
-        Place.of(out, "", "", "local", "team").backend()
+    assert Place.of(out, backend="local").open_backend().name == "local"
+    with pytest.raises(BadInput, match="namespace: only the backend kubernetes has one; leave it out"):
+        Place.of(out, backend="local", namespace="team").open_backend()
 
 
 def test_a_backend_that_nobody_knows_is_said(here: Any, artifacts: Of, capsys: Any) -> None:

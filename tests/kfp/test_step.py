@@ -13,8 +13,16 @@ from allaboard.errors import BadInput
 from allaboard.observation import Progress, State
 from allaboard.running import me
 from allaboard.testing import FakeBackend, a_job, a_member, seen
-from allaboard_kfp.given import job_of
-from allaboard_kfp.step import SILENCE, Place, Rank0, StepView, nobody_reads, run_to_the_end, step_errors
+from allaboard_kfp.inputs import job_of
+from allaboard_kfp.step import (
+    KEEPALIVE,
+    Place,
+    Rank0Output,
+    StepView,
+    reader_is_gone,
+    run_to_the_end,
+    step_errors,
+)
 
 OUTPUT = "/tmp/out/pipe-2026-11-21-12-00-00-000001/train/report"
 
@@ -55,13 +63,13 @@ def test_a_silent_training_is_said_to_live(
     running = seen(State.RUNNING, members=(a_member("master-0"), a_member("worker-0", "pending")))
     view.seen(running)
     capsys.readouterr()
-    clock.now += SILENCE - 1
+    clock.now += KEEPALIVE - 1
     view.seen(running)
     assert capsys.readouterr().out == ""
     clock.now += 1
     view.seen(running)
-    assert "still running" in (said := capsys.readouterr().out)
-    assert "1 of 2 members running" in said
+    assert "still running" in (output := capsys.readouterr().out)
+    assert "1 of 2 members running" in output
     view.seen(running)
     assert capsys.readouterr().out == ""
 
@@ -72,32 +80,32 @@ def test_one_that_gets_on_is_not(
     view = StepView(backend, Plan(a_job(), "k").run, clock)
     for step in range(5):
         view.seen(seen(State.RUNNING, progress=Progress(step=step, total=9)))
-        clock.now += SILENCE - 1
+        clock.now += KEEPALIVE - 1
     assert "still" not in capsys.readouterr().out
 
 
 def test_rank_0_is_quoted_once_and_without_the_lines_for_us(backend: FakeBackend, clock: Clock) -> None:
-    rank0 = Rank0(backend, "r", clock)
+    rank0 = Rank0Output(backend, "r", clock)
     write(backend, "hello", '[allaboard] {"v":1,"kind":"progress","step":1}', "x" * 5000)
-    first = list(rank0.news(seen()))
+    first = list(rank0.new_lines(seen()))
     assert first[0] == "[rank0] hello"
     assert [len(line) for line in first] == [13, 2008]
     clock.now += 1
-    assert list(rank0.news(seen())) == []
+    assert list(rank0.new_lines(seen())) == []
     write(backend, "more")
-    assert list(rank0.news(seen())) == []  # looked a moment ago
+    assert list(rank0.new_lines(seen())) == []  # looked a moment ago
     clock.now += 1
-    assert list(rank0.news(seen())) == ["[rank0] more"]
+    assert list(rank0.new_lines(seen())) == ["[rank0] more"]
 
 
 def test_a_flood_is_cut_counted_and_told_where_it_is_whole(backend: FakeBackend, clock: Clock) -> None:
-    rank0 = Rank0(backend, "r", clock)
+    rank0 = Rank0Output(backend, "r", clock)
     write(backend, *(f"line {n}" for n in range(1000)))
     looked = seen(members=(a_member("master-0", log="/logs/master-0.0.log"),))
-    assert len(list(rank0.news(looked))) == 300
+    assert len(list(rank0.new_lines(looked))) == 300
     clock.now += 60
     write(backend, "after a minute")
-    assert list(rank0.news(looked)) == [
+    assert list(rank0.new_lines(looked)) == [
         "[rank0] … 700 lines left out here; all are in /logs/master-0.0.log",
         "[rank0] after a minute",
     ]
@@ -108,18 +116,18 @@ def test_a_flood_is_cut_counted_and_told_where_it_is_whole(backend: FakeBackend,
 
 def test_a_pipe_whose_reader_is_gone_is_noticed() -> None:
     reader, writer = os.pipe()
-    assert not nobody_reads(writer)
+    assert not reader_is_gone(writer)
     os.write(writer, b"not read yet")
-    assert not nobody_reads(writer)
+    assert not reader_is_gone(writer)
     os.close(reader)
-    assert nobody_reads(writer)
+    assert reader_is_gone(writer)
     os.close(writer)
 
 
 def test_a_file_and_a_closed_stdout_count_as_read(tmp_path: Any) -> None:
     with (tmp_path / "log").open("w") as file:
-        assert not nobody_reads(file.fileno())
-    assert not nobody_reads(1_000_000)
+        assert not reader_is_gone(file.fileno())
+    assert not reader_is_gone(1_000_000)
 
 
 # --- how it ends ---
@@ -157,7 +165,7 @@ def test_errors_of_ours_become_a_sentence_and_an_exit_code(capsys: pytest.Captur
 def pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Place]]:
     monkeypatch.setenv("KFP_POD_NAME", "retrain-1")
     monkeypatch.delenv("ALLABOARD_STORE", raising=False)
-    yield lambda store="": Place.of(OUTPUT, store)
+    yield lambda store="": Place.of(OUTPUT, store=store)
 
 
 def test_a_pod_without_a_store_refuses_what_would_be_gone_with_it(
@@ -182,5 +190,5 @@ def test_a_pod_needs_no_home(
     monkeypatch.setenv("HOME", "/proc/nobody")
     monkeypatch.delenv("ALLABOARD_HOME", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert pod().backend().list() == []
+    assert pod().open_backend().list() == []
     assert [path.name for path in tmp_path.iterdir()] == [f"allaboard-{os.getuid()}"]

@@ -54,7 +54,7 @@ def test_the_value_to_branch_on_is_the_metric_that_was_named(
 ) -> None:
     assert trained(artifacts, job, metric="accuracy", mode="max")[0].value == 0.99
     assert trained(artifacts, job, "untold", metric="recall", mode="max")[0].value == -1e308
-    assert "no finite number 'recall' was told" in capsys.readouterr().out
+    assert "no finite number 'recall' was reported" in capsys.readouterr().out
     odd = {**job, "environment": {"ODD": "1"}}
     assert trained(artifacts, odd, "odd")[0].value == 1e308  # val_loss is NaN, and small is good
 
@@ -73,23 +73,23 @@ def test_the_log_of_the_step_tells_states_progress_and_what_rank_0_writes(
     artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, _, _ = trained(artifacts, job)
-    said = capsys.readouterr().out
-    assert f"{made.run} is on its way" in said
-    assert "running: 1 master" in said
-    assert "[rank0] rank 0 is here" in said
-    assert "step 10/10 (100%), loss 0.1" in said
-    assert "succeeded" in said
-    assert "[allaboard] {" not in said
+    output = capsys.readouterr().out
+    assert f"{made.run} is on its way" in output
+    assert "running: 1 master" in output
+    assert "[rank0] rank 0 is here" in output
+    assert "step 10/10 (100%), loss 0.1" in output
+    assert "succeeded" in output
+    assert "[allaboard] {" not in output
 
 
 def test_a_training_that_writes_without_end_does_not_fill_the_log(
     artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, _, _ = trained(artifacts, {**job, "environment": {"TALK": "5000"}})
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     # Stripped: kfp.local, once it ran a loop, indents whatever its process prints from then on.
-    lines = [line.strip() for line in said.splitlines() if line.strip().startswith("[rank0]")]
-    assert 300 <= len(lines) <= 330, said
+    lines = [line.strip() for line in output.splitlines() if line.strip().startswith("[rank0]")]
+    assert 300 <= len(lines) <= 330, output
     assert "lines left out here; all are in" in lines[-1]
     assert made.run in lines[-1]
 
@@ -101,18 +101,18 @@ def test_a_failed_training_fails_the_step_with_its_reason(
     with pytest.raises(SystemExit) as ended:
         trained(artifacts, {**job, "environment": {"FAIL_AT": "4"}, "policy": {"restart": "never"}})
     assert ended.value.code == 1
-    said = capsys.readouterr()
-    assert "the data is not what it should be" in said.err
-    assert "exited with 7" in said.err
+    output = capsys.readouterr()
+    assert "the data is not what it should be" in output.err
+    assert "exited with 7" in output.err
     run = here.the_run()
-    assert f"error: run {run.run} failed" in said.err
+    assert f"error: run {run.run} failed" in output.err
     assert not run.handed_over
     # The page is there, and once more in the store: of a failed step a cluster keeps the log alone.
     page = (place.task / "html").read_text()
     assert "exited with 7" in page
     (kept,) = (here.store / "reports").iterdir()
     assert kept.read_text() == page
-    assert str(kept) in said.out
+    assert str(kept) in output.out
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_the_step_exits_with_the_code_of_the_contract(
     with pytest.raises(SystemExit) as ended:
         trained(artifacts, {**job, **changes})
     assert ended.value.code == code
-    said = capsys.readouterr().err
-    assert "error: " in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "error: " in output
+    assert "Traceback" not in output
     if code == 2:
         assert not here.runs()
 
@@ -215,7 +215,7 @@ def test_a_step_that_succeeded_and_was_killed_before_it_said_so_hands_over_what_
     assert (tmp_path / "diary").read_text() == "0\n"  # it was run once
 
 
-def _killed(*_: Any) -> None:
+def _killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -391,6 +391,8 @@ def judged(of: Of, checkpoint: str, task: str = "evaluate", **environment: str) 
         metrics=place[dsl.Metrics],
         report=place[dsl.HTML],
     )
+    page = Path(place[dsl.HTML].path).read_text()
+    assert "ALLABOARD_CHECKPOINT" in page and checkpoint in page, "the job as it was run"
     return dict(made.results)
 
 

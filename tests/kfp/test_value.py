@@ -8,24 +8,26 @@ from typing import Any
 import pytest
 
 from allaboard.errors import BadInput
-from allaboard_kfp.value import WORST, Wanted
+from allaboard_kfp.value import WORST, OutputMetric
 
 BEST = {"metric": "val_loss", "mode": "min"}
 
 
 @pytest.mark.parametrize(
-    ("metric", "mode", "best", "wanted"),
+    ("metric", "mode", "best", "output"),
     [
-        ("", "", None, Wanted("", "max")),
-        ("", "", BEST, Wanted("val_loss", "min")),
-        ("", "", {"metric": "val_loss"}, Wanted("val_loss", "min")),
-        ("val_loss", "", BEST, Wanted("val_loss", "min")),
-        ("accuracy", "max", BEST, Wanted("accuracy", "max")),
-        ("val_loss", "max", BEST, Wanted("val_loss", "max")),
+        ("", "", None, OutputMetric("", "max")),
+        ("", "", BEST, OutputMetric("val_loss", "min")),
+        ("", "", {"metric": "val_loss"}, OutputMetric("val_loss", "min")),
+        ("val_loss", "", BEST, OutputMetric("val_loss", "min")),
+        ("accuracy", "max", BEST, OutputMetric("accuracy", "max")),
+        ("val_loss", "max", BEST, OutputMetric("val_loss", "max")),
     ],
 )
-def test_what_is_not_said_follows_from_the_job(metric: str, mode: str, best: Any, wanted: Wanted) -> None:
-    assert Wanted.of(metric, mode, best) == wanted
+def test_what_is_not_said_follows_from_the_job(
+    metric: str, mode: str, best: Any, output: OutputMetric
+) -> None:
+    assert OutputMetric.of(metric, mode, best) == output
 
 
 @pytest.mark.parametrize(
@@ -34,24 +36,24 @@ def test_what_is_not_said_follows_from_the_job(metric: str, mode: str, best: Any
 )
 def test_a_direction_that_nobody_can_know_is_asked_for(metric: str, mode: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        Wanted.of(metric, mode, BEST)
+        OutputMetric.of(metric, mode, BEST)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sources", "value"),
+    ("output", "sources", "value"),
     [
-        (Wanted("a"), [{"a": 1, "b": 2}], 1.0),
-        (Wanted("a.b"), [{"a": {"b": 0.5}}], 0.5),
-        (Wanted("a"), [{"b": 1}, {"a": 3}], 3.0),
-        (Wanted("a"), [{"a": 1}, {"a": 3}], 1.0),
-        (Wanted(), [{"a": 7, "words": "fine", "done": True}], 7.0),
-        (Wanted(), [{}], -WORST),
+        (OutputMetric("a"), [{"a": 1, "b": 2}], 1.0),
+        (OutputMetric("a.b"), [{"a": {"b": 0.5}}], 0.5),
+        (OutputMetric("a"), [{"b": 1}, {"a": 3}], 3.0),
+        (OutputMetric("a"), [{"a": 1}, {"a": 3}], 1.0),
+        (OutputMetric(), [{"a": 7, "words": "fine", "done": True}], 7.0),
+        (OutputMetric(), [{}], -WORST),
     ],
 )
 def test_the_value_is_the_metric_of_the_first_that_has_it(
-    wanted: Wanted, sources: list[dict[str, Any]], value: float
+    output: OutputMetric, sources: list[dict[str, Any]], value: float
 ) -> None:
-    found, trouble = wanted.value(*sources)
+    found, trouble = output.value(*sources)
     assert (found, trouble) == (value, "")
     assert isinstance(found, float)
 
@@ -61,18 +63,19 @@ def test_the_value_is_the_metric_of_the_first_that_has_it(
 )
 @pytest.mark.parametrize(("mode", "worst"), [("max", -WORST), ("min", WORST)])
 def test_what_is_no_finite_number_is_the_worst_and_is_said(told: Any, mode: str, worst: float) -> None:
-    found, trouble = Wanted("a", mode).value(told, {"a": 1.0} if told else {})
+    found, trouble = OutputMetric("a", mode).value(told, {"a": 1.0} if told else {})
     assert found == worst
-    assert "no finite number 'a' was told" in trouble
+    assert "no finite number 'a' was reported" in trouble
     assert json.loads(json.dumps(found, allow_nan=False)) == worst
 
 
 def test_of_several_numbers_one_must_be_named() -> None:
-    assert Wanted().value({"a": 7, "b": 8}) == (
+    assert OutputMetric().value({"a": 7, "b": 8}) == (
         -WORST,
-        "the output value is -1e+308: several numbers were told (a, b); name one as metric, and its mode",
+        "the output value is -1e+308: several numbers were reported (a, b); "
+        "name one as metric, and give its mode",
     )
 
 
 def test_a_misspelt_metric_is_answered_with_the_one_that_was_meant() -> None:
-    assert "did you mean 'accuracy'?" in Wanted("acuracy").value({"accuracy": 0.9})[1]
+    assert "did you mean 'accuracy'?" in OutputMetric("acuracy").value({"accuracy": 0.9})[1]

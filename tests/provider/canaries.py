@@ -37,20 +37,20 @@ _STORE = """
 import json, sys
 from airflow.models import Connection, Variable
 from airflow.utils.session import create_session
-said = json.loads(sys.stdin.read())
+settings = json.loads(sys.stdin.read())
 with create_session() as session:
-    for one in said["connections"]:
+    for one in settings["connections"]:
         session.add(Connection(**one))
-    for name, value in said["variables"].items():
+    for name, value in settings["variables"].items():
         session.add(Variable(key=name, val=value))
 """
 
 
 def put(live: Live) -> None:
     """Into Airflow's database, as its own form and command line write there, and into a folder of secrets."""
-    said = json.dumps({"connections": CONNECTIONS, "variables": VARIABLES})
+    settings = json.dumps({"connections": CONNECTIONS, "variables": VARIABLES})
     subprocess.run(
-        [sys.executable, "-c", _STORE], input=said, text=True, check=True, env=live.airflow.environ
+        [sys.executable, "-c", _STORE], input=settings, text=True, check=True, env=live.airflow.environ
     )
     folder = Path(live.environ["ALLABOARD_HOME"]) / "secrets" / "team"
     for one in (folder.parent, folder):

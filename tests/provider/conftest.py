@@ -29,13 +29,13 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.status import state_of
     from allaboard_provider import plugin
-    from allaboard_provider.triggers import looking
+    from allaboard_provider.triggers import polling
     from tests.provider.runs import stop
 
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ALLABOARD_POOL", str(tmp_path / "pool"))
     monkeypatch.setattr(plugin.Listener, "active", False)
-    monkeypatch.setattr(looking, "SETTLE", 0.0)
+    monkeypatch.setattr(polling, "SETTLE", 0.0)
     yield
     for seen in LocalBackend().list() if (tmp_path / "home").exists() else ():
         if not state_of(seen).is_final:
@@ -74,21 +74,21 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     from allaboard_provider.hooks.allaboard import AllaboardHook
 
     found = FakeCluster()
-    said = {"backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1"}
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    fields = {"backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
 
     def given(hook: AllaboardHook) -> dict[str, Any]:
         facts = of_place(hook.environment, "default")
         return {"site": hook.site, "environ": hook.environment, "facts": facts}
 
-    async def anamed(conn_id: str, namespace: str | None) -> Any:
-        return clusters.Named(conn_id, {}, namespace)
+    async def aread_connection(conn_id: str, namespace: str | None) -> Any:
+        return clusters.ClusterConnection(conn_id, {}, namespace)
 
     @asynccontextmanager
     async def awaited(hook: AllaboardHook) -> Any:
         yield found.async_backend(**given(hook))
 
-    monkeypatch.setattr(clusters, "anamed", anamed)
+    monkeypatch.setattr(clusters, "aread_connection", aread_connection)
     monkeypatch.setattr(AllaboardHook, "on_cluster", lambda hook, pause=None: found.backend(**given(hook)))
     monkeypatch.setattr(AllaboardHook, "awaited", awaited)
     return found

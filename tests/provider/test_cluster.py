@@ -51,7 +51,7 @@ def an_operator(cls: Any = TrainingJobOperator, **fields: Any) -> Any:
 
 
 def deferred(operator: Any, context: Any, event: Any = None) -> TrainingJobTrigger:
-    """The trigger to which a leg gives the run, as Airflow makes it anew in a triggerer."""
+    """The trigger to which a try gives the run, as Airflow makes it anew in a triggerer."""
     with pytest.raises(TaskDeferred) as deferral:
         operator.execute_complete(context, event) if event else operator.execute(context)
     path, arguments = deferral.value.trigger.serialize()
@@ -93,7 +93,7 @@ def running(cluster: FakeCluster) -> str:
 
 
 @contextmanager
-def said(monkeypatch: pytest.MonkeyPatch, cls: Any) -> Iterator[list[str]]:
+def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any) -> Iterator[list[str]]:
     """What triggers of this class say in the task log meanwhile."""
     lines: list[str] = []
 
@@ -136,8 +136,8 @@ def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(clu
 def test_a_trigger_carries_the_connections_id_and_nothing_that_it_says(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"backend": "kubernetes", "store": "s3://bucket/hush-hush", "image": "lab/hush-hush:1"}
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    fields = {"backend": "kubernetes", "store": "s3://bucket/hush-hush", "image": "lab/hush-hush:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
     context = a_context()
     _, arguments = deferred(an_operator(), context).serialize()
     assert arguments["connection"] == "cluster" and arguments["backend"] == "kubernetes"
@@ -148,11 +148,11 @@ def test_a_trigger_carries_the_connections_id_and_nothing_that_it_says(
 def test_what_the_connection_says_is_for_jobs_that_do_not(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {
+    fields = {
         "backend": "kubernetes", "store": "s3://bucket/team", "image": "lab/train:1",
         "service_account": "trainer", "secrets": ["keys", "proxy"], "gang": "none",
     }  # fmt: skip
-    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": said}))
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
     job = {**JOB, "checkpoints": {"uri": "store://models"}}
     deferred(an_operator(job=job), a_context())
     (made,) = cluster.all(PYTORCHJOBS)
@@ -192,11 +192,11 @@ def test_rank_0s_words_are_told_while_deferred_and_once(
     cluster.say(f"{run}-master-0", "hello from rank 0")
     cluster.say(f"{run}-worker-0", "hello from rank 1")
     cluster.operator.trains_for = 30
-    with said(monkeypatch, TrainingJobTrigger) as lines:
+    with log_lines(monkeypatch, TrainingJobTrigger) as lines:
         event = fired(trigger)
     assert lines.count("hello from rank 0") == 1 and "hello from rank 1" not in lines
     assert f"{run}: succeeded" in lines
-    with said(monkeypatch, TrainingJobOperator) as lines:
+    with log_lines(monkeypatch, TrainingJobOperator) as lines:
         operator.execute_complete(context, event)
     assert "hello from rank 0" not in lines and f"{run}: succeeded" not in lines
 
@@ -208,7 +208,7 @@ def test_a_triggerer_that_takes_over_elsewhere_goes_on_where_the_worker_left_off
     trigger = deferred(an_operator(), a_context())
     run = stored(cluster).record.run
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "another machine"))
-    with said(monkeypatch, TrainingJobTrigger) as lines:
+    with log_lines(monkeypatch, TrainingJobTrigger) as lines:
         fired(trigger)
     assert next(line for line in lines if line.startswith(f"{run}: ")) != f"{run}: queued"
 
@@ -222,12 +222,12 @@ def test_the_last_lines_of_the_member_that_failed_first_are_told_once(
     for n in range(70):
         cluster.say(f"{run}-master-0", f"line {n}")
     cluster.end_members(run, 3)
-    with said(monkeypatch, TrainingJobTrigger) as lines:
+    with log_lines(monkeypatch, TrainingJobTrigger) as lines:
         event = fired(trigger)
     assert "the last lines of master-0, which failed first:" in lines
     assert "  line 69" in lines and "  line 20" in lines and "  line 19" not in lines
     with (
-        said(monkeypatch, TrainingJobOperator) as lines,
+        log_lines(monkeypatch, TrainingJobOperator) as lines,
         pytest.raises(AirflowException, match="exited with 3") as failure,
     ):
         operator.execute_complete(context, event)
@@ -243,7 +243,7 @@ def test_a_worker_that_died_is_replaced_by_one_that_adopts(
 ) -> None:
     store = StateStore()
     with monkeypatch.context() as dying:
-        dying.setattr(TaskTry, "_go_on", lambda self: None)
+        dying.setattr(TaskTry, "_follow", lambda self: None)
         an_operator().execute(a_context(store=store))
     uid = stored(cluster).record.uid
     deferred(an_operator(), a_context(store=store))
@@ -430,7 +430,7 @@ def away(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespa
         return ask(api, verb, *rest)
 
     monkeypatch.setattr(FakeApi, "_ask", maybe)
-    monkeypatch.setattr(train, "AGAIN", 0.01)
+    monkeypatch.setattr(train, "RECONNECT_INTERVAL", 0.01)
     return found
 
 
@@ -598,7 +598,7 @@ def test_a_job_of_others_is_waited_for_in_the_triggerer(
     assert trigger.uid == uid, "one that was seen and is gone would have ended"
     if not there:
         comes_later(cluster, monkeypatch)
-    with said(monkeypatch, JobTrigger) as lines:
+    with log_lines(monkeypatch, JobTrigger) as lines:
         event = fired(trigger)
     assert event["status"] == "there" and event["failure"] is None
     assert lines == [*dict.fromkeys(lines)] and lines[-1] == "nightly succeeded"
@@ -798,7 +798,7 @@ def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
     async def close(api: AsyncApi) -> None:
         closed.append(api)
 
-    def settings_of(place: clusters.Named) -> Settings:
+    def settings_of(place: clusters.ClusterConnection) -> Settings:
         return Settings("https://one.example", Fixed(Secret(place.conn_id)), namespace=place.namespace or "a")
 
     monkeypatch.setattr(clusters, "settings_of", settings_of)
@@ -806,10 +806,10 @@ def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
 
     async def use() -> None:
         async with (
-            clusters.shared_api(clusters.Named("one", {})) as first,
-            clusters.shared_api(clusters.Named("one", {})) as second,
-            clusters.shared_api(clusters.Named("two", {})) as other,
-            clusters.shared_api(clusters.Named("one", {}, "b")) as elsewhere,
+            clusters.shared_api(clusters.ClusterConnection("one", {})) as first,
+            clusters.shared_api(clusters.ClusterConnection("one", {})) as second,
+            clusters.shared_api(clusters.ClusterConnection("two", {})) as other,
+            clusters.shared_api(clusters.ClusterConnection("one", {}, "b")) as elsewhere,
         ):
             assert first is second and len({id(first), id(other), id(elsewhere)}) == 3
             assert closed == []

@@ -37,7 +37,7 @@ VERSION = {"major": "1", "minor": "36"}
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a process that has read no connection yet, on a machine without a cluster of its own."""
-    monkeypatch.setattr(clusters, "_known", {})
+    monkeypatch.setattr(clusters, "_settings", {})
     monkeypatch.setattr(loader, "SERVICE_ACCOUNT", tmp_path / "serviceaccount")
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBECONFIG", "ALLABOARD_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
@@ -102,8 +102,8 @@ def version(request: pytest.FixtureRequest) -> Callable[[AllaboardHook], Any]:
 
 def asked_as(server: Scripted) -> list[str]:
     """The scheme may be written in any case, and is, by the client library."""
-    said = (asked.headers["authorization"] for asked in server.asked)
-    return [f"Bearer {text[7:]}" if text.lower().startswith("bearer ") else text for text in said]
+    tokens = (asked.headers["authorization"] for asked in server.asked)
+    return [f"Bearer {text[7:]}" if text.lower().startswith("bearer ") else text for text in tokens]
 
 
 # --- each way of naming a cluster
@@ -190,7 +190,7 @@ def test_a_token_that_the_kubelet_has_renewed(
     connect: Connect, version: Callable[..., Any], pod: tuple[Scripted, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused with the old one, the new one is read; no run is lost for it."""
-    monkeypatch.setattr(clusters, "JUST_NOW", -1.0)
+    monkeypatch.setattr(clusters, "RENEW_INTERVAL", -1.0)
     server, account = pod
     hook = connect(lab={"in_cluster": True})
     version(hook)
@@ -286,8 +286,8 @@ def test_a_connection_that_leads_to_no_cluster_fails_its_task_without_a_retry(
     works, why = hook.test_connection()
     event = event_of(trigger_of())
     assert not works and event["status"] == "error" and "BadInput" in event["error"]
-    for said in (str(failure.value), why, json.dumps(event), caplog.text):
-        assert "hush" not in said
+    for text in (str(failure.value), why, json.dumps(event), caplog.text):
+        assert "hush" not in text
 
 
 def test_a_connection_of_another_type_is_none_to_a_cluster(connect: Connect) -> None:
@@ -370,7 +370,7 @@ def test_nothing_that_a_connection_says_is_told_to_anybody(
     assert row[0] == f"{JobTrigger.__module__}.JobTrigger"
     settings = clusters.settings_of(hook.cluster)
     held = [hook.cluster, settings, settings.credentials, hook.on_cluster().api]
-    said = [
+    texts = [
         str(failure.value),
         json.dumps(row),
         json.dumps(context["ti"].xcoms),
@@ -378,7 +378,7 @@ def test_nothing_that_a_connection_says_is_told_to_anybody(
         *map(repr, held),
     ]
     assert asked_as(server)[0] == f"Bearer {TOKEN}", "it was really used"
-    for words in said:
+    for words in texts:
         assert "hush" not in words
     assert TOKEN not in hook.cluster.digest and settings.identity.isalnum()
 
@@ -398,8 +398,8 @@ def test_a_plugin_that_fails_shows_no_secret(
     hook = connect(lab={"kube_config": content})
     with pytest.raises(AirflowException) as failure:
         an_operator().execute(a_context())
-    for said in (str(failure.value), caplog.text, hook.test_connection()[1]):
-        assert "hush" not in said
+    for text in (str(failure.value), caplog.text, hook.test_connection()[1]):
+        assert "hush" not in text
 
 
 def test_bad_input_is_no_secret_either(connect: Connect) -> None:

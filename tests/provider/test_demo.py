@@ -44,14 +44,14 @@ def demo(place: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def output_of(process: subprocess.Popen[str]) -> str:
     text, _ = process.communicate()
     return text
 
 
 def test_the_first_time_there_is_a_champion_and_the_end_says_where_everything_is(place: Path) -> None:
     process = demo(place)
-    text = said(process)
+    text = output_of(process)
     assert process.returncode == 0, text
     assert re.search(r"train: step \d+/317, loss", text), "progress was not visible"
     champion = history(open_store(place / ".allaboard" / "demo" / "store" / "digits")).champion
@@ -72,7 +72,7 @@ def test_the_first_time_there_is_a_champion_and_the_end_says_where_everything_is
 
 def test_the_second_time_only_a_better_model_is_promoted(place: Path) -> None:
     process = demo(place, "--epochs", "1")
-    text = said(process)
+    text = output_of(process)
     assert process.returncode == 0, text
     assert "The gate stayed shut" in text and "The champion is number 1" in text
     assert len(history(open_store(place / ".allaboard" / "demo" / "store" / "digits")).promotions) == 1
@@ -89,6 +89,6 @@ def test_ctrl_c_ends_the_training_and_airflow_with_it(place: Path, monkeypatch: 
 
     until("the training is at its steps", at_its_steps)
     process.send_signal(signal.SIGINT)
-    text = said(process)
+    text = output_of(process)
     assert process.returncode == 130, text
     assert all(state_of(seen).is_final for seen in LocalBackend().list())

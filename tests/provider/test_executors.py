@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard_provider.executors import why_it_would_not_outlive
+from allaboard_provider.executors import why_run_ends_with_worker
 from allaboard_provider.operators import _lifecycle
 from allaboard_provider.operators.train import TrainingJobOperator
 from tests.provider.building import TaskInstance, a_context
@@ -48,7 +48,7 @@ MARKED = {"AIRFLOW_IS_K8S_EXECUTOR_POD": "True"}
 def test_which_workers_end_with_their_task(
     executor: str | None, configured: str, environ: dict[str, str], first: str, ends: bool
 ) -> None:
-    assert (why_it_would_not_outlive(executor, configured, environ, first) is not None) is ends
+    assert (why_run_ends_with_worker(executor, configured, environ, first) is not None) is ends
 
 
 def test_a_worker_in_a_pod_of_its_own_follows_a_local_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_every_module_that_it_names_is_there_and_every_module_of_its_kind_is_nam
     source = Path(allaboard_provider.__file__).parent
     for kind in ("operators", "sensors", "hooks", "triggers"):
         there = {f"allaboard_provider.{kind}.{p.stem}" for p in (source / kind).glob("[a-z]*.py")}
-        shared = {f"allaboard_provider.{kind}.{name}" for name in ("base", "looking", "watching")}
+        shared = {f"allaboard_provider.{kind}.{name}" for name in ("base", "polling", "backends")}
         assert there - shared == {name for name in modules_named() if f".{kind}." in name}
 
 

@@ -163,13 +163,13 @@ def test_an_evaluation_of_another_checkpoint_is_another_one(store: Path) -> None
 
 
 def test_an_evaluation_without_metrics_is_none(tmp_path: Path) -> None:
-    with pytest.raises(AirflowFailException, match="said no metrics"):
+    with pytest.raises(AirflowFailException, match=r"reported no metrics; call allaboard.inside"):
         done(EvaluateOperator, job=evaluation("pass"), checkpoint=saved(tmp_path / "r", 1), deferrable=False)
 
 
 @pytest.mark.parametrize("checkpoint", ["None", "", {}, None], ids=repr)
 def test_an_evaluation_of_nothing_is_refused(checkpoint: Any) -> None:
-    with pytest.raises(AirflowFailException, match="is no uri"):
+    with pytest.raises(AirflowFailException, match=r"checkpoint: .* names no place; give a uri like store:"):
         done(EvaluateOperator, job=evaluation(), checkpoint=checkpoint, deferrable=False)
 
 

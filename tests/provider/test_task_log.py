@@ -23,9 +23,9 @@ from allaboard_provider.task_log import (
     MOST_LINES,
     TaskLog,
     bounded,
+    new_output,
     progress_words,
-    warnings,
-    wrote,
+    restart_warnings,
 )
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -52,16 +52,16 @@ def backend(tmp_path: Path) -> Any:
     return Backend(tmp_path)
 
 
-class Telling(TaskLog):
-    """Reads and tells."""
+class LoggedRun(TaskLog):
+    """A task log that reads its lines."""
 
     def __init__(self, backend: Any, run: str, ti_id: str, **options: Any) -> None:
         super().__init__(run, ti_id, home=backend.home, **options)
         self.backend = backend
 
     def look(self, seen: Any, now: float) -> list[str]:
-        self.about(seen)
-        return self.news(seen, now, wrote(self.backend, self))
+        self.track(seen)
+        return self.update(seen, now, new_output(self.backend, self))
 
 
 def at(step: int, **fields: Any) -> Any:
@@ -70,74 +70,72 @@ def at(step: int, **fields: Any) -> Any:
 
 
 def test_changes_are_told_once(backend: Any) -> None:
-    teller = Telling(backend, "r", "try-1")
-    assert teller.look(seen(State.QUEUED), 0.0) == ["r: queued: waits for 2 CPUs"]
-    assert teller.look(seen(State.QUEUED), 1.0) == []
-    assert teller.look(seen(State.QUEUED, waiting="waits for 1 CPU"), 2.0) == ["r: queued: waits for 1 CPU"]
+    log = LoggedRun(backend, "r", "try-1")
+    assert log.look(seen(State.QUEUED), 0.0) == ["r: queued: waits for 2 CPUs"]
+    assert log.look(seen(State.QUEUED), 1.0) == []
+    assert log.look(seen(State.QUEUED, waiting="waits for 1 CPU"), 2.0) == ["r: queued: waits for 1 CPU"]
     running = seen(State.RUNNING, members=(a_member("master-0"),))
-    assert teller.look(running, 3.0) == ["r: running (master-0 running)"]
-    assert teller.look(replace(running, flags=("nan_loss",)), 4.0) == ["r: warning: nan loss (see diagnoses)"]
+    assert log.look(running, 3.0) == ["r: running (master-0 running)"]
+    assert log.look(replace(running, flags=("nan_loss",)), 4.0) == ["r: warning: nan loss (see diagnoses)"]
 
 
 def test_progress_is_told_now_and_then_and_at_the_last_step(backend: Any) -> None:
-    teller = Telling(backend, "r", "try-1")
-    told = [teller.look(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]
+    log = LoggedRun(backend, "r", "try-1")
+    told = [log.look(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]
     lines = [line for news in told for line in news if "step" in line]
     assert "r: step 1/400 (0 %), loss 0.3125" in lines
     assert 10 < len(lines) < 40
-    assert any("step 400/400" in line for line in teller.look(at(400, started=1000.0), 1199.1))
+    assert any("step 400/400" in line for line in log.look(at(400, started=1000.0), 1199.1))
 
 
 def test_a_checkpoint_and_a_resume_are_told(backend: Any) -> None:
-    teller = Telling(backend, "r", "try-1")
-    teller.look(at(1), 0.0)
+    log = LoggedRun(backend, "r", "try-1")
+    log.look(at(1), 0.0)
     saved = replace(at(2).progress, checkpoint="file:///a/step-2", best_checkpoint="file:///a/step-2")
-    assert teller.look(seen(State.RUNNING, progress=saved), 0.1) == [
+    assert log.look(seen(State.RUNNING, progress=saved), 0.1) == [
         "r: checkpoint file:///a/step-2, the best so far"
     ]
     resumed = replace(saved, resumed_from=2)
-    assert "r: resumed from step 2" in teller.look(seen(State.RUNNING, progress=resumed), 0.2)
+    assert "r: resumed from step 2" in log.look(seen(State.RUNNING, progress=resumed), 0.2)
 
 
 def test_rank_0s_own_words_are_told_before_the_end_and_report_lines_are_not(backend: Any) -> None:
     backend.lines = ["hello", encode("progress", step=1), "good bye"]
-    teller = Telling(backend, "r", "try-1")
-    assert teller.look(seen(State.SUCCEEDED), 0.0) == ["hello", "good bye", "r: succeeded"]
-    assert Telling(backend, "r", "try-2", output=False).look(seen(State.SUCCEEDED), 0.0) == ["r: succeeded"]
+    log = LoggedRun(backend, "r", "try-1")
+    assert log.look(seen(State.SUCCEEDED), 0.0) == ["hello", "good bye", "r: succeeded"]
+    assert LoggedRun(backend, "r", "try-2", output=False).look(seen(State.SUCCEEDED), 0.0) == ["r: succeeded"]
 
 
 def test_another_process_goes_on_where_this_one_left_off(backend: Any) -> None:
     backend.lines = ["one"]
-    assert "one" in Telling(backend, "r", "try-1").look(seen(State.RUNNING), 0.0)
+    assert "one" in LoggedRun(backend, "r", "try-1").look(seen(State.RUNNING), 0.0)
     backend.lines.append("two")
-    assert Telling(backend, "r", "try-1").look(seen(State.RUNNING), 1.0) == ["two"]
-    assert "one" in Telling(backend, "r", "try-2").look(seen(State.RUNNING), 1.0), (
+    assert LoggedRun(backend, "r", "try-1").look(seen(State.RUNNING), 1.0) == ["two"]
+    assert "one" in LoggedRun(backend, "r", "try-2").look(seen(State.RUNNING), 1.0), (
         "the log of another try is another log"
     )
 
 
 def test_another_attempt_begins_its_story_anew(backend: Any) -> None:
-    teller = Telling(backend, "r", "try-1")
+    log = LoggedRun(backend, "r", "try-1")
     backend.lines = ["of the first attempt"]
-    teller.look(seen(State.RUNNING, uid="u1"), 0.0)
+    log.look(seen(State.RUNNING, uid="u1"), 0.0)
     backend.lines = ["of the second"]
-    assert "of the second" in teller.look(seen(State.RUNNING, uid="u2"), 1.0)
+    assert "of the second" in log.look(seen(State.RUNNING, uid="u2"), 1.0)
 
 
 def test_a_new_attempt_tells_nothing_of_the_progress_of_the_one_before(backend: Any) -> None:
     saved = {"checkpoint": "file:///a/step-55", "best_checkpoint": "file:///a/step-55"}
     before = replace(at(57).progress, **saved)
-    for teller in (Telling(backend, "r", "same-try"), Telling(backend, "r", "next-try")):
-        if teller.path is not None and teller.path.stem == "same-try":
-            teller.look(seen(State.RUNNING, uid="u1", progress=before), 0.0)
+    for log in (LoggedRun(backend, "r", "same-try"), LoggedRun(backend, "r", "next-try")):
+        if log.path is not None and log.path.stem == "same-try":
+            log.look(seen(State.RUNNING, uid="u1", progress=before), 0.0)
         carried = replace(before, heartbeat=None)
-        assert teller.look(seen(State.STARTING, uid="u2", progress=carried), 1.0) == ["r: starting"]
+        assert log.look(seen(State.STARTING, uid="u2", progress=carried), 1.0) == ["r: starting"]
         resumed = replace(before, step=55, resumed_from=55)
-        assert teller.look(seen(State.STARTING, uid="u2", progress=resumed), 2.0) == [
-            "r: resumed from step 55"
-        ]
+        assert log.look(seen(State.STARTING, uid="u2", progress=resumed), 2.0) == ["r: resumed from step 55"]
         anew = replace(resumed, step=56, metrics={"loss": 0.25}, checkpoint="file:///a/step-56")
-        assert teller.look(seen(State.STARTING, uid="u2", progress=anew), 90.0) == [
+        assert log.look(seen(State.STARTING, uid="u2", progress=anew), 90.0) == [
             "r: step 56/400 (14 %), loss 0.25",
             "r: checkpoint file:///a/step-56",
         ]
@@ -159,52 +157,54 @@ def test_a_restart_is_a_warning_with_what_the_failed_try_wrote_last_once(tmp_pat
             yield {}
 
     backend: Any = Tries()
-    teller = TaskLog("r", "try-1", home=backend.home)
+    log = TaskLog("r", "try-1", home=backend.home)
     failed = replace(a_member("worker-0"), exit_code=1, restarts=1)
     fine = a_member("master-0")
-    teller.news(seen(State.RUNNING, members=(fine, failed)), 1.0)
-    assert warnings(backend, teller, seen(State.RUNNING, members=(fine, failed))) == [
+    log.update(seen(State.RUNNING, members=(fine, failed)), 1.0)
+    assert restart_warnings(backend, log, seen(State.RUNNING, members=(fine, failed))) == [
         "r: worker-0 exited with 1 and is started again, restart 1; its last lines:",
         "  Traceback (most recent call last)",
         "    in f",
         "  ValueError: 0",
     ]
-    assert warnings(backend, teller, seen(State.RUNNING, members=(fine, failed))) == []
+    assert restart_warnings(backend, log, seen(State.RUNNING, members=(fine, failed))) == []
     again = TaskLog("r", "try-1", home=backend.home)
-    assert warnings(backend, again, seen(State.RUNNING, members=(fine, failed))) == [], "told elsewhere"
+    assert restart_warnings(backend, again, seen(State.RUNNING, members=(fine, failed))) == [], (
+        "told elsewhere"
+    )
     twice = seen(State.RUNNING, members=(fine, replace(failed, restarts=2)))
-    assert warnings(backend, teller, twice)[-1] == "  ValueError: 1"
+    assert restart_warnings(backend, log, twice)[-1] == "  ValueError: 1"
 
 
 def test_a_run_that_somebody_stopped_has_no_member_that_failed(backend: Any) -> None:
     members = (replace(a_member("master-0"), exit_code=143, phase="failed"),)
     stop = Stop("ann@lab", "not tonight\x1b[2J", 2.0)
     ended = seen(State.STOPPED, stop=stop, members=members, tails={"master-0": "Terminated"})
-    teller = Telling(backend, "r", "try-1")
-    assert teller.look(ended, 0.0) == ["r: stopped by ann@lab: not tonight\\x1b[2J"]
-    assert teller.last_words(Outcome(ended)) == []
+    log = LoggedRun(backend, "r", "try-1")
+    assert log.look(ended, 0.0) == ["r: stopped by ann@lab: not tonight\\x1b[2J"]
+    assert log.failure_lines(Outcome(ended)) == []
     failed = seen(State.FAILED, members=members, tails={"master-0": "Terminated"})
-    assert teller.last_words(Outcome(failed))[0] == "the last lines of master-0, which failed first:"
+    assert log.failure_lines(Outcome(failed))[0] == "the last lines of master-0, which failed first:"
 
 
 def test_what_was_told_is_forgotten_with_the_try_and_after_a_month(backend: Any, tmp_path: Path) -> None:
-    old = Telling(backend, "r", "long-ago")
+    old = LoggedRun(backend, "r", "long-ago")
     old.look(seen(State.RUNNING), 0.0)
     assert old.path is not None
     os.utime(old.path, (0, time.time() - 31 * 86400))
-    teller = Telling(backend, "r", "try-1")
-    teller.look(seen(State.RUNNING), 0.0)
-    teller.forget()
+    log = LoggedRun(backend, "r", "try-1")
+    log.look(seen(State.RUNNING), 0.0)
+    log.forget()
     assert list((tmp_path / "airflow").iterdir()) == []
 
 
 def test_a_disk_that_is_full_or_a_memory_that_is_torn_ends_no_task(backend: Any, tmp_path: Path) -> None:
     (tmp_path / "airflow").write_text("a file where the folder should be")
-    assert Telling(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
+    assert LoggedRun(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
     (tmp_path / "airflow").unlink()
     (tmp_path / "airflow").mkdir()
     (tmp_path / "airflow" / "try-1.json").write_text('{"uid": "u1", "cur')
-    assert Telling(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
+    assert LoggedRun(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
 
 
 def test_a_flood_of_lines_is_cut_to_its_end_and_says_so() -> None:
@@ -235,27 +235,27 @@ def test_progress_in_words(progress: Progress, words: str) -> None:
 
 def test_of_a_flood_only_its_end_is_held(backend: Any) -> None:
     backend.lines = ["[allaboard] {}", *(f"line {n}" for n in range(100_000))]
-    teller = Telling(backend, "r", "ti")
-    found = wrote(backend, teller)
+    log = LoggedRun(backend, "r", "ti")
+    found = new_output(backend, log)
     assert len(found) < 2 * MOST_LINES and found[-1] == "line 99999"
-    told = teller.news(seen(State.RUNNING), 1.0, found)
+    told = log.update(seen(State.RUNNING), 1.0, found)
     assert "(99,800 lines of rank 0 left out here: allaboard logs r --rank 0)" in told
     assert told[-1] == "line 99999"
 
 
 def test_a_secret_of_the_run_is_in_no_line_even_where_one_is_cut(backend: Any) -> None:
     secret = "nobody-knows-it-by-its-looks"
-    teller = Telling(backend, "r", "try-1", known=(secret,))
+    log = LoggedRun(backend, "r", "try-1", secrets=(secret,))
     backend.lines = [f"opened with {secret}", "x" * (LONGEST - 10) + secret]
     waiting = seen(State.QUEUED, waiting=f"waits for {secret}")
     failed = seen(State.FAILED, members=(a_member("master-0", exit_code=1),))
     tail = f"{TRACEBACK}\nRuntimeError: {secret}"
     outcome = Outcome(replace(failed, tails={"master-0": tail}), ())
     lines = [
-        *teller.look(waiting, 0.0),
-        *teller.last_words(outcome),
-        *teller.restart_words(failed.members[0], tail.split("\n")),
+        *log.look(waiting, 0.0),
+        *log.failure_lines(outcome),
+        *log.restart_lines(failed.members[0], tail.split("\n")),
     ]
-    told = "\n".join(lines) + str(teller.told_so_far)
+    told = "\n".join(lines) + str(log.saved_state)
     assert "opened with ***" in told and told.count("RuntimeError: ***") == 2
     assert "nobody" not in told

@@ -174,9 +174,9 @@ def test_the_last_fifty_lines_of_the_first_failing_member_are_logged() -> None:
     waits = "import time; time.sleep(300)"
     groups = {"master": {"command": ["python", "-c", waits]}, "worker": {"command": ["python", "-c", code]}}
     job = {"name": "two", "groups": groups, "policy": {"restart": "never"}}
-    said = lines_logged(an_operator(job=job, get_logs=False), AirflowException)
-    assert "the last lines of worker-0, which failed first:" in said
-    assert "  line 69" in said and "  line 20" in said and "  line 19" not in said
+    logged = lines_logged(an_operator(job=job, get_logs=False), AirflowException)
+    assert "the last lines of worker-0, which failed first:" in logged
+    assert "  line 69" in logged and "  line 20" in logged and "  line 19" not in logged
 
 
 def test_a_restart_is_a_warning_with_the_traceback_of_the_try_that_failed(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_a_restart_is_a_warning_with_the_traceback_of_the_try_that_failed(tmp_pa
         "command": ["python", "-c", f"{code}\ntime.sleep(1)"],
         "policy": {"restart": "on_failure", "backoff_limit": 1},
     }
-    said = lines_logged(an_operator(job=job, get_logs=False), None, "warning")
-    assert said[0].endswith("master-0 exited with 1 and is started again, restart 1; its last lines:")
-    assert said[1] == "  Traceback (most recent call last):" and said[-1] == "  KeyError: 'x'"
+    logged = lines_logged(an_operator(job=job, get_logs=False), None, "warning")
+    assert logged[0].endswith("master-0 exited with 1 and is started again, restart 1; its last lines:")
+    assert logged[1] == "  Traceback (most recent call last):" and logged[-1] == "  KeyError: 'x'"
 
 
 def test_what_an_attempt_before_reached_is_not_told_as_progress_of_the_next(tmp_path: Path) -> None:
@@ -209,21 +209,21 @@ def lines_logged(
     ti: TaskInstance | None = None,
 ) -> list[str]:
     """What the operator says in its log (at the level ``only``) until it raises ``error``, or has ended."""
-    said: list[str] = []
+    logged: list[str] = []
 
     class Log:
         def __getattr__(self, level: str) -> Callable[..., None]:
             def say(text: str, *arguments: Any, **_: Any) -> None:
                 if only in (None, level):
-                    said.append(text % arguments if arguments else text)
+                    logged.append(text % arguments if arguments else text)
 
             return say
 
-    leg = TaskTry(operator, a_context(ti))
-    leg.log = Log()  # type: ignore[assignment]
+    task_try = TaskTry(operator, a_context(ti))
+    task_try.log = Log()  # type: ignore[assignment]
     with pytest.raises(error) if error is not None else nullcontext():
-        leg.begin()
-    return said
+        task_try.begin()
+    return logged
 
 
 def test_a_program_that_a_retry_cannot_mend_is_not_retried() -> None:
@@ -283,7 +283,7 @@ def test_a_result_that_airflow_has_not_accepted_is_handed_over_by_the_next_try(
 
 
 def test_a_next_try_adopts_what_a_dead_worker_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskTry, "_go_on", lambda self: None)
+    monkeypatch.setattr(TaskTry, "_follow", lambda self: None)
     an_operator(HANGS).execute(a_context())
     uid = only_run().uid
     an_operator(HANGS).execute(a_context())
@@ -293,7 +293,7 @@ def test_a_next_try_adopts_what_a_dead_worker_followed(monkeypatch: pytest.Monke
 def test_a_next_try_with_another_job_is_refused_while_the_first_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TaskTry, "_go_on", lambda self: None)
+    monkeypatch.setattr(TaskTry, "_follow", lambda self: None)
     an_operator(HANGS).execute(a_context())
     with pytest.raises(AirflowFailException, match="live with another job"):
         an_operator([*HANGS, "--more"]).execute(a_context())
@@ -303,7 +303,7 @@ def test_a_run_whose_worker_died_is_kept_while_a_try_is_left_and_given_up_with_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as dies:
-        dies.setattr(TaskTry, "_go_on", lambda self: None)
+        dies.setattr(TaskTry, "_follow", lambda self: None)
         an_operator(HANGS).execute(a_context(TaskInstance(try_number=1, max_tries=2)))
         assert only_run().owner.kind == "orchestrated"  # type: ignore[union-attr]
     with pytest.raises(AirflowFailException, match="live with another job"):

@@ -27,7 +27,7 @@ from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker
-from allaboard_provider.triggers import looking, train
+from allaboard_provider.triggers import polling, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
 from tests.provider.building import TaskInstance
@@ -72,7 +72,7 @@ def test_no_trigger_speaks_before_the_scheduler_has_heard_of_the_deferral(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(looking, "SETTLE", 1000.0)
+    monkeypatch.setattr(polling, "SETTLE", 1000.0)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     ti = TaskInstance()
     assert fired(a_trigger(ti, a_run(ti), fingerprint={"boot": "another"}))["status"] == "elsewhere"
@@ -251,7 +251,7 @@ def test_the_first_trigger_of_a_triggerer_asks_airflow_what_on_kill_will_ask(
     """The first question takes Airflow many seconds; nobody shall wait for it who ends a task."""
     asked = []
     airflow_says(lambda: asked.append(1))
-    monkeypatch.setattr(train, "_warming", [])
+    monkeypatch.setattr(train, "_warm_up_tasks", [])
     for n in range(2):
         ti = TaskInstance(run_id=str(n))
         assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
@@ -265,7 +265,7 @@ def test_an_airflow_that_does_not_answer_the_first_trigger_hinders_it_not(
         raise ConnectionError("the API server is away")
 
     airflow_says(no_answer)
-    monkeypatch.setattr(train, "_warming", [])
+    monkeypatch.setattr(train, "_warm_up_tasks", [])
     ti = TaskInstance()
     assert fired(a_trigger(ti, a_run(ti)))["status"] == "ended"
 
@@ -398,15 +398,15 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
     wait(lambda: state_of(backend.observe(before.run)) is State.QUEUED)
     handle = start(ti, "print('my turn')")
     trigger = a_trigger(ti, handle)
-    said: list[str] = []
-    monkeypatch.setattr(type(trigger), "log", Log(said))
+    lines: list[str] = []
+    monkeypatch.setattr(type(trigger), "log", Log(lines))
 
     async def watched() -> dict[str, Any]:
         async def once() -> list[Any]:
             return [event.payload async for event in trigger.run()]
 
         async def until(before: bool) -> None:
-            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in said):
+            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in lines):
                 assert not watching.done(), watching.result()
                 await asyncio.sleep(0.1)
 
@@ -421,7 +421,7 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 
     assert asyncio.run(watched())["status"] == "ended"
     assert state_of(backend.observe(handle.run)) is State.SUCCEEDED
-    waits = [line for line in said if "waits for" in line]
+    waits = [line for line in lines if "waits for" in line]
     assert len(waits) == len(set(waits)) >= 2, "each reason once"
     assert all(holds.run in line for line in waits)
 
@@ -429,10 +429,10 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 class Log:
     """What a trigger writes into its task's log."""
 
-    def __init__(self, said: list[str]) -> None:
-        self.said = said
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
 
     def info(self, text: str, *values: Any) -> None:
-        self.said.append(text % values if values else text)
+        self.lines.append(text % values if values else text)
 
     warning = error = exception = debug = info

@@ -1,9 +1,10 @@
-"""allaboard for Kubeflow Pipelines: components over the allaboard core, and a pipeline that chains them.
+"""allaboard for Kubeflow Pipelines: components over the allaboard core, and what a pipeline needs to chain
+them.
 
     from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, train
 
 The components run the same under ``kfp.local`` and on a cluster. Importing this package imports nothing of
-kfp: inside of a step only `allaboard_kfp.runtime` is needed, and the core.
+kfp: a step needs only `allaboard_kfp.runtime` and the core.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         train,
     )
     from allaboard_kfp.identity import identified
-    from allaboard_kfp.locally import start_local
+    from allaboard_kfp.local_run import start_local
 
 __version__ = "0.1.0"
 
@@ -50,8 +51,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where = {"start_local": "locally", "identified": "identity"}.get(name, "components")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{where}"), name)
+    module = {"start_local": "local_run", "identified": "identity"}.get(name, "components")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return value
 
 

@@ -1,8 +1,8 @@
-"""What a step leaves in Kubeflow: artifacts that point to what is in the store, and numbers.
+"""What a step leaves in Kubeflow: artifacts that point into the store, and numbers.
 
-Data sets and checkpoints are where the core has put them, and are never carried through a step's own disk:
-the artifact gets their uri. Where Kubeflow knows no such uri (a folder of a mounted disk, on a cluster),
-the artifact is a small file that names it. In every case ``metadata["uri"]`` says it.
+Data sets and checkpoints stay where the core has put them and never pass through the step's own disk: the
+artifact gets their uri. Kubeflow knows no uri of a folder of a mounted disk; there the artifact is a small
+file that names it. ``metadata["uri"]`` always says it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from allaboard_kfp.given import on_cluster
+from allaboard_kfp.inputs import on_cluster
 
 _KNOWN = ("s3://", "gs://", "minio://", "oci://")
 
@@ -29,8 +29,8 @@ class Artifact(Protocol):
 
 
 def point(artifact: Artifact, uri: str, facts: Mapping[str, Any]) -> None:
-    """Let the artifact be what is at ``uri``. ``facts`` become metadata, as far as they are known and
-    finite.
+    """Make the artifact point to ``uri``. ``facts`` become its metadata, except unknown and non-finite
+    ones.
     """
     artifact.metadata.update({"uri": uri, **dict(flat(facts))})
     if uri.startswith(_KNOWN) or not on_cluster():
@@ -42,16 +42,14 @@ def point(artifact: Artifact, uri: str, facts: Mapping[str, Any]) -> None:
 
 
 def log_numbers(artifact: Artifact, values: Mapping[str, Any]) -> None:
-    """Show these numbers in the table of metrics. What is no finite number cannot be shown there, and is
-    left out.
-    """
+    """Show the finite numbers among ``values`` in the table of metrics, which shows no others."""
     artifact.metadata.update({name: value for name, value in flat(values) if not isinstance(value, str)})
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Text, booleans and finite numbers by dotted name: what every reader of metadata takes.
+    """Text, booleans and finite numbers by dotted name, which every reader of metadata takes.
 
-    A NaN that Python's JSON writes fails a step whose training succeeded, and numbers of numpy are no JSON.
+    A NaN in the metadata would fail a step whose training succeeded, and numbers of numpy are no JSON.
     """
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -66,7 +64,7 @@ def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def write_page(artifact: Artifact, text: str) -> None:
-    """The page of this try; what an earlier one left there is replaced."""
+    """Write the page of this try; it replaces that of an earlier try."""
     path = Path(artifact.path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

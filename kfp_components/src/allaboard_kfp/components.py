@@ -1,22 +1,21 @@
-"""The components: typed shells of two lines around `allaboard_kfp.runtime`.
+"""The components: typed shells around `allaboard_kfp.runtime`, which they call with keyword arguments.
 
-Each exists ready to use, in the image that `IMAGE` names (``ALLABOARD_KFP_IMAGE``, read when this module is
-imported, else the one of this release), and as a factory for another image::
+Each component exists ready to use, in the image that `IMAGE` names (``ALLABOARD_KFP_IMAGE``, read when this
+module is imported, else the image of this release), and as a factory for another image::
 
     train = make_train(image="registry.lab/team/python-train:v3")
 
-The image holds this package and what the training needs; then a step installs nothing. ``options`` of a
-factory are those of `kfp.dsl.component`: with ``packages_to_install=["kfp-allaboard[s3]", "torch"]`` a
-plain Python image serves. Of an image that a pipeline's parameter names:
-``train(...).set_container_image(image)``.
+A step installs nothing: its image holds this package and what the training needs. ``options`` of a factory
+are those of `kfp.dsl.component`: with ``packages_to_install=["kfp-allaboard[s3]", "torch"]`` a plain Python
+image serves. ``train(...).set_container_image(image)`` takes an image that a pipeline's parameter names.
 
-Each of them has effects, so its tasks are never answered from Kubeflow's cache, which would hand out uris
-without a look whether anything is there: where kfp's default is to cache, theirs is not to, and
-``train(...).set_caching_options(True)`` is the author's own word.
+Every component has effects, so its tasks are never answered from Kubeflow's cache, which hands out uris
+without a check that anything is there. kfp's default is to cache; theirs is not to.
+``train(...).set_caching_options(True)`` is the author's own choice.
 
-Annotations are read by kfp when a component is made, so they are no strings here; and a mapping has no
-other default than an empty one, to which nobody writes. Of a docstring, kfp takes the descriptions of
-outputs, artifacts included, from ``Returns`` alone.
+kfp reads the annotations when a component is made, so they are no strings here. It takes no default of a
+mapping but an empty one, to which nobody writes. It takes the descriptions of outputs, artifacts included,
+from ``Returns`` alone.
 """
 
 # ruff: noqa: B006
@@ -36,30 +35,30 @@ IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboa
 
 
 class WithEffects(PythonComponent):  # type: ignore[misc]
-    """A component that runs each time: its tasks are not cached unless their author says so."""
+    """A component whose tasks are not cached, unless their author says so."""
 
-    def __init__(self, made: PythonComponent) -> None:
-        super().__init__(made.component_spec, made.python_func)
-        by_itself = self.component_spec.to_pipeline_spec
+    def __init__(self, component: PythonComponent) -> None:
+        super().__init__(component.component_spec, component.python_func)
+        compile_spec = self.component_spec.to_pipeline_spec
 
-        def uncached() -> Any:
-            spec = by_itself()
+        def without_cache() -> Any:
+            spec = compile_spec()
             for task in spec.root.dag.tasks.values():
                 task.caching_options.enable_cache = False
             return spec
 
-        # What a component that is compiled alone, or run alone by kfp.local, becomes.
-        self.component_spec.to_pipeline_spec = uncached
+        # A component that is compiled alone, or run alone by kfp.local, is compiled by this.
+        self.component_spec.to_pipeline_spec = without_cache
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         task = super().__call__(*args, **kwargs)
-        if task.state == TaskState.FUTURE:  # else kfp.local has run it already
+        if task.state == TaskState.FUTURE:  # in other states kfp.local has run it already
             task.set_caching_options(False)
         return task
 
 
 class Options(TypedDict, total=False):
-    """What a factory passes on to `kfp.dsl.component`, whose words say what each means."""
+    """The options that a factory passes on to `kfp.dsl.component`, which documents them."""
 
     packages_to_install: list[str]
     pip_index_urls: list[str]
@@ -102,7 +101,13 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithE
         from allaboard_kfp.runtime import run_prepare_shards
 
         return run_prepare_shards(
-            source, into, samples_per_shard, bytes_per_shard, folder, store, dataset=dataset
+            source=source,
+            into=into,
+            samples_per_shard=samples_per_shard,
+            bytes_per_shard=bytes_per_shard,
+            folder=folder,
+            store=store,
+            dataset=dataset,
         )
 
     return WithEffects(prepare_shards)
@@ -146,7 +151,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             run: the run's name.
             checkpoints: the folder of its checkpoints.
             checkpoint: the best of them, else the newest.
-            value: the metric as it was told last, else as the checkpoint has it, to branch on with dsl.If;
+            value: the metric as the script reported it last, else as the checkpoint has it, for dsl.If;
                 the worst number (-1e308, for mode min 1e308) if it was no finite one.
             model: the checkpoint as an artifact; its uri is where it is.
             metrics: what the training reported last.
@@ -155,9 +160,19 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         from allaboard_kfp.runtime import run_train
 
         return run_train(
-            job, job_text, shards, folder, store, backend, namespace, metric, mode,
-            model=model, metrics=metrics, report=report,
-        )  # fmt: skip
+            job=job,
+            job_text=job_text,
+            shards=shards,
+            folder=folder,
+            store=store,
+            backend=backend,
+            namespace=namespace,
+            metric=metric,
+            mode=mode,
+            model=model,
+            metrics=metrics,
+            report=report,
+        )
 
     return WithEffects(train)
 
@@ -191,7 +206,15 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> W
         """
         from allaboard_kfp.runtime import run_collect_checkpoint
 
-        return run_collect_checkpoint(source, into, which, metric, mode, store, model=model)
+        return run_collect_checkpoint(
+            source=source,
+            into=into,
+            which=which,
+            metric=metric,
+            mode=mode,
+            store=store,
+            model=model,
+        )
 
     return WithEffects(collect_checkpoint)
 
@@ -215,7 +238,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
     ) -> NamedTuple("Evaluated", [("run", str), ("results", dict), ("value", float)]):
         """Run an evaluation of one checkpoint as a job of its own.
 
-        Its script finds the checkpoint's uri in ALLABOARD_CHECKPOINT and says
+        Its script reads the checkpoint's uri from ALLABOARD_CHECKPOINT and reports its metrics with
         allaboard.inside.result(accuracy=...).
 
         Args:
@@ -226,7 +249,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
             store: what store:// stands for; empty: ALLABOARD_STORE.
             backend: as for train.
             namespace: as for train.
-            metric: which metric becomes the output value; empty: the only one, if it told one number.
+            metric: which metric becomes the output value; empty: the only number that was reported.
             mode: max or min, which end of it is better; needed with metric.
 
         Returns:
@@ -234,15 +257,24 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
             results: its metrics, for promote.
             value: the metric, to branch on with dsl.If; the worst number (-1e308, for mode min 1e308) if it
                 was no finite one.
-            metrics: what the evaluation said.
-            report: how it went.
+            metrics: the metrics that the evaluation reported.
+            report: a page about the evaluation.
         """
         from allaboard_kfp.runtime import run_evaluate
 
         return run_evaluate(
-            job, job_text, checkpoint, folder, store, backend, namespace, metric, mode,
-            metrics=metrics, report=report,
-        )  # fmt: skip
+            job=job,
+            job_text=job_text,
+            checkpoint=checkpoint,
+            folder=folder,
+            store=store,
+            backend=backend,
+            namespace=namespace,
+            metric=metric,
+            mode=mode,
+            metrics=metrics,
+            report=report,
+        )
 
     return WithEffects(evaluate)
 
@@ -267,10 +299,10 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
     ) -> NamedTuple("Promoted", [("promoted", bool), ("number", int), ("champion", str)]):
         """Make a checkpoint the champion if it is good enough and better than the present one.
 
-        A gate that stays shut does not fail the step: promoted says it.
+        A checkpoint that does not pass the gate does not fail the step: promoted is false.
 
         Args:
-            checkpoint: the candidate, collected before: retention may let go of one in a run's own folder.
+            checkpoint: the candidate, a collected one: retention removes those in a run's own folder.
             into: where the champions are recorded: a folder, s3://bucket/prefix or store://name.
             results: the metrics of its evaluation; empty: those of its own manifest.
             metric: compare with the champion by this metric; empty: by thresholds alone.
@@ -291,9 +323,19 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         from allaboard_kfp.runtime import run_promote
 
         return run_promote(
-            checkpoint, into, results, metric, mode, better_by, thresholds, reason, single_writer, store,
-            verdict=verdict, report=report,
-        )  # fmt: skip
+            checkpoint=checkpoint,
+            into=into,
+            results=results,
+            metric=metric,
+            mode=mode,
+            better_by=better_by,
+            thresholds=thresholds,
+            reason=reason,
+            single_writer=single_writer,
+            store=store,
+            verdict=verdict,
+            report=report,
+        )
 
     return WithEffects(promote)
 

@@ -1,17 +1,15 @@
-"""Who a step is: the pipeline run and the task in it (contract, section 1). The same for every try of the
-step.
+"""The identity of a step: the pipeline run and the task in it (contract, section 1), the same for every try
+of the step.
 
-A step is told neither in so many words. What it is told, and told alike in every try, is where its outputs
-go:
+kfp gives a step neither. But it gives the step, in every try alike, the places of its outputs:
 
     s3://bucket/v2/artifacts/retrain-digits/<run's uuid>/train/<task's uuid>/report            a cluster
     /home/ann/out/retrain-digits-2026-11-21-13-04-37-123456/for-loop-2-iteration-0/train/report    kfp.local
 
-A parameter that held the run's id would be part of the cache key, and switch caching off for ever; this
-does not.
+A parameter with the run's id would be part of the cache key, and switch caching off for ever; this does not.
 
-A pod may be told better, by the downward API (`identified`): then also "Retry" of a whole pipeline run, for
-which Kubeflow makes up new places, finds the runs of its steps again.
+The downward API can give a pod its identity (`identified`). Then "Retry" of a whole pipeline run, for which
+Kubeflow makes new places, finds the runs of its steps again, too.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ from allaboard.errors import BadInput, SiteError
 from allaboard.observation import Owner
 from allaboard.running import me
 from allaboard.spec.identity import kfp_key
-from allaboard_kfp.given import on_cluster
+from allaboard_kfp.inputs import on_cluster
 
 DOWNWARD = {
     "KFP_RUN_ID": "metadata.labels['pipeline/runid']",
     "ARGO_NODE_NAME": "metadata.annotations['workflows.argoproj.io/node-name']",
 }
-"""What the pod of a step may be told, and where its platform writes it: the run of the pipeline, and the node
-of the workflow, which holds the task, the iteration of a loop, and the number of the try.
+"""The variables of a step's pod, and the fields that they come from: the run of the pipeline, and the node of
+the workflow, which holds the task, the iteration of a loop, and the number of the try.
 """
 _TRY = re.compile(r"\(\d+\)$")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -42,7 +40,9 @@ _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
 
 def identified(task: Any) -> Any:
-    """The task of a pipeline, whose pod is told who it is. Raises SiteError without kfp-kubernetes."""
+    """Give the pod of this task its identity, and return the task. Raises SiteError without kfp-
+    kubernetes.
+    """
     try:
         from kfp import kubernetes
     except ImportError as error:
@@ -56,7 +56,7 @@ def identified(task: Any) -> Any:
 
 
 def key_of(output: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The key of the step that was given this place for an output."""
+    """The key of the step with an output at this place."""
     run, node = (environ.get(name, "") for name in DOWNWARD)
     if on_cluster(environ) and run and node:
         return kfp_key(run, _TRY.sub("", node))
@@ -71,8 +71,8 @@ def key_of(output: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def owner_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> Owner:
-    """Who this step is, to the run that it follows. On a cluster the run outlives a pod that is taken away:
-    the next one adopts it, and that nobody follows it any more is seen by the Lease of the last.
+    """The owner of the step's run. On a cluster the run outlives a pod that is taken away: the next pod
+    adopts it, and the Lease of the last one shows that nobody follows it.
     """
     if backend.name == "local":
         return me()
@@ -81,8 +81,8 @@ def owner_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> Owner
 
 
 def check_place(output: str, environ: Mapping[str, str], interpreter: str = sys.executable) -> None:
-    """Refuse a pipeline root that kfp.local has garbled: its outputs would be written where nobody looks
-    for them.
+    """Raises BadInput for a pipeline root that kfp.local has garbled: its outputs would be written
+    elsewhere.
     """
     if not on_cluster(environ) and interpreter and output.find(interpreter) > 0:
         root = output.replace(interpreter, "python3")

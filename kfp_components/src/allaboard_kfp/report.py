@@ -1,4 +1,4 @@
-"""The page of a promotion; that of a run is `allaboard.report.page`. Values in, text out."""
+"""The page of a promotion; `allaboard.report.page` makes that of a run. Values in, text out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from allaboard.report import html, words
 
 
 def promotion_page(
-    decision: Decision, checkpoint: str, metrics: Mapping[str, Any], past: Sequence[Promotion]
+    decision: Decision, checkpoint: str, metrics: Mapping[str, Any], history: Sequence[Promotion]
 ) -> str:
-    """What the gate said and why, and who has been champion so far (``past``, newest first)."""
+    """The gate's decision with every check, and all champions so far (``history``, newest first)."""
     promoted, new = decision.promoted, decision.promotion
     if new is not None:
         lead = f"{checkpoint} is champion number {new.number} now."
@@ -38,20 +38,20 @@ def promotion_page(
             f"<code>{html.escape(record.checkpoint)}</code>",
             html.escape(record.reason or (f"restores {record.restores}" if record.restores else html.NONE)),
         )
-        for n, record in enumerate(past)
+        for n, record in enumerate(history)
     ]
     state, tone = ("promoted", "good") if promoted else ("not promoted", "calm")
     parts = [
         html.head("promotion", "The gate", state, tone, lead),
         html.section("Checks", html.table(("", "check", "value", "needed", "champion's"), checks)),
-        html.section("This model", html.definitions([("checkpoint", checkpoint), *_shown(metrics)])),
+        html.section("This model", html.definitions([("checkpoint", checkpoint), *_metric_rows(metrics)])),
         html.section("Champions", html.table(("number", "at", "metrics", "checkpoint", "why"), records)),
         *(f'<p class="warning">{html.escape(problem)}</p>' for problem in decision.problems),
     ]
     return html.page(f"promotion: {state}", parts)
 
 
-def _shown(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _metric_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
         yield name, words.number(value) if html.is_number(name, value) or value is None else str(value)
 

@@ -1,8 +1,8 @@
-"""What the components do, once they run. Each function is one step, and is called with what kfp gives.
+"""What the components do when they run. Each function is one step, called with the arguments that kfp gives.
 
-No kfp is imported here: an artifact is whatever has a uri, a path and metadata, so that a step can be
-called, and tested, as a plain function. A step that fails says why in its log and exits with the codes of
-contract 4: 1 failed or lost, 2 bad input, 3 stopped, 4 out of time, 5 nobody answered.
+No kfp is imported here: an artifact is any object with a uri, a path and metadata, so a step is a plain
+function. A step that fails says why in its log and exits with a code of contract 4: 1 failed or lost, 2 bad
+input, 3 stopped, 4 out of time, 5 a backend or store does not answer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from allaboard.spec.loader import home_of
 from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
-from allaboard_kfp.given import as_written, job_of
+from allaboard_kfp.inputs import as_written, job_of
 from allaboard_kfp.report import promotion_page
 from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors
-from allaboard_kfp.value import Wanted
+from allaboard_kfp.value import OutputMetric
 
-_TELL_EVERY = 5.0
+_METER_INTERVAL = 5.0
 NONFINITE = "nonfinite"
-"""In the results of an evaluation: the names of metrics that were no finite numbers. Parameters of Kubeflow
+"""The field of an evaluation's results that names the metrics without a finite number. Parameters of Kubeflow
 hold no null.
 """
 
@@ -62,60 +62,80 @@ class Promoted(NamedTuple):
 
 
 def run_prepare_shards(
+    *,
     source: str,
     into: str,
     samples_per_shard: int,
     bytes_per_shard: str,
     folder: str,
     store: str,
-    *,
     dataset: Artifact,
 ) -> str:
     """Make a data set, and return its uri."""
     with step_errors():
-        place = Place.of(dataset.uri, store, folder)
+        place = Place.of(dataset.uri, store=store, folder=folder)
         uri = place.uri(as_written(into))
         index = prepare(
             _source(as_written(source), place.folder),
             uri,
             samples_per_shard=samples_per_shard or None,
             bytes_per_shard=as_written(bytes_per_shard) or None,
-            progress=Meter("samples").moved,
+            progress=Meter("samples").show_samples,
             notice=say,
         )
         samples, shards = counted(index.samples, "sample"), counted(len(index.shards), "shard")
         say(f"{samples} in {shards}, {show_bytes(index.size)}: {uri}")
-        facts = {"samples": index.samples, "shards": len(index.shards), "bytes": index.size}
-        point(dataset, uri, {**facts, "created": index.created, "fingerprint": index.fingerprint})
+        metadata = {
+            "samples": index.samples,
+            "shards": len(index.shards),
+            "bytes": index.size,
+            "created": index.created,
+            "fingerprint": index.fingerprint,
+        }
+        point(dataset, uri, metadata)
         return uri
 
 
 def run_train(
-    job: Mapping[str, Any], job_text: str, shards: str, folder: str, store: str, runs: str, namespace: str,
-    metric: str, mode: str, *, model: Artifact, metrics: Artifact, report: Artifact,
-) -> Trained:  # fmt: skip
-    """Train, and return the run, where its checkpoints are, the best one (else the newest) and its value."""
+    *,
+    job: Mapping[str, Any],
+    job_text: str,
+    shards: str,
+    folder: str,
+    store: str,
+    backend: str,
+    namespace: str,
+    metric: str,
+    mode: str,
+    model: Artifact,
+    metrics: Artifact,
+    report: Artifact,
+) -> Trained:
+    """Train, and return the run, the folder of its checkpoints, the best of them (else the newest) and the
+    value of the metric.
+    """
     with step_errors():
-        place = Place.of(report.uri, store, folder, runs, namespace)
+        place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         data = place.uri(as_written(shards)) if shards else ""
-        read = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
-        wanted = Wanted.of(metric, mode, (read.get("checkpoints") or {}).get("best"))
-        place.check_store(read.as_mapping())
-        backend = place.backend()
-        outcome, handle = run_to_the_end(backend, read, place.key)
-        _publish(backend, outcome, read, place, report, metrics, "training")
+        training = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
+        output = OutputMetric.of(metric, mode, (training.get("checkpoints") or {}).get("best"))
+        place.check_store(training.as_mapping())
+        runs = place.open_backend()
+        outcome, handle = run_to_the_end(runs, training, place.key)
+        _publish(runs, outcome, training, place=place, report=report, metrics=metrics, kind="training")
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
-        facts = _facts(best) if best else {}
+        metadata = _checkpoint_metadata(best) if best else {}
         if best:
-            point(model, best, {"framework": read.get("framework", "pytorch"), "run": outcome.run, **facts})
-        value = _value(wanted, numbers_of(outcome), facts.get("metrics", {}))
-        backend.hand_over(handle)
+            framework = training.get("framework", "pytorch")
+            point(model, best, {"framework": framework, "run": outcome.run, **metadata})
+        value = _value(output, numbers_of(outcome), metadata.get("metrics", {}))
+        runs.hand_over(handle)
         return Trained(outcome.run, locate(best)[0] if best else "", best, value)
 
 
 def run_collect_checkpoint(
-    source: str, into: str, which: str, metric: str, mode: str, store: str, *, model: Artifact
+    *, source: str, into: str, which: str, metric: str, mode: str, store: str, model: Artifact
 ) -> str:
     """Copy a checkpoint, verified, to where it stays, and return its uri there."""
     with step_errors():
@@ -124,62 +144,83 @@ def run_collect_checkpoint(
                 "source is empty: the training saved no checkpoint; let its script save with "
                 "allaboard.inside.Checkpointer, and say checkpoints.uri in its job"
             )
-        place = Place.of(model.uri, store)
-        found = collect(
+        place = Place.of(model.uri, store=store)
+        copy = collect(
             place.uri(as_written(source)), place.uri(as_written(into)), which,
-            metric=metric or None, mode=mode, progress=Meter("bytes").done,
+            metric=metric or None, mode=mode, progress=Meter("bytes").show_bytes,
         )  # fmt: skip
-        for note in found.notes:
+        for note in copy.notes:
             say(note)
-        was = "copied" if found.copied else "was there already"
-        say(f"step {found.step}, {show_bytes(found.bytes)} {was}: {found.uri}")
-        numbers = in_words(found.checkpoint.metrics)
+        was = "copied" if copy.copied else "was there already"
+        say(f"step {copy.step}, {show_bytes(copy.bytes)} {was}: {copy.uri}")
+        numbers = in_words(copy.checkpoint.metrics)
         if numbers:
             say(numbers)
-        point(model, found.uri, {"source": found.source, **_described(found.checkpoint)})
-        return found.uri
+        point(model, copy.uri, {"source": copy.source, **_manifest_metadata(copy.checkpoint)})
+        return copy.uri
 
 
 def run_evaluate(
-    job: Mapping[str, Any], job_text: str, checkpoint: str, folder: str, store: str, runs: str,
-    namespace: str, metric: str, mode: str, *, metrics: Artifact, report: Artifact,
-) -> Evaluated:  # fmt: skip
+    *,
+    checkpoint: str,
+    job: Mapping[str, Any],
+    job_text: str,
+    folder: str,
+    store: str,
+    backend: str,
+    namespace: str,
+    metric: str,
+    mode: str,
+    metrics: Artifact,
+    report: Artifact,
+) -> Evaluated:
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
     with step_errors():
-        place = Place.of(report.uri, store, folder, runs, namespace)
-        wanted = Wanted.of(metric, mode)
-        _, found = checkpoint_at(place.uri(as_written(checkpoint)))
-        read = job_of(as_written(job), as_written(job_text), as_written(folder))
-        place.check_store(read.as_mapping())
-        backend = place.backend()
-        outcome, handle = run_to_the_end(backend, evaluation_job(read, found.uri, lenient=True), place.key)
-        _publish(backend, outcome, read, place, report, metrics, "evaluation")
+        place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
+        output = OutputMetric.of(metric, mode)
+        _, candidate = checkpoint_at(place.uri(as_written(checkpoint)))
+        job_given = job_of(as_written(job), as_written(job_text), as_written(folder))
+        place.check_store(job_given.as_mapping())
+        evaluation = evaluation_job(job_given, candidate.uri, lenient=True)
+        runs = place.open_backend()
+        outcome, handle = run_to_the_end(runs, evaluation, place.key)
+        _publish(runs, outcome, evaluation, place=place, report=report, metrics=metrics, kind="evaluation")
         results = _for_kubeflow(numbers_of(outcome))
         if not results:
             raise BadInput(
-                f"the evaluation {outcome.run} ended well and told no metrics; let its script say "
-                "allaboard.inside.result(accuracy=...)"
+                f"the evaluation {outcome.run} succeeded and reported no metrics; call "
+                "allaboard.inside.result(accuracy=...) in its script"
             )
-        value = _value(wanted, numbers_of(outcome))
-        backend.hand_over(handle)
+        value = _value(output, numbers_of(outcome))
+        runs.hand_over(handle)
         return Evaluated(outcome.run, results, value)
 
 
 def run_promote(
-    checkpoint: str, into: str, results: Mapping[str, Any], metric: str, mode: str, better_by: float,
-    thresholds: str, reason: str, single_writer: bool, store: str,
-    *, verdict: Artifact, report: Artifact,
-) -> Promoted:  # fmt: skip
-    """Make a checkpoint the champion if the gate lets it. A gate that stays shut is an answer, not a
+    *,
+    checkpoint: str,
+    into: str,
+    results: Mapping[str, Any],
+    metric: str,
+    mode: str,
+    better_by: float,
+    thresholds: str,
+    reason: str,
+    single_writer: bool,
+    store: str,
+    verdict: Artifact,
+    report: Artifact,
+) -> Promoted:
+    """Make a checkpoint the champion if it passes the gate. One that does not pass is an answer, not a
     failure.
     """
     with step_errors():
-        place = Place.of(report.uri, store)
+        place = Place.of(report.uri, store=store)
         uri = place.uri(as_written(checkpoint))
         measured = _from_kubeflow(as_written(dict(results))) if results else None
-        where = open_store(place.uri(as_written(into)))
+        registry = open_store(place.uri(as_written(into)))
         decision = promote(
-            where, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
+            registry, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
             now=time.time(), reason=as_written(reason), single_writer=single_writer,
         )  # fmt: skip
         for check in decision.verdict.checks:
@@ -190,10 +231,10 @@ def run_promote(
         if decision.promotion is not None:
             say(f"promoted as number {decision.promotion.number}: {decision.promotion.checkpoint}")
         else:
-            stays = f"stays number {champion.number}: {champion.checkpoint}" if champion else "is nobody"
-            say(f"not promoted; the champion {stays}")
+            stays = f"the champion stays number {champion.number}: {champion.checkpoint}" if champion else ""
+            say(f"not promoted; {stays or 'there is no champion yet'}")
         shown = measured if measured is not None else checkpoint_at(uri)[1].metrics
-        write_page(report, promotion_page(decision, uri, shown, champions(where).promotions))
+        write_page(report, promotion_page(decision, uri, shown, champions(registry).promotions))
         log_numbers(
             verdict, {"promoted": int(decision.promoted), "champion": champion.number if champion else 0}
         )
@@ -207,29 +248,29 @@ def run_promote(
 
 
 class Meter:
-    """Says how far something is, every few seconds: nothing for what is done at once."""
+    """Logs the progress of a long copy every few seconds, and nothing of a short one."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.said = what, time.monotonic()
+    def __init__(self, unit: str) -> None:
+        self.unit, self.last_line_at = unit, time.monotonic()
 
-    def moved(self, samples: int, total: int | None, size: int) -> None:
+    def show_samples(self, samples: int, total: int | None, size: int) -> None:
         if self._due():
             of = f" of {total:,}" if total else ""
-            say(f"{samples:,}{of} {self.what}, {show_bytes(size)}")
+            say(f"{samples:,}{of} {self.unit}, {show_bytes(size)}")
 
-    def done(self, count: int, total: int) -> None:
+    def show_bytes(self, count: int, total: int) -> None:
         if self._due():
             say(f"{show_bytes(count)} of {show_bytes(total)}")
 
     def _due(self) -> bool:
         now = time.monotonic()
-        due = now - self.said >= _TELL_EVERY
-        self.said = now if due else self.said
+        due = now - self.last_line_at >= _METER_INTERVAL
+        self.last_line_at = now if due else self.last_line_at
         return due
 
 
 def _source(source: str, folder: str) -> Any:
-    """A folder, or a function; both are looked for where the step's relative paths start."""
+    """A folder, or a function; both are relative to the step's folder."""
     path = home_of(source)
     if ":" in source and not (Path(folder) / path).exists():
         return resolve(source, Path(folder))
@@ -240,48 +281,48 @@ def _publish(
     backend: Backend,
     outcome: Outcome,
     job: TrainingJob,
+    *,
     place: Place,
     report: Artifact,
     metrics: Artifact,
     kind: str,
 ) -> None:
-    """The page and the numbers; then, if it did not end well, the end of the step.
+    """Write the page and the numbers of a run, and end the step if the run did not succeed. ``job``: as it
+    was launched.
 
-    Of a step that fails, Kubeflow keeps the log alone. So that its page is not lost it is put into the
+    Kubeflow keeps no artifact of a step that fails, only its log, so the page of a failure is put into the
     store as well.
     """
     now = time.time()
-    told = what_it_told(backend, outcome)
-    page = run_page(outcome, told, now, job=job, kind=kind, window=(place.began, now))
+    record = what_it_told(backend, outcome)
+    page = run_page(outcome, record, now, job=job, kind=kind, window=(place.started, now))
     write_page(report, page)
-    if not outcome.ok and place.lasting:
+    if not outcome.ok and place.durable:
         key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")
         reports = open_store(place.uri("store://reports"))
-        with suppress(AllaboardError):  # the reason of the failure must come through whatever the store does
+        with suppress(AllaboardError):  # whatever the store does, the reason of the failure is shown
             reports.write(key, page.encode())
             say(f"  {'report':<11}{reports.uri}/{key}")
     finish(outcome)
     log_numbers(metrics, numbers_of(outcome))
 
 
-def _value(wanted: Wanted, *sources: Mapping[str, Any]) -> float:
-    value, trouble = wanted.value(*sources)
+def _value(output: OutputMetric, *sources: Mapping[str, Any]) -> float:
+    value, trouble = output.value(*sources)
     if trouble:
         say(trouble)
     return value
 
 
-def _facts(uri: str) -> dict[str, Any]:
-    """What the checkpoint says of itself; nothing when it cannot be read: that is for whoever needs it to
-    say.
-    """
+def _checkpoint_metadata(uri: str) -> dict[str, Any]:
+    """The metadata of a checkpoint; empty when it cannot be read, which the step that reads it reports."""
     with suppress(AllaboardError, Corrupt):
-        return _described(checkpoint_at(uri)[1])
+        return _manifest_metadata(checkpoint_at(uri)[1])
     return {}
 
 
-def _described(found: Checkpoint) -> dict[str, Any]:
-    manifest = found.manifest
+def _manifest_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
     return {
         "run": manifest.run,
         "step": manifest.step,

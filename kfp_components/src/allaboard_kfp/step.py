@@ -1,10 +1,10 @@
-"""One step of a pipeline that runs a job: launch or find it, follow it, obey whoever wants it ended.
+"""One step of a pipeline that runs a job: it launches or adopts the run, follows it, and stops it when told.
 
-The step's log is what people see while it runs, so it carries the states, the progress and what rank 0
-writes. The run is stopped, and its members may save, when the step gets SIGTERM, Ctrl-C or SIGHUP, and when
-whoever reads its output is gone: under kfp.local a pipeline that was killed leaves its steps behind, and
-nobody would ever take their result. A step that is itself killed leaves the run to its next try, or to be
-stopped as abandoned `PATIENCE` later (contract, section 1).
+People watch the step's log while it runs, so the log carries the states, the progress and the output of rank
+0. SIGTERM, Ctrl-C and SIGHUP stop the run, and its members may save. So does a stdout without a reader: a
+pipeline that is killed under kfp.local leaves its steps behind, and nobody would take their result. A step
+that is itself killed leaves the run to its next try; without one, the run is stopped as abandoned after
+`PATIENCE` (contract, section 1).
 """
 
 from __future__ import annotations
@@ -39,107 +39,115 @@ from allaboard.spec.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.storage.scratch import own_folder
 from allaboard.units import counted
-from allaboard_kfp.given import as_written, on_cluster
 from allaboard_kfp.identity import check_place, key_of, owner_of
+from allaboard_kfp.inputs import as_written, on_cluster
 
-LOOK_EVERY = 10.0  # seconds between two looks at the run at most
-RANK0_EVERY = 0.5  # seconds between two looks at rank 0's output
+LONGEST_POLL = 10.0  # seconds between two observations of the run at most
+RANK0_INTERVAL = 0.5  # seconds between two reads of rank 0's output
 LINES_PER_MINUTE = 300
 LONGEST_LINE = 2000
 PATIENCE = 60.0
-"""Seconds that the run of a step which was itself killed waits for the next try, and trains on; then it is
-stopped, and may save. A pod takes all that runs in it along when it ends.
+"""Seconds for which a local run goes on after its step was killed; the next try may adopt it. Then the run is
+stopped, and may save. In a pod the run ends with the pod.
 """
-SILENCE = 60.0  # seconds after which the step says that it still lives: silent steps get killed by people
+KEEPALIVE = 60.0  # seconds after which a silent step logs that it lives: people kill silent steps
 
 
 def say(text: str) -> None:
-    """A line in the step's log, at once; one line, whatever a member wrote into it, and without secrets."""
+    """Write one line into the step's log, at once: without line breaks of others and without secrets."""
     print(visible(redact_text(text), tabs=True), flush=True)
 
 
 @contextmanager
 def step_errors() -> Iterator[None]:
-    """What goes wrong ends the step with a sentence and the exit code of contract 4, not with a traceback."""
+    """An error ends the step with one sentence and an exit code of contract 4, without a traceback."""
     try:
         yield
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         if error.code == "never_fits" and on_cluster():
-            print(_ASK, file=sys.stderr, flush=True)
+            print(_RESOURCES_HINT, file=sys.stderr, flush=True)
         raise SystemExit(code_of(error)) from None
 
 
-_ASK = """\
-Members run in this step's own pod, and get what the step asks for in the pipeline:
+_RESOURCES_HINT = """\
+Members run in this step's own pod and share its resources; ask for more in the pipeline:
   train(...).set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(4)
             .set_cpu_request("8").set_cpu_limit("8").set_memory_request("32G").set_memory_limit("32G")
-or let them be pods of their own: train(..., backend="kubernetes")."""
+or give each member a pod of its own: train(..., backend="kubernetes")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a step works: its key, its site, and where relative paths start. ``lasting``: whether what is
-    put into the store outlives the step, which it does not where a pod has nothing but its own disk.
-    ``began``: when the step did, epoch seconds.
+    """Where a step works: its key, its site, and where relative paths start. ``durable``: whether the store
+    outlives the step; a pod's own disk does not. ``backend``, ``namespace``: of the step's runs.
+    ``started``: when the step did, epoch seconds.
     """
 
     key: str
     site: Site
     folder: str
-    lasting: bool = True
-    runs: str = ""
+    durable: bool = True
+    backend: str = ""
     namespace: str = ""
-    began: float = 0.0
+    started: float = 0.0
 
     @classmethod
-    def of(cls, output: str, store: str, folder: str = "", runs: str = "", namespace: str = "") -> Place:
-        """Raises BadInput. ``output``: where one of the step's outputs goes; ``store``: what store:// is;
-        ``runs``, ``namespace``: the backend of the step's runs, and where in a cluster they are.
+    def of(
+        cls, output: str, *, store: str = "", folder: str = "", backend: str = "", namespace: str = ""
+    ) -> Place:
+        """The place of the step whose output goes to ``output``. ``store``: what store:// stands for. Raises
+        BadInput.
         """
         check_place(output, os.environ)
-        site = site_of(os.environ, store=as_written(store) or None)
-        start = str(home_of(as_written(folder) or ".").absolute())
-        lasting = not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE"))
         return cls(
-            key_of(output), site, start, lasting, as_written(runs), as_written(namespace), began(os.environ)
+            key=key_of(output),
+            site=site_of(os.environ, store=as_written(store) or None),
+            folder=str(home_of(as_written(folder) or ".").absolute()),
+            durable=not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE")),
+            backend=as_written(backend),
+            namespace=as_written(namespace),
+            started=start_time(os.environ),
         )
 
     def uri(self, text: str) -> str:
-        """The place that this names. Raises BadInput."""
+        """The whole uri of a place. Raises BadInput."""
         if text.startswith(STORE):
             self.check_store([text])
         return resolve_uri(text, self.site, self.folder)
 
     def check_store(self, value: Any) -> None:
-        """Refuse what would be put onto the pod's own disk, and be gone with it."""
-        if not self.lasting and STORE in json.dumps(value):
+        """Raises BadInput for a store:// in ``value`` that would be the pod's own disk, and end with it."""
+        if not self.durable and STORE in json.dumps(value):
             raise BadInput(
                 "store:// stands for nothing in this pod; give store, or set ALLABOARD_STORE in the image: "
                 "s3://bucket/prefix, or the folder of a mounted volume"
             )
 
-    def backend(self) -> Backend:
-        """Where the step's runs live: on a cluster, in its own pod, or on this machine. Raises BadInput."""
+    def open_backend(self) -> Backend:
+        """The backend of the step's runs: a cluster, the step's own pod, or this machine. Raises BadInput."""
         from allaboard.backends.local.backend import LocalBackend
 
-        name = self.runs or os.environ.get("ALLABOARD_BACKEND") or "local"
+        name = self.backend or os.environ.get("ALLABOARD_BACKEND") or "local"
         if name != "local":
             return backend_of(name, site=self.site, namespace=self.namespace or None)
         if self.namespace:
-            raise BadInput("namespace: it has a meaning with the backend kubernetes alone; leave it out")
+            raise BadInput(
+                "namespace: only the backend kubernetes has one; leave it out, or give backend='kubernetes'"
+            )
         environ = dict(os.environ)
         if on_cluster() and "ALLABOARD_HOME" not in environ:
-            # The user of a pod may have no home that can be written, and what is there ends with the pod
-            # anyway.
+            # The user of a pod may have no writable home, and its files end with the pod anyway.
             environ["ALLABOARD_HOME"] = str(own_folder())
         backend = LocalBackend(environ, self.site, patience=PATIENCE)
         backend.on_silence = say
         return backend
 
 
-def began(environ: Mapping[str, str]) -> float:
-    """When this step began: its process, where kfp made one for it and the system tells; else now."""
+def start_time(environ: Mapping[str, str]) -> float:
+    """When this step started, epoch seconds: its process, where kfp made one for it and the system knows;
+    else now.
+    """
     if environ.get("_KFP_RUNTIME") == "true":
         with suppress(OSError, ValueError, AttributeError):
             ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
@@ -148,20 +156,19 @@ def began(environ: Mapping[str, str]) -> float:
 
 
 def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
-    """Launch the job under this key, or take up what is there, and follow it to its end. The result is not
-    handed over yet.
+    """Launch the job under this key, or adopt its run, and follow it to its end. The result is not handed
+    over yet. Retries are the pipeline's: one attempt, unless the job says otherwise.
 
-    Raises BadInput when it cannot start, BackendUnreachable, and SystemExit with the code of contract 4
-    when the step was told twice to end. Retries are the pipeline's: one attempt, unless the job says
-    otherwise.
+    Raises BadInput when the run cannot start, BackendUnreachable, and SystemExit with a code of contract 4
+    when the step was told twice to end.
     """
     plan = Plan(job, key)
     view = StepView(backend, plan.run)
     attempts = (job.get("policy") or {}).get("attempts", 1)
     with Interrupts() as signals:
         follower = Step(backend, plan, owner_of(backend), lambda: view, signals)
-        # What rank 0 writes wakes nobody.
-        poll = min(backend.pace.poll, LOOK_EVERY)
+        # No change of the run tells of new output of rank 0.
+        poll = min(backend.pace.poll, LONGEST_POLL)
         try:
             follower.begin()
             with watching(plan.run):
@@ -174,72 +181,72 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
 
 
 class Interrupts(Signals):
-    """A hang-up stops the run too: there is no terminal from which anybody would go on watching it."""
+    """SIGHUP stops the run too: a step has no terminal that could take it up again."""
 
     def _hang_up(self, *_: Any) -> None:
         self.interrupts.append("SIGHUP")
 
 
 class Step(Attended):
-    """Follows like a person at a terminal, and notices when nobody reads what it says."""
+    """Follows as the command line does, and stops the run when stdout has no reader any more."""
 
     def _obey(self) -> None:
-        if nobody_reads():
-            self.forsaken()
+        if reader_is_gone():
+            self._stop_without_reader()
         super()._obey()
 
-    def forsaken(self) -> None:
+    def _stop_without_reader(self) -> None:
         silence()
         os.dup2(1, 2)
         self.signals.interrupts.append("the pipeline that ran this step is gone")
 
 
-def nobody_reads(fd: int = 1) -> bool:
-    """Whether stdout is a pipe whose reader is gone. A file, a terminal and a closed stdout are not that."""
-    looking = select.poll()
+def reader_is_gone(fd: int = 1) -> bool:
+    """Whether stdout is a pipe without a reader. A file, a terminal and a closed stdout are none."""
+    poller = select.poll()
     try:
-        looking.register(fd, 0)  # errors are told even when nothing is asked for
-        return any(event & select.POLLERR for _, event in looking.poll(0))
+        poller.register(fd, 0)  # errors are reported even when nothing is asked for
+        return any(event & select.POLLERR for _, event in poller.poll(0))
     except (OSError, ValueError):
         return False
 
 
 class StepView:
-    """What the command line says where there is no terminal, with rank 0's own output between its lines."""
+    """The plain view of the command line, with rank 0's output between its lines."""
 
     def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.plain = PlainView(event_source(backend, run), clock=clock)
-        self.rank0 = Rank0(backend, run, clock)
-        self.clock, self.spoke_at = clock, clock()
-        self.known: object = None
+        self.rank0 = Rank0Output(backend, run, clock)
+        self.clock, self.last_line_at = clock, clock()
+        self.shown: object = None
 
     def launched(self, handle: Handle) -> None:
-        with unread():
+        with no_broken_pipe():
             self.plain.launched(handle)
 
     def seen(self, seen: Observation) -> None:
-        with unread():
-            wrote = list(self.rank0.news(seen))
-            for line in wrote:
+        with no_broken_pipe():
+            lines = list(self.rank0.new_lines(seen))
+            for line in lines:
                 say(line)
             self.plain.seen(seen)
-            known, now = (state_of(seen), seen.progress.step, seen.members), self.clock()
-            if wrote or known != self.known:
-                self.known, self.spoke_at = known, now
-            elif now - self.spoke_at >= SILENCE:
-                self.spoke_at = now
+            shown, now = (state_of(seen), seen.progress.step, seen.members), self.clock()
+            if lines or shown != self.shown:
+                self.shown, self.last_line_at = shown, now
+            elif now - self.last_line_at >= KEEPALIVE:
+                self.last_line_at = now
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
                 members = f"{running} of {counted(len(seen.members), 'member')} running"
                 say(f"{localtime.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
 
     def say(self, text: str) -> None:
-        with unread():
+        with no_broken_pipe():
             self.plain.say(text)
 
     def ended(self, outcome: Outcome) -> None:
-        with unread():
-            for line in self.rank0.news(outcome.seen, last=True):
+        with no_broken_pipe():
+            for line in self.rank0.new_lines(outcome.seen, last=True):
                 say(line)
             self.plain.ended(outcome)
 
@@ -248,44 +255,46 @@ class StepView:
 
 
 @contextmanager
-def unread() -> Iterator[None]:
-    """Lines that nobody reads any more are no error; `Step` notices that itself."""
+def no_broken_pipe() -> Iterator[None]:
+    """A line without a reader is no error; `Step` handles the missing reader."""
     with suppress(BrokenPipeError):
         yield
 
 
-class Rank0:
-    """What rank 0 wrote since the last look, bounded: a training may write more than any log should hold."""
+class Rank0Output:
+    """New output of rank 0, bounded: a training may write more than any log should hold."""
 
     def __init__(self, backend: Backend, run: str, clock: Callable[[], float]) -> None:
         self.backend, self.run, self.clock = backend, run, clock
         self.attempt: int | None = None
         self.cursor: Cursor | None = None
-        self.looked_at = float("-inf")
-        self.allowance, self.counted_at = float(LINES_PER_MINUTE), clock()
-        self.left_out = 0
+        self.last_read_at = float("-inf")
+        self.allowance, self.refilled_at = float(LINES_PER_MINUTE), clock()
+        self.skipped = 0
 
-    def news(self, seen: Observation, last: bool = False) -> Iterator[str]:
-        """The lines, marked as rank 0's. Lines for allaboard itself are left out: the progress tells them."""
+    def new_lines(self, seen: Observation, last: bool = False) -> Iterator[str]:
+        """The lines since the last call, marked as rank 0's, without report lines. ``last``: no call
+        follows.
+        """
         now = self.clock()
-        if not last and now - self.looked_at < RANK0_EVERY:
+        if not last and now - self.last_read_at < RANK0_INTERVAL:
             return
-        self.looked_at = now
+        self.last_read_at = now
         self.allowance = min(
-            LINES_PER_MINUTE, self.allowance + (now - self.counted_at) * LINES_PER_MINUTE / 60
+            LINES_PER_MINUTE, self.allowance + (now - self.refilled_at) * LINES_PER_MINUTE / 60
         )
-        self.counted_at = now
+        self.refilled_at = now
         if seen.attempt != self.attempt:
             self.attempt, self.cursor = seen.attempt, None
         for line in self._lines(seen, last):
             if self.allowance < 1:
-                self.left_out += 1
+                self.skipped += 1
                 continue
-            yield from self._left_out(seen)
+            yield from self._skipped_line(seen)
             self.allowance -= 1
             yield f"[rank0] {last_state(line)[:LONGEST_LINE]}"
         if last:
-            yield from self._left_out(seen)
+            yield from self._skipped_line(seen)
 
     def _lines(self, seen: Observation, last: bool) -> Iterator[str]:
         try:
@@ -296,23 +305,21 @@ class Rank0:
                 else:
                     self.cursor = item
         except AllaboardError as error:
-            # What cannot be read now may be readable at the next look, if there is one.
+            # The next call may be able to read it, if there is one.
             if last:
-                yield f"… what it wrote cannot be read: {error}"
+                yield f"… the output of rank 0 cannot be read: {error}"
 
-    def _left_out(self, seen: Observation) -> Iterator[str]:
-        if self.left_out:
+    def _skipped_line(self, seen: Observation) -> Iterator[str]:
+        if self.skipped:
             where = next((m.log for m in seen.members if m.rank == 0 and m.log), None)
-            yield f"[rank0] … {counted(self.left_out, 'line')} left out here" + (
+            yield f"[rank0] … {counted(self.skipped, 'line')} left out here" + (
                 f"; all are in {where}" if where else ""
             )
-            self.left_out = 0
+            self.skipped = 0
 
 
 def finish(outcome: Outcome) -> None:
-    """End the step as the run ended: quietly when well, else with the exit code of contract 4. The reason
-    has been said.
-    """
+    """Return if the run succeeded; else end the step with the reason and an exit code of contract 4."""
     if not outcome.ok:
         message = visible(redact_text(outcome.message), newlines=True, tabs=True)
         print(f"error: {message}", file=sys.stderr, flush=True)
@@ -320,5 +327,5 @@ def finish(outcome: Outcome) -> None:
 
 
 def numbers_of(outcome: Outcome) -> Mapping[str, Any]:
-    """What the run reported last: its result, else its newest progress; the speed is no result."""
+    """The metrics of the run, without its speed: of its result, else of its newest progress."""
     return {name: value for name, value in outcome.metrics.items() if name != "steps_per_second"}

@@ -1,8 +1,7 @@
-"""The one number of a step that a pipeline can branch on: ``dsl.If(train(...).outputs["value"] > 0.97)``.
+"""The number of a step that a pipeline can branch on: ``dsl.If(train(...).outputs["value"] > 0.97)``.
 
-An output of Kubeflow must be there, and holds neither nothing nor NaN. So a metric that was not told, or was
-no finite number, becomes the worst there is, in the direction that the author says: a branch for what is good
-is not taken by accident.
+An output parameter of Kubeflow is required, and holds neither null nor NaN. So a metric without a finite
+value becomes the worst number, in the direction of ``mode``: no branch for good values is taken by accident.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from allaboard.errors import BadInput
 from allaboard.names import nearest
 
 WORST = 1e308
-"""Stands for "no number": negative where larger is better. Any JSON reader takes it, as no infinity."""
+"""Stands for "no number"; negative where larger is better. Every JSON reader takes it, unlike infinity."""
 _MODES = ("min", "max")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """``metric``: its name, dotted for one in a mapping; empty: the only number there is. ``mode``: which end
-    of it is better.
+class OutputMetric:
+    """Which metric becomes the value. ``metric``: its name, dotted for one in a mapping; empty: the only
+    number there is. ``mode``: min or max, which end is better.
     """
 
     metric: str = ""
     mode: str = "max"
 
     @classmethod
-    def of(cls, metric: str, mode: str, best: Mapping[str, Any] | None = None) -> Wanted:
-        """``best``: how the job chooses its best checkpoint, for what is not said. Raises BadInput."""
+    def of(cls, metric: str, mode: str, best: Mapping[str, Any] | None = None) -> OutputMetric:
+        """``best``: how the job chooses its best checkpoint, the default of both. Raises BadInput."""
         best = best or {}
         if mode and mode not in _MODES:
             raise BadInput(f"mode {mode!r} is not known; write min or max")
@@ -44,7 +43,7 @@ class Wanted:
         elif not mode:
             raise BadInput(
                 f"metric {metric!r} is given without mode; say mode: max or min, so that a run which does "
-                "not tell it counts as the worst, not as the best"
+                "not report it counts as the worst, not as the best"
             )
         return cls(metric, mode)
 
@@ -53,25 +52,24 @@ class Wanted:
         return WORST if self.mode == "min" else -WORST
 
     def value(self, *sources: Mapping[str, Any]) -> tuple[float, str]:
-        """The number, from the first of ``sources`` that has the metric, and what people should know if it is
-        none. Without a metric: the only number of the first.
+        """The number, from the first of ``sources`` that has the metric, and a sentence if there is none.
+        Without a metric: the only number of the first source.
         """
-        told = [dict(_leaves(source)) for source in sources]
+        flat = [dict(_leaves(source)) for source in sources]
         if not self.metric:
-            numbers = {name: value for name, value in told[0].items() if _is_finite(value)}
+            numbers = {name: value for name, value in flat[0].items() if _is_finite(value)}
             if len(numbers) == 1:
                 return float(next(iter(numbers.values()))), ""
-            several = (
-                f"several numbers were told ({', '.join(sorted(numbers))}); name one as metric, and its mode"
-            )
+            names = ", ".join(sorted(numbers))
+            several = f"several numbers were reported ({names}); name one as metric, and give its mode"
             return self.worst, f"the output value is {self.worst:g}: {several}" if numbers else ""
-        found = next((values[self.metric] for values in told if self.metric in values), None)
-        if _is_finite(found):
-            return float(found), ""
-        known = sorted({name for values in told for name, value in values.items() if _is_finite(value)})
+        value = next((values[self.metric] for values in flat if self.metric in values), None)
+        if _is_finite(value):
+            return float(value), ""
+        known = sorted({name for values in flat for name, value in values.items() if _is_finite(value)})
         near = nearest(self.metric, known)
-        hint = f"did you mean {near!r}?" if near else f"told were: {', '.join(known) or 'none'}"
-        trouble = f"no finite number {self.metric!r} was told ({hint})"
+        hint = f"did you mean {near!r}?" if near else f"reported were: {', '.join(known) or 'none'}"
+        trouble = f"no finite number {self.metric!r} was reported ({hint})"
         return self.worst, f"{trouble}; the output value is {self.worst:g}, the worst"
 
 
@@ -84,5 +82,5 @@ def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _is_finite(value: Any) -> TypeGuard[int | float]:
-    """Also of an int too large for a float, of which `math.isfinite` raises."""
+    """Whether it is a finite number. `math.isfinite` raises for an int that is too large for a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -WORST <= value <= WORST

@@ -1,12 +1,12 @@
-"""A cluster, as Airflow's connections of type ``kubernetes`` name it: in-cluster, a kubeconfig by path or by
-content, a context of it, or what is there when nothing is said.
+"""The cluster that an Airflow connection of type ``kubernetes`` names: in-cluster, a kubeconfig by path or by
+content, a context of it, or the default configuration.
 
-What such a connection means is the business of Airflow's own hook (`KubernetesHook` of the provider
-cncf.kubernetes), so what works for a KubernetesPodOperator works here, and means the same on a worker and in
-a triggerer. (AsyncKubernetesHook takes an empty connection for a kubeconfig also in a pod.) Nothing is sent
-through the hook's client: it gives a configuration, and the core speaks to the API server.
+Airflow's own hook (`KubernetesHook` of the provider cncf.kubernetes) reads the connection, so a connection
+means the same as for a KubernetesPodOperator, on a worker and in a triggerer. (AsyncKubernetesHook takes an
+empty connection for a kubeconfig also in a pod.) The hook only gives a configuration; the core speaks to the
+API server.
 
-Secrets stay in this process: what is kept by a name is kept by a digest.
+Secrets stay in this process: what is cached by a name is cached by a digest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.sdk.exceptions import AirflowNotFoundException
+
 from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
@@ -29,16 +31,14 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.config import Credentials, Secret, Settings
 
 DEFAULT_CONN_ID = "kubernetes_default"
-"""Need not exist: then the pod's own service account, else the usual kubeconfig, as for Airflow's hooks."""
-JUST_NOW = 5.0
-"""Seconds in which credentials that were read anew are not read once more."""
+"""Need not exist: then the pod's own service account, else the default kubeconfig, as for Airflow's hooks."""
+RENEW_INTERVAL = 5.0
+"""Seconds for which credentials that were just read are not read again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What the connection ``conn_id`` says; ``namespace``: where our runs are, None: it is for the connection
-    to say.
-    """
+class ClusterConnection:
+    """The fields of the connection ``conn_id``. ``namespace``: of our runs; None: that of the connection."""
 
     conn_id: str
     extras: Mapping[str, Any] = field(repr=False)
@@ -46,31 +46,29 @@ class Named:
 
     @property
     def digest(self) -> str:
-        """Equal for those who see the same cluster as the same user. Nothing can be read from it."""
+        """Equal for two connections to the same cluster as the same user. It reveals nothing of them."""
         words = json.dumps([self.conn_id, self.extras], sort_keys=True, default=str)
         return hashlib.blake2s(words.encode(), digest_size=16).hexdigest()
 
 
-def named(conn_id: str, namespace: str | None) -> Named:
-    """Read by Airflow's hook. Raises BadInput where that is not installed, or the connection is of another
-    type; SiteError for one that is not there.
+def read_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
+    """The connection, read by Airflow's hook. Raises BadInput where that hook is not installed or the
+    connection has another type; SiteError for a connection that does not exist.
     """
-    with _provider_is_there():
+    with _needs_provider():
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 
-    with existing(conn_id):
+    with must_exist(conn_id):
         connection: Any = KubernetesHook.get_connection(conn_id)
     _check_type(conn_id, connection.conn_type)
-    return Named(conn_id, dict(connection.extra_dejson), namespace)
+    return ClusterConnection(conn_id, dict(connection.extra_dejson), namespace)
 
 
 @contextmanager
-def existing(conn_id: str) -> Iterator[None]:
-    """Raises SiteError for a connection that is not there. (Airflow says so, too, of one in a secrets backend
-    that does not answer now: it may be there for the next try.)
+def must_exist(conn_id: str) -> Iterator[None]:
+    """Raises SiteError for a connection that does not exist. (Airflow raises the same error when a secrets
+    backend does not answer: the connection may exist at the next try.)
     """
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
     try:
         yield
     except AirflowNotFoundException:
@@ -81,22 +79,22 @@ def existing(conn_id: str) -> Iterator[None]:
 
 
 def _check_type(conn_id: str, conn_type: str | None) -> None:
-    # The fields of another one mean nothing: what is usual here, the pod's own account say, would be taken.
+    # The fields of another type mean nothing here, so a default such as the pod's own account would be taken.
     if conn_type not in ("kubernetes", None, ""):
         raise BadInput(
-            f"connection {conn_id!r} is of type {conn_type!r}; which cluster it is, and as whom, is said by "
-            "one of type 'kubernetes'"
+            f"connection {conn_id!r} is of type {conn_type!r}; give kubernetes_conn_id a connection of type "
+            "'kubernetes', which names the cluster and the user"
         )
 
 
-async def aextras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
-    """Type and extras of any connection, by way of a triggerer's loop. Raises Airflow's own error for one
-    that is not there.
+async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
+    """Type and extras of any connection, read on a triggerer's loop. Raises Airflow's own error for one that
+    does not exist.
 
-    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by asking the supervisor
-    in the midst of the loop, which fails while another trigger asks it.
+    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by a blocking question to
+    the supervisor, which fails while another trigger asks it.
     """
-    with _provider_is_there():
+    with _needs_provider():
         from airflow.providers.common.compat.connection import get_async_connection
 
     connection: Any = await get_async_connection(conn_id)
@@ -105,97 +103,95 @@ async def aextras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
     return connection.conn_type, dict(await asyncio.to_thread(lambda: connection.extra_dejson))
 
 
-async def anamed(conn_id: str, namespace: str | None) -> Named:
-    """As `named`, in a triggerer."""
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    await asyncio.to_thread(_import)
-    with existing(conn_id):
+async def aread_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
+    """As `read_connection`, on a triggerer's loop."""
+    await asyncio.to_thread(_import_hook)
+    with must_exist(conn_id):
         try:
-            conn_type, extras = await aextras(conn_id)
+            conn_type, extras = await aread_extras(conn_id)
         except AirflowNotFoundException:
             if conn_id != DEFAULT_CONN_ID:
                 raise
             conn_type, extras = None, {}
     _check_type(conn_id, conn_type)
-    return Named(conn_id, extras, namespace)
+    return ClusterConnection(conn_id, extras, namespace)
 
 
-# From a connection to what the core speaks with.
+# From a connection to the settings of the core's client.
 
-_known: dict[str, Settings] = {}
-_reading = threading.Lock()
+_settings: dict[str, Settings] = {}
+_settings_lock = threading.Lock()
 
 
-def settings_of(place: Named) -> Settings:
-    """The cluster of a connection; blocks, once for each connection of a process. Raises BadInput or
+def settings_of(connection: ClusterConnection) -> Settings:
+    """The settings for a connection. Blocks once for each connection of a process. Raises BadInput or
     SiteError.
     """
-    with _reading:
-        found = _known.get(place.digest)
-        if found is None:
-            found = _known[place.digest] = _read(place)
-    return replace(found, namespace=place.namespace or _namespace(place))
+    with _settings_lock:
+        settings = _settings.get(connection.digest)
+        if settings is None:
+            settings = _settings[connection.digest] = _read(connection)
+    return replace(settings, namespace=connection.namespace or _namespace(connection))
 
 
-def _read(place: Named) -> Settings:
-    from allaboard.backends.kubernetes.client.loader import settings_of as in_our_words
+def _read(connection: ClusterConnection) -> Settings:
+    from allaboard.backends.kubernetes.client.loader import settings_of as core_settings
 
-    configuration = _configuration(place)
-    found = in_our_words(configuration, source=f"the connection {place.conn_id!r}")
-    return replace(found, credentials=OfConnection(place, found.credentials))
+    configuration = _configuration(connection)
+    settings = core_settings(configuration, source=f"the connection {connection.conn_id!r}")
+    return replace(settings, credentials=ConnectionCredentials(connection, settings.credentials))
 
 
-def _configuration(place: Named) -> Any:
+def _configuration(connection: ClusterConnection) -> Any:
     """The client library's configuration, as Airflow's hook makes it."""
-    with _provider_is_there():
+    with _needs_provider():
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
         from kubernetes.client import Configuration
 
-    # In-cluster, the hook takes what it has made from the library's default alone.
-    own = None if place.extras.get("in_cluster") else Configuration()
-    hook = KubernetesHook(conn_id=place.conn_id, client_configuration=own)
-    # Read already: a thread of the triggerer could not ask for the connection.
-    hook.conn_extras = dict(place.extras)
+    # In-cluster, the hook ignores a configuration of ours.
+    own = None if connection.extras.get("in_cluster") else Configuration()
+    hook = KubernetesHook(conn_id=connection.conn_id, client_configuration=own)
+    # A thread of the triggerer cannot ask Airflow for the connection.
+    hook.conn_extras = dict(connection.extras)
     try:
         client = hook.get_conn()
     except Exception as error:  # of the hook, the library, YAML, the disk
-        _leads_nowhere(place, error)
+        _raise_unusable(connection, error)
     with suppress(Exception):
         client.close()
     return client.configuration
 
 
-def _leads_nowhere(place: Named, error: Exception) -> NoReturn:
-    # The words of a parser show what it read, which may be a token.
+def _raise_unusable(connection: ClusterConnection, error: Exception) -> NoReturn:
+    # The message of a parser quotes its text, which may be a token.
     words = "kube_config is no YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
-    extras = place.extras
+    extras = connection.extras
     path = extras.get("kube_config_path") or extras.get("extra__kubernetes__kube_config_path")
     raise BadInput(
-        f"the connection {place.conn_id!r} leads to no cluster: {f'{path}: ' if path else ''}"
+        f"the connection {connection.conn_id!r} leads to no cluster: {f'{path}: ' if path else ''}"
         f"{words or type(error).__name__}; give it in_cluster, kube_config or kube_config_path"
     ) from None
 
 
-def _namespace(place: Named) -> str:
-    """That of the connection, else of the environment, else of the pod that we are in."""
+def _namespace(connection: ClusterConnection) -> str:
+    """The namespace of the connection, else of the environment, else of our own pod."""
     from allaboard.backends.kubernetes.client.loader import SERVICE_ACCOUNT
 
-    said = place.extras.get("namespace") or place.extras.get("extra__kubernetes__namespace")
-    if said or os.environ.get("ALLABOARD_NAMESPACE"):
-        return str(said or os.environ["ALLABOARD_NAMESPACE"])
+    namespace = connection.extras.get("namespace") or connection.extras.get("extra__kubernetes__namespace")
+    if namespace or os.environ.get("ALLABOARD_NAMESPACE"):
+        return str(namespace or os.environ["ALLABOARD_NAMESPACE"])
     with suppress(OSError):
         return (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
     return "default"
 
 
-class OfConnection:
-    """The credentials of a connection. They are refreshed as the client library does it; once the server has
-    refused them, all that the connection names (a kubeconfig, a plugin) is read anew.
+class ConnectionCredentials:
+    """The credentials of a connection. The client library refreshes them; once the server has refused them,
+    all that the connection names (a kubeconfig, a plugin) is read again.
     """
 
-    def __init__(self, place: Named, now: Credentials) -> None:
-        self._place, self._lock = place, threading.Lock()
+    def __init__(self, connection: ClusterConnection, now: Credentials) -> None:
+        self._connection, self._lock = connection, threading.Lock()
         self._now: Credentials | None = now
         self._since = time.monotonic()
 
@@ -208,23 +204,23 @@ class OfConnection:
 
     def renew(self) -> None:
         with self._lock:
-            if time.monotonic() - self._since > JUST_NOW:
+            if time.monotonic() - self._since > RENEW_INTERVAL:
                 self._now = None
 
     def fingerprint(self) -> str:
-        return self._place.digest
+        return self._connection.digest
 
     def _held(self) -> Credentials:
-        from allaboard.backends.kubernetes.client.loader import settings_of as in_our_words
+        from allaboard.backends.kubernetes.client.loader import settings_of as core_settings
 
         with self._lock:
             if self._now is None:
-                self._now = in_our_words(_configuration(self._place)).credentials
+                self._now = core_settings(_configuration(self._connection)).credentials
                 self._since = time.monotonic()
             return self._now
 
 
-# One client for all triggers of a triggerer that go to the same place.
+# One client for all triggers of a triggerer that use the same connection.
 
 
 @dataclass(slots=True)
@@ -238,31 +234,31 @@ _shared: dict[tuple[int, str, str], _Shared] = {}
 
 
 @asynccontextmanager
-async def shared_api(place: Named) -> AsyncIterator[AsyncApi]:
-    """The client of this loop for this place; it lives as long as anybody uses it."""
+async def shared_api(connection: ClusterConnection) -> AsyncIterator[AsyncApi]:
+    """The client of this loop for this connection. It is closed with its last user."""
     from allaboard.backends.kubernetes.client.api import AsyncApi
 
-    settings = await asyncio.to_thread(settings_of, place)
+    settings = await asyncio.to_thread(settings_of, connection)
     loop = asyncio.get_running_loop()
     key = (id(loop), settings.identity, settings.namespace)
-    one = _shared.get(key)
-    if one is None or one.loop is not loop:
-        one = _shared[key] = _Shared(loop, AsyncApi(settings))
-    one.users += 1
+    shared = _shared.get(key)
+    if shared is None or shared.loop is not loop:
+        shared = _shared[key] = _Shared(loop, AsyncApi(settings))
+    shared.users += 1
     try:
-        yield one.api
+        yield shared.api
     finally:
-        one.users -= 1
-        if not one.users:
+        shared.users -= 1
+        if not shared.users:
             _shared.pop(key, None)
-            await one.api.close()
+            await shared.api.close()
 
 
-# The provider that Airflow's hooks come from.
+# The provider that Airflow's hooks are part of.
 
 
 @contextmanager
-def _provider_is_there() -> Iterator[None]:
+def _needs_provider() -> Iterator[None]:
     """Raises BadInput in place of an ImportError."""
     try:
         yield
@@ -273,6 +269,6 @@ def _provider_is_there() -> Iterator[None]:
         ) from None
 
 
-def _import() -> None:
-    with _provider_is_there():
+def _import_hook() -> None:
+    with _needs_provider():
         import airflow.providers.cncf.kubernetes.hooks.kubernetes  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a task does that does not say itself: cheap, for DAG files ask at every parse."""
+"""Defaults of tasks. They are cheap, for DAG files ask at every parse."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def deferrable() -> bool:
     """Whether tasks wait in the triggerer: by ``[allaboard] deferrable``, else by the environment's
     AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE, else True.
 
-    ``default_deferrable`` in airflow.cfg is passed over: Airflow writes its own False into the file that it
-    generates, so there nobody may have said it.
+    ``default_deferrable`` in airflow.cfg is ignored: Airflow writes its own False into the file that it
+    generates, so the file does not tell what a person chose.
     """
     if _in_environment("allaboard", "deferrable") or _in_file("allaboard", "deferrable"):
         return bool(conf.getboolean("allaboard", "deferrable"))
@@ -23,13 +23,13 @@ def deferrable() -> bool:
 
 
 def _in_environment(section: str, option: str) -> bool:
-    """For any value but an empty one."""
+    """Whether the environment sets the option to a value that is not empty."""
     name = f"AIRFLOW__{section}__{option}".upper()
     return any(os.environ.get(f"{name}{kind}") for kind in ("", "_CMD", "_SECRET"))
 
 
 def _in_file(section: str, option: str) -> bool:
-    # Airflow's `has_option` finds its defaults as well; its parser itself holds what was read from a file.
+    # Airflow's `has_option` includes defaults; the parser that it extends holds only what a file sets.
     if not isinstance(conf, RawConfigParser) or not RawConfigParser.has_option(conf, section, option):
         return False
     return bool(conf.get(section, option, fallback=""))

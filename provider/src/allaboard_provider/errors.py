@@ -1,7 +1,7 @@
-"""allaboard's errors in Airflow's words, at one place.
+"""allaboard's errors as Airflow's exceptions.
 
-Who must act decides: the author of the job (bad input) gets `AirflowFailException`, which no retry repeats;
-everything else may pass and is an `AirflowException`, which Airflow retries as often as the task says.
+Bad input is the author's to fix and becomes `AirflowFailException`, which no retry repeats. Every other error
+may pass and becomes `AirflowException`, which Airflow retries as often as the task says.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from allaboard.errors import AllaboardError, BadInput
 
 
 @contextmanager
-def in_airflows_words() -> Iterator[None]:
-    """Around everything that asks the core for something."""
+def airflow_errors() -> Iterator[None]:
+    """Turn errors of the core into exceptions of Airflow."""
     try:
         yield
     except BadInput as error:

@@ -14,31 +14,30 @@ from pathlib import Path
 from allaboard.spec.site import in_pod
 
 KUBERNETES = "KubernetesExecutor"
-OF_ONE_TASK = (KUBERNETES, "AwsEcsExecutor", "AwsBatchExecutor", "AwsLambdaExecutor")
+SINGLE_TASK = (KUBERNETES, "AwsEcsExecutor", "AwsBatchExecutor", "AwsLambdaExecutor")
 """Executors whose workers are containers of one task, by the name of their class."""
 MARK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
 """In the environment of every pod that KubernetesExecutor makes, whatever its template says."""
 _WORKLOADS = re.compile(r"execute_workload")
 
 
-def why_it_would_not_outlive(
+def why_run_ends_with_worker(
     executor: str | None, configured: str, environ: Mapping[str, str], first_process: str
 ) -> str | None:
-    """In a sentence why a local run would end with the worker of a deferred task; None where it would not.
+    """Why a local run ends with the worker of a deferred task, in a sentence; None where it does not.
 
-    ``executor``: what the task says. ``configured``: ``[core] executor``. In a worker's container that is
-    often another one than the scheduler's (the Helm chart writes LocalExecutor into its pods), and it does
-    not say which team a DAG belongs to; so what is seen of the container comes first: its ``environ`` and the
-    command line of its ``first_process``.
+    ``executor``: the task's. ``configured``: ``[core] executor``. In a worker's container that is often not
+    the scheduler's (the Helm chart writes LocalExecutor into its pods), and it does not tell which team a DAG
+    belongs to. So the container comes first: its ``environ`` and the command line of its ``first_process``.
     """
     if environ.get(MARK):
         return f"{KUBERNETES} runs this task in a pod of its own, which ends when the task defers"
     if _WORKLOADS.search(first_process):
         return "this container runs this task alone, and ends when the task defers"
     name = _class_of(executor, configured)
-    # Elsewhere than in a pod its name means other tasks than this one: another team's, or, where a DAG is
-    # tested at a terminal, those to come. In a pod the mark may have been taken away.
-    if name in OF_ONE_TASK and (name != KUBERNETES or in_pod(environ)):
+    # Outside of a pod the name is about other tasks: another team's, or future ones of a DAG that is tested
+    # at a terminal. Inside of a pod the mark may be missing.
+    if name in SINGLE_TASK and (name != KUBERNETES or in_pod(environ)):
         return f"{name} runs this task in a container of its own, which ends when the task defers"
     return None
 
@@ -46,11 +45,13 @@ def why_it_would_not_outlive(
 def _class_of(executor: str | None, configured: str) -> str:
     """``LocalExecutor,k8s:a.b.KubernetesExecutor`` and the alias ``k8s`` -> ``KubernetesExecutor``."""
     # Executors of teams stand after semicolons: ``LocalExecutor;team=CeleryExecutor,k8s:KubernetesExecutor``.
-    known = [one.strip().rpartition("=")[2] for one in re.split("[,;]", configured) if one.strip()]
-    wanted = executor or (known[0] if known else "")
-    # Two teams may have given the same alias to different ones: the cautious answer is one of the first kind.
-    found = [_name(one) for one in known if wanted in (one, *one.rpartition(":")[::2])] or [_name(wanted)]
-    return next((name for name in found if name in OF_ONE_TASK), found[0])
+    configured_names = [one.strip().rpartition("=")[2] for one in re.split("[,;]", configured) if one.strip()]
+    wanted = executor or (configured_names[0] if configured_names else "")
+    # Two teams may use the same alias for different executors; a single-task one is the cautious answer.
+    candidates = [_name(one) for one in configured_names if wanted in (one, *one.rpartition(":")[::2])] or [
+        _name(wanted)
+    ]
+    return next((name for name in candidates if name in SINGLE_TASK), candidates[0])
 
 
 def _name(executor: str) -> str:

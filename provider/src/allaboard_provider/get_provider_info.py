@@ -1,5 +1,5 @@
-"""What Airflow is told about this provider (entry point ``apache_airflow_provider``). Plain data: no import
-of our own.
+"""The metadata of this provider for Airflow (entry point ``apache_airflow_provider``). Plain data: it imports
+nothing of ours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-allaboard",
         "name": "allaboard",
-        "description": "Distributed training: deferrable, started exactly once, stopped when its task is.",
+        "description": "Distributed training: deferrable, started exactly once, stopped with its task.",
         "versions": ["0.1.0"],
         "integrations": [
             {
@@ -68,8 +68,8 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "backend": {
                         "label": "Backend",
-                        "description": "Where runs live. local: real processes of the worker's own machine. "
-                        "kubernetes: job objects of the operators that a cluster has.",
+                        "description": "Where runs live. local: processes of the worker's own machine. "
+                        "kubernetes: job objects of the operators of a cluster.",
                         "schema": {
                             "type": ["string", "null"],
                             "default": "local",
@@ -78,25 +78,25 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "kubernetes_conn_id": {
                         "label": "Kubernetes connection",
-                        "description": "On a cluster: the connection of type kubernetes that says which one, "
-                        "as whom. Empty: kubernetes_default, which need not exist in a pod.",
+                        "description": "On a cluster: the connection of type kubernetes that names the "
+                        "cluster and the user. Empty: kubernetes_default, which need not exist in a pod.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "namespace": {
                         "label": "Namespace",
-                        "description": "On a cluster: where runs live. Empty: what that connection says.",
+                        "description": "On a cluster: where runs live. Empty: that of the connection above.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "store": {
                         "label": "Store",
-                        "description": "The folder or s3://bucket/prefix that every store:// path hangs off. "
-                        "Empty: ALLABOARD_STORE, or ~/.allaboard/store, which no member on a cluster sees.",
+                        "description": "The folder or s3://bucket/prefix that store:// stands for. Empty: "
+                        "ALLABOARD_STORE, else ~/.allaboard/store, which no member on a cluster sees.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "secrets": {
                         "label": "Secrets",
-                        "description": "On a cluster: names of Secrets there, by commas, whose keys are "
-                        "the environment of every member: what they need to use the store, say.",
+                        "description": "On a cluster: Secrets of the namespace, separated by commas. "
+                        "Their keys become the environment of every member, such as the keys of the store.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "image": {
@@ -106,30 +106,31 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "service_account": {
                         "label": "Service account",
-                        "description": "On a cluster: of every member. Empty: the namespace's default.",
+                        "description": "On a cluster: that of every member. Empty: the namespace's default.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "engine": {
                         "label": "Engine",
-                        "description": "On a cluster: the kind of job object, for jobs that do not say.",
+                        "description": "On a cluster: the kind of job object of jobs that name none.",
                         "schema": {"type": ["string", "null"], "examples": ["pytorchjob"]},
                     },
                     "gang": {
                         "label": "Gang scheduler",
-                        "description": "On a cluster: who starts all members together, for jobs that do not "
-                        "say. Empty: what is found there.",
+                        "description": "On a cluster: the scheduler that starts all members together, of "
+                        "jobs that name none. Empty: the one that the cluster has.",
                         "schema": {"type": ["string", "null"], "examples": ["coscheduling"]},
                     },
                     "mounts": {
                         "label": "Mounts",
-                        "description": 'Local runs: what a job\'s storage is, as JSON: {"/data": "./data"}. '
+                        "description": "Local runs: the folder of each storage of a job, as JSON: "
+                        '{"/data": "./data"}. '
                         "Relative folders start at AIRFLOW_HOME.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "fit": {
                         "label": "Fit",
-                        "description": "Local runs: more is asked for than there is: shrink it, or refuse it "
-                        "(strict). Empty: strict in a pod, else shrink.",
+                        "description": "Local runs: what a job gets that asks for more than the machine has. "
+                        "shrink: less; strict: a refusal. Empty: strict in a pod, else shrink.",
                         "schema": {
                             "type": ["string", "null"],
                             "enum": ["shrink", "strict", None],
@@ -151,8 +152,8 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "",
                     },
                     "deferrable": {
-                        "description": "Whether tasks wait in the triggerer, unless they say themselves. "
-                        "Empty: as AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says if it is set, else they do.",
+                        "description": "Whether tasks without deferrable= wait in the triggerer. "
+                        "Empty: AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where it is set, else True.",
                         "version_added": "0.1.0",
                         "type": "boolean",
                         "example": "True",

@@ -1,10 +1,9 @@
-"""Who a task instance is to allaboard: its key (the same for every try) and its owner (another for every
-try).
+"""The identity of a task instance: its key, the same for every try, and its owner, a new one for every try.
 
-The key begins with the name of the Airflow installation, so that two of them on one machine never share a
+The key begins with the name of the Airflow installation, so two installations on one machine never share a
 run. The name is made once per metadata database and kept in a Variable. Two tasks that make it at the same
-moment may see two names for an instant; therefore each task instance keeps the one it first used, in its own
-state store, which lives through retries and clears.
+moment may briefly see two names; so each task instance keeps its first one in its own state store, which
+survives retries and clears.
 """
 
 from __future__ import annotations
@@ -37,35 +36,35 @@ def instance(context: Any) -> str:
     if fixed:
         return str(fixed)
     store = context["task_state_store"]
-    found = store.get(STORED) or Variable.get(VARIABLE, default=None)
-    if not found:
+    name = store.get(STORED) or Variable.get(VARIABLE, default=None)
+    if not name:
         Variable.set(
             VARIABLE,
             secrets.token_hex(4),
             "The name of this Airflow installation in the keys of allaboard's runs",
         )
-        found = Variable.get(VARIABLE)
-    store.set(STORED, found)
-    return str(found)
+        name = Variable.get(VARIABLE)
+    store.set(STORED, name)
+    return str(name)
 
 
 def on_worker(ti: Any, *, local: bool = True) -> Owner:
-    """This try, while a worker follows. Should the worker be killed, the run goes on while Airflow has a try
-    left, however long its heartbeat time-out and retry delay are: that try adopts it. After the last one a
-    ``local`` run is stopped in some minutes, as that of any client at a terminal; of a run on a cluster it is
-    seen by the Lease of its follower that he is gone.
+    """This try, while a worker follows. If the worker is killed, the run goes on while Airflow has a try
+    left, however long its heartbeat time-out and retry delay are: that try adopts it. After the last try a
+    ``local`` run is stopped within minutes, as that of any client at a terminal; a run on a cluster shows by
+    the Lease of its follower that nobody follows it.
     """
     return Owner(str(ti.id), "worker", "orchestrated" if has_a_try_left(ti) or not local else "attached")
 
 
 def has_a_try_left(ti: Any) -> bool:
-    """Whether Airflow would try this task instance again, were this try to fail."""
+    """Whether Airflow has another try for this task instance after this one."""
     return bool(ti.try_number <= (ti.max_tries or 0))
 
 
 def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
     """Whether a run's key is that of this task instance, or without ``task_id`` of any in that DAG run. The
-    installation is not compared: whoever asks need not know its name.
+    name of the installation is not compared.
     """
     try:
         kind, _, *known = parse_json(key)
@@ -77,13 +76,13 @@ def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, m
 
 
 def in_triggerer(ti_id: Any) -> Owner:
-    """The same try, while a triggerer follows. Triggerers may be restarted or be away; that stops nothing."""
+    """The same try, while a triggerer follows. A triggerer that restarts or is away stops no run."""
     return Owner(str(ti_id), "deferred", "orchestrated")
 
 
 def stopping(ti_id: Any) -> Owner:
-    """The same try once a person has ended it: whoever takes the run to stop it owns it under this name.
-    Attached: should that one die before it has stopped the run, the supervisor of a local run does, and on a
-    cluster the janitor finds it. Deferred: a next try does not adopt it.
+    """The same try, once a person has ended it: the owner under which the run is stopped. Attached: if the
+    process that stops it dies, the supervisor of a local run stops it, and the janitor of a cluster finds it.
+    Deferred: a next try does not adopt it.
     """
     return Owner(f"{ti_id}/ended", "deferred", "attached")

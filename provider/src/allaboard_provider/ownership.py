@@ -1,8 +1,8 @@
-"""Stopping a deferred run, and nobody else's.
+"""Stopping a deferred run that is still ours.
 
-Three can come to stop the run of a deferred task that a person ended: the trigger's ``on_kill``, the listener
-in the API server (no triggerer had begun to watch), and a new try of the task. Whoever changes the owner
-first, by compare-and-swap, does it; the others see another owner and leave it alone.
+Three processes may come to stop the run of a deferred task that a person ended: the trigger's ``on_kill``,
+the listener in the API server (when no triggerer watched yet), and a new try of the task. The first one to
+change the owner, by compare-and-swap, stops the run; the others see another owner and leave it alone.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from allaboard.observation import Observation
 from allaboard_provider.identity import in_triggerer, stopping
 
 if TYPE_CHECKING:
-    from allaboard_provider.triggers.watching import Watched
+    from allaboard_provider.triggers.backends import TriggerBackend
 
 BY = "airflow"
 
 
 def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> bool:
-    """Stop this attempt if it still belongs to this try in its deferred phase. True when it did."""
+    """Stop this attempt if it still belongs to this try in its deferred phase. True if it did."""
     ended = stopping(ti_id)
     try:
         backend.adopt(handle, in_triggerer(ti_id), ended)
@@ -33,9 +33,9 @@ def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> 
 
 
 def expect_no_further_try(backend: Backend, seen: Observation) -> None:
-    """A run that a worker follows, or followed until it was killed, is waited for by no further try: from now
-    on it counts as attached, and is stopped when nobody follows it for some minutes. Nothing else changes for
-    a worker that still follows.
+    """Mark a run that a worker follows, or followed until it was killed, as one without a further try: it
+    counts as attached, and is stopped when nobody follows it for some minutes. A worker that still follows
+    notices no change.
     """
     owner = seen.owner
     if owner is None or (owner.phase, owner.kind) != ("worker", "orchestrated") or seen.uid is None:
@@ -45,8 +45,8 @@ def expect_no_further_try(backend: Backend, seen: Observation) -> None:
         backend.adopt(handle, owner, replace(owner, kind="attached"))
 
 
-async def astop_deferred(backend: Watched, handle: Handle, ti_id: str, reason: str) -> bool:
-    """The same, awaited."""
+async def astop_deferred(backend: TriggerBackend, handle: Handle, ti_id: str, reason: str) -> bool:
+    """As `stop_deferred`, with an async backend."""
     ended = stopping(ti_id)
     try:
         await backend.adopt(handle, in_triggerer(ti_id), ended)

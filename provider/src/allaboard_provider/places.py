@@ -1,4 +1,4 @@
-"""Where the runs of a task live, as far as its worker has to know: on its own machine, or on a cluster."""
+"""The place of a task's runs, for its worker: the worker's own machine, or a cluster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """``options``: what a command line needs to find a run there, with a blank before; ``address``: what a
-    person is told of it.
+    """``options``: of the command line that finds a run there, with a blank before; ``address``: for
+    people.
     """
 
     is_local: bool
@@ -34,15 +34,15 @@ class Place(Protocol):
     def address(self) -> dict[str, Any]: ...
 
     def is_here(self, run: str, fingerprint: Any) -> bool:
-        """Whether a run that was left to a triggerer can be followed from this worker. ``fingerprint``: of
-        where it was left.
+        """Whether this worker can follow a run that a triggerer followed. ``fingerprint``: of the place where
+        the run was deferred.
         """
 
     def for_trigger(self, run: str) -> dict[str, Any]:
-        """What a trigger is told, to find the run. Plain JSON, nothing secret."""
+        """The arguments by which a trigger finds the run: plain JSON without secrets."""
 
-    def leave(self) -> None:
-        """This worker is done."""
+    def close(self) -> None:
+        """Release what this worker holds of the place."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class ThisMachine:
     def for_trigger(self, run: str) -> dict[str, Any]:
         return {"fingerprint": self.backend.fingerprint(run), "host": socket.gethostname()}
 
-    def leave(self) -> None:
+    def close(self) -> None:
         return None
 
 
 @dataclass(frozen=True)
 class OnCluster:
-    """Every worker and every triggerer that may use the connection can follow."""
+    """Every worker and triggerer that may use the connection can follow."""
 
     backend: KubernetesBackend
     connection: str | None
@@ -93,7 +93,7 @@ class OnCluster:
     def for_trigger(self, run: str) -> dict[str, Any]:
         return {"backend": self.backend.name, "connection": self.connection}
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.backend.keeper.let_go()
         self.backend.api.close()
 

@@ -1,13 +1,13 @@
-"""What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and nothing
-heavy.
+"""The listener that Airflow loads in every one of its processes (entry point ``airflow.plugins``). It imports
+nothing heavy.
 
-It closes two gaps that operators and triggers cannot close by themselves:
+It closes two gaps that operators and triggers cannot close:
 
-* a person ends a deferred task before any triggerer has begun to watch it: no trigger's ``on_kill`` is ever
-  called, so the run is stopped from the process that took the order (the API server, or the scheduler for a
-  ``dagrun_timeout``). A run on a cluster is stopped by a thread, for neither may wait for a cluster;
-* a worker is killed between taking a run's result and Airflow's accepting the success: a result counts as
-  handed over only once it was accepted, so the next try hands it over instead of training again.
+* A person ends a deferred task before a triggerer watches it, so no trigger's ``on_kill`` is called. The
+process that took the order stops the run: the API server, or the scheduler for a ``dagrun_timeout``. It stops
+a run on a cluster from a thread, for it may not wait for a cluster. * A worker is killed between taking a
+run's result and Airflow's accepting the success. A result counts as handed over only once Airflow has
+accepted it, so the next try hands it over instead of training again.
 """
 
 from __future__ import annotations
@@ -22,51 +22,54 @@ from typing import Any
 from airflow.sdk.plugins_manager import AirflowPlugin
 from pluggy import HookimplMarker
 
+from allaboard.errors import SiteError
+from allaboard.spec.site import home
+
 log = logging.getLogger(__name__)
 hookimpl = HookimplMarker("airflow")
 
 TRIGGER = "allaboard_provider.triggers.train.TrainingJobTrigger"
 
-#: By task instance id: what is to be done when Airflow has accepted the success of that task.
-when_accepted: dict[str, Callable[[], None]] = {}
+#: By task instance id: the call to make when Airflow has accepted the success of that task.
+on_accepted: dict[str, Callable[[], None]] = {}
 
 
 class Listener:
-    """Airflow's events that concern us. An exception here is logged by Airflow and stops nothing."""
+    """Airflow's events about task instances and DAG runs. Airflow logs an exception here, and goes on."""
 
     active = False
 
     @hookimpl
     def on_task_instance_success(self, previous_state: Any, task_instance: Any) -> None:
-        accepted = when_accepted.pop(str(task_instance.id), None)
+        accepted = on_accepted.pop(str(task_instance.id), None)
         if accepted is not None:
             accepted()
         elif previous_state is None:
-            stop_left_by(task_instance, "the task was marked success while deferred")
+            stop_deferred_run(task_instance, "the task was marked success while deferred")
 
     @hookimpl
     def on_task_instance_failed(self, previous_state: Any, task_instance: Any, error: Any) -> None:
-        when_accepted.pop(str(task_instance.id), None)
+        on_accepted.pop(str(task_instance.id), None)
         if previous_state is None:  # as the API server calls it for a person
-            stop_left_by(task_instance, "the task was marked failed while deferred")
+            stop_deferred_run(task_instance, "the task was marked failed while deferred")
 
     @hookimpl
     def on_task_instance_skipped(self, previous_state: Any, task_instance: Any) -> None:
         if previous_state is None:
-            stop_left_by(task_instance, "the task was marked skipped while deferred")
+            stop_deferred_run(task_instance, "the task was marked skipped while deferred")
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
         reason = "the DAG run was failed while the task was deferred"
-        if _any_runs():
+        if _has_local_runs():
             stop_runs_of(_tries_of(dag_run), (dag_run.dag_id, dag_run.run_id), reason)
         stop_on_clusters(_triggers_of(dag_run), reason)
 
     @hookimpl
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
-        # Of the tasks that a person cuts short with it, Airflow tells those that ran or were deferred one by
-        # one (above), and nothing of those that were about to go on, or to be tried again.
-        if _any_runs() and (cut_short := _tries_of(dag_run, cut_short=True)):
+        # A person may cut tasks short with the DAG run. Airflow reports those that ran or were deferred one
+        # by one (above), and none of those that were about to resume or to be tried again.
+        if _has_local_runs() and (cut_short := _tries_of(dag_run, cut_short=True)):
             reason = "the DAG run was marked success before the task had ended"
             stop_runs_of(cut_short, (dag_run.dag_id, dag_run.run_id), reason)
 
@@ -81,7 +84,7 @@ class AllaboardPlugin(AirflowPlugin):
 
 
 def _tries_of(dag_run: Any, *, cut_short: bool = False) -> list[Any]:
-    """The ids of the present tries of a DAG run's tasks. ``cut_short``: of those alone that had begun and did
+    """The ids of the present tries of a DAG run's tasks. ``cut_short``: only of those that had begun and did
     not end by themselves, which few DAG runs have.
     """
     from airflow.models.taskinstance import TaskInstance
@@ -90,23 +93,23 @@ def _tries_of(dag_run: Any, *, cut_short: bool = False) -> list[Any]:
     wanted = select(TaskInstance.id)
     if cut_short:
         wanted = wanted.where(TaskInstance.try_number > 0, TaskInstance.state.not_in(("success", "failed")))
-    return [row[0] for row in _found(dag_run, wanted)]
+    return [row[0] for row in _of_dag_run(dag_run, wanted)]
 
 
 def _triggers_of(dag_run: Any) -> list[Mapping[str, Any]]:
-    """The arguments of the triggers of ours that its tasks wait for."""
+    """The arguments of our triggers that the tasks of a DAG run wait for."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.trigger import Trigger
     from sqlalchemy import select
 
     ours = select(Trigger).join(TaskInstance, TaskInstance.trigger_id == Trigger.id)
-    rows = _found(dag_run, ours.where(Trigger.classpath == TRIGGER))
+    rows = _of_dag_run(dag_run, ours.where(Trigger.classpath == TRIGGER))
     return [row[0].kwargs for row in rows]
 
 
-def _found(dag_run: Any, wanted: Any) -> list[Any]:
-    """What is selected of the tasks of a DAG run. Read in the session that the scheduler or the API server is
-    in the middle of: Airflow's own way to ask would end that session, and the scheduler with it.
+def _of_dag_run(dag_run: Any, wanted: Any) -> list[Any]:
+    """The selected rows of a DAG run's tasks, read in the session in which the scheduler or the API server
+    already works: Airflow's own way to ask would end that session, and the scheduler with it.
     """
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import object_session
@@ -119,8 +122,8 @@ def _found(dag_run: Any, wanted: Any) -> list[Any]:
         return list(session.execute(of_it))
 
 
-def stop_left_by(task_instance: Any, reason: str) -> None:
-    """Stop what a task that a person ended has left to a triggerer."""
+def stop_deferred_run(task_instance: Any, reason: str) -> None:
+    """Stop the run of a deferred task that a person ended."""
     ti = task_instance
     stop_runs_of([ti.id], (ti.dag_id, ti.run_id, ti.task_id, ti.map_index), reason)
     trigger = getattr(task_instance, "trigger", None)
@@ -130,10 +133,10 @@ def stop_left_by(task_instance: Any, reason: str) -> None:
 
 def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) -> None:
     """Stop the runs of this machine that these tries left to a triggerer. A run of the same ``task`` (DAG,
-    DAG run, and maybe task and map index) that is a worker's is that worker's to stop; where he was killed,
-    and the next try was still to come, the supervisor does it after some minutes.
+    DAG run, and maybe task and map index) that a worker follows is that worker's to stop; if the worker was
+    killed and the next try had not begun, the supervisor stops the run after some minutes.
     """
-    if not _any_runs():
+    if not _has_local_runs():
         return
     from allaboard.backends.base import Handle
     from allaboard.backends.local.backend import LocalBackend
@@ -156,18 +159,18 @@ def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) ->
             log.info("run %s: stopped, because %s", seen.run, reason)
 
 
-def stop_on_clusters(left: Collection[Mapping[str, Any]], reason: str) -> None:
-    """Stop the runs that these triggers are about, from a thread: returns at once."""
-    remote = [arguments for arguments in left if arguments.get("backend", "local") != "local"]
+def stop_on_clusters(triggers: Collection[Mapping[str, Any]], reason: str) -> None:
+    """Stop the runs of these triggers from a thread, and return at once."""
+    remote = [arguments for arguments in triggers if arguments.get("backend", "local") != "local"]
     if remote:
         threading.Thread(target=_stop_each, args=(remote, reason), daemon=True).start()
 
 
-def _stop_each(left: Collection[Mapping[str, Any]], reason: str) -> None:
-    for arguments in left:
+def _stop_each(triggers: Collection[Mapping[str, Any]], reason: str) -> None:
+    for arguments in triggers:
         try:
             _stop_on_its_cluster(arguments, reason)
-        except Exception as error:  # this process need not be able to use the connection; the triggerer is
+        except Exception as error:  # the connection need not work in this process; it does in the triggerer
             log.warning("run %s could not be stopped from here: %s", arguments.get("run"), error)
 
 
@@ -184,14 +187,11 @@ def _stop_on_its_cluster(arguments: Mapping[str, Any], reason: str) -> None:
         if stop_deferred(place.backend, handle, owner, reason):
             log.info("run %s: stopped, because %s", run, reason)
     finally:
-        place.leave()
+        place.close()
 
 
-def _any_runs() -> bool:
-    """Whether this user ever ran anything here; most API servers never see a run, and shall pay nothing."""
-    from allaboard.errors import SiteError
-    from allaboard.spec.site import home
-
+def _has_local_runs() -> bool:
+    """Whether this user has local runs. Most API servers have none, and pay nothing here."""
     try:
         return (Path(home(os.environ)) / "local").is_dir()
     except SiteError:  # a user without a home has none here

@@ -1,12 +1,12 @@
-"""What a task log says of a run: changes, progress now and then, and rank 0's own output, all bounded.
+"""The lines of a run in the task log: changes, progress now and then, and rank 0's own output, all bounded.
 
-The same teller speaks on a worker and in a triggerer, and each goes on where the other left off: what was
-told (`LogState`) travels with the trigger to the triggerer, and back with its event. What a triggerer told
-itself is also kept in a small file of its machine (``<home>/airflow/<try>.json``), for the one that takes its
-place there. So no line stands twice in the log of a try, but for a triggerer on another machine that takes
-over from one which was killed: it begins where the worker left off.
+A worker and a triggerer write into the same log, and each goes on where the other stopped: `LogState` travels
+with the trigger to the triggerer, and back with its event. A triggerer also keeps its state in a small file
+of its machine (``<home>/airflow/<try>.json``), for the triggerer that takes its place there. So no line
+stands twice in the log of a try, except after a triggerer was killed and one on another machine takes over:
+that one starts where the worker stopped.
 
-It formats; `wrote` and `awrote` read what rank 0 wrote, and the caller logs.
+`TaskLog` formats; `new_output` and `anew_output` read the output of rank 0, and the caller logs.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
+from allaboard.spec.site import home
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
 from allaboard.untrusted import LIMITS, parse_json
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
-"""Of the member that failed first."""
+"""The last lines of the member that failed first."""
 LAST_OF_A_TRY = 10
-"""Of a member that is started again, and left no traceback."""
+"""The last lines of a restarted member without a traceback."""
 MOST_MEMBERS = 4
-"""Whose restarts are told at once with what they wrote."""
+"""Members whose restarts are logged at once, with their last lines."""
 _TRACEBACK = "Traceback (most recent call last)"
 _FORGET_AFTER = 30 * 86400
 _SPEED = "steps_per_second"
@@ -45,8 +46,8 @@ _SPEED = "steps_per_second"
 
 @dataclass
 class LogState:
-    """What the log has already. ``uid``: of the attempt that it is about; ``at``: when it was told, epoch
-    seconds, below zero for never; ``over``: how it ended is told too.
+    """What the log holds already. ``uid``: of the attempt; ``at``: the time of the last line, epoch seconds,
+    below zero for none; ``over``: the failure is logged, too.
     """
 
     uid: str | None = None
@@ -64,16 +65,16 @@ class LogState:
 
     @classmethod
     def of(cls, body: Any) -> LogState:
-        """From its JSON; of another release's what is understood."""
+        """From its JSON; unknown fields of another release are left out."""
         if not isinstance(body, Mapping):
             return cls()
         return cls(**{name: body[name] for name in cls.__dataclass_fields__ if name in body})
 
 
 class TaskLog:
-    """Turns observations of one run into lines for the task log of one try. ``told``: what the log has
-    already, as far as the caller knows; ``home``: where else that is kept, None: nowhere; ``options``: of the
-    command line, by which the run is found there.
+    """Turns observations of one run into lines for the task log of one try. ``state``: what the log holds
+    already, as far as the caller knows; ``home``: where the state is kept as well, None: nowhere;
+    ``options``: of the command line that finds the run.
     """
 
     def __init__(
@@ -81,97 +82,99 @@ class TaskLog:
         run: str,
         ti_id: str,
         *,
-        told: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
         home: str | None = None,
         output: bool = True,
         options: str = "",
-        known: Iterable[str] | None = (),
+        secrets: Iterable[str] | None = (),
     ) -> None:
-        """``output``: rank 0's own lines too. ``known``: the run's secrets, which no line shows; None for one
-        who has yet to find out, and sets `known` before he tells.
+        """``output``: log rank 0's own lines, too. ``secrets``: the run's, which no line shows; None for a
+        caller that sets `secrets` before the first line.
         """
         self.run, self.output, self.options = run, output, options
-        self.known = known
+        self.secrets = secrets
         self.path = Path(home) / "airflow" / f"{ti_id}.json" if home is not None else None
-        self.told = max(LogState.of(told), self._remembered(), key=lambda known: known.at)
+        self.state = max(LogState.of(state), self._load(), key=lambda state: state.at)
 
-    def about(self, seen: Observation) -> None:
-        """What follows is about the attempt that is seen here. Until its own rank 0 has said something, the
-        progress that is seen is that of the attempt before, from which its steps are counted on.
+    def track(self, seen: Observation) -> None:
+        """Start anew for another attempt. Until its own rank 0 has reported, the observed progress is that of
+        the attempt before, and is not logged.
         """
-        if seen.uid != self.told.uid:
-            self.told = LogState(uid=seen.uid, checkpoint=self.told.checkpoint)
+        if seen.uid != self.state.uid:
+            self.state = LogState(uid=seen.uid, checkpoint=self.state.checkpoint)
         if seen.progress.heartbeat is None:
-            self.told.step, self.told.checkpoint = seen.progress.step, seen.progress.checkpoint
+            self.state.step, self.state.checkpoint = seen.progress.step, seen.progress.checkpoint
 
     @property
-    def told_so_far(self) -> dict[str, Any]:
-        """For whoever goes on after us. Plain JSON."""
-        return asdict(self.told)
+    def saved_state(self) -> dict[str, Any]:
+        """The state for the process that goes on. Plain JSON."""
+        return asdict(self.state)
 
-    def news(self, seen: Observation, now: float, lines: Iterable[str] = ()) -> list[str]:
-        """The lines that this look adds to the log. ``lines``: what rank 0 wrote since the last one."""
-        self.about(seen)
-        before = asdict(self.told)
-        state = list(self._state(seen))
-        newest = Newest(lines)
+    def update(self, seen: Observation, now: float, lines: Iterable[str] = ()) -> list[str]:
+        """The lines that this observation adds to the log. ``lines``: the output of rank 0 since the last
+        one.
+        """
+        self.track(seen)
+        before = asdict(self.state)
+        state = list(self._state_lines(seen))
+        newest = NewestLines(lines)
         rest = [
             *self._bounded(newest),
-            *self._progress(seen, now),
-            *self._flags(seen),
+            *self._progress_lines(seen, now),
+            *self._flag_lines(seen),
         ]
-        if rest or state or asdict(self.told) != before:
-            self.told.at = now
-            self._remember()
-        # What a run wrote belongs between its start and its end.
-        told = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
-        return [self._clean(line) for line in told]
+        if rest or state or asdict(self.state) != before:
+            self.state.at = now
+            self._save()
+        # The output of a run stands between its start and its end.
+        lines_in_order = [*rest, *state] if state_of(seen).is_final else [*state, *rest]
+        return [self._clean(line) for line in lines_in_order]
 
     def failed_tries(self, seen: Observation) -> list[MemberSeen]:
-        """The members that failed and were started again since the last time."""
-        self.about(seen)
-        known = self.told.restarts
-        found = [m for m in seen.members if m.restarts > known.get(m.name, 0)]
-        if found:
-            self.told.restarts = {m.name: m.restarts for m in seen.members if m.restarts}
-            self._remember()
-        return found[:MOST_MEMBERS]
+        """The members that failed and were started again since the last call."""
+        self.track(seen)
+        logged = self.state.restarts
+        restarted = [m for m in seen.members if m.restarts > logged.get(m.name, 0)]
+        if restarted:
+            self.state.restarts = {m.name: m.restarts for m in seen.members if m.restarts}
+            self._save()
+        return restarted[:MOST_MEMBERS]
 
-    def restart_words(self, member: MemberSeen, lines: Iterable[str]) -> list[str]:
-        """A warning for the log. ``lines``: the last ones of the try that failed."""
+    def restart_lines(self, member: MemberSeen, lines: Iterable[str]) -> list[str]:
+        """A warning for the log. ``lines``: the last ones of the failed try."""
         end = self._end_of([line for line in lines if not line.startswith(PREFIX)])
         ended = _exit_words(member) if member.exit_code is not None else f"{visible(member.name)} ended"
         words = f"{self.run}: {ended} and is started again, restart {member.restarts}"
         return [f"{words}; its last lines:", *end] if end else [words]
 
-    def last_words(self, outcome: Outcome) -> list[str]:
-        """Of a run that failed: the last lines of the member that failed first. Once. Nothing of one that
-        somebody stopped: its members were told to end, and what they wrote explains nothing.
+    def failure_lines(self, outcome: Outcome) -> list[str]:
+        """The last lines of the member that failed first; only once, and none of a stopped run, whose members
+        were told to end.
         """
-        self.about(outcome.seen)
+        self.track(outcome.seen)
         if outcome.ok or outcome.state is State.STOPPED:
             return []
         member = first_failing(outcome)
         text = outcome.seen.tails.get(member or "", "")
-        if not text or self.told.over:
+        if not text or self.state.over:
             return []
-        self.told.over = True
+        self.state.over = True
         lines = [line for line in text.split("\n") if line.strip() and not line.startswith(PREFIX)]
         cut = [f"  {self._line(line)}" for line in lines[-LAST_LINES:]]
         first = ", which failed first" if outcome.state is State.FAILED else ""
         return [f"the last lines of {member}{first}:", *cut]
 
     def forget(self) -> None:
-        """The try is over; what was told in long-gone tries is forgotten as well."""
+        """Remove the state of this try, which is over, and that of tries long gone."""
         if self.path is None:
             return
         self.path.unlink(missing_ok=True)
         with suppress(OSError):
-            for left in self.path.parent.glob("*.json"):
-                if time.time() - left.stat().st_mtime > _FORGET_AFTER:
-                    left.unlink(missing_ok=True)
+            for old in self.path.parent.glob("*.json"):
+                if time.time() - old.stat().st_mtime > _FORGET_AFTER:
+                    old.unlink(missing_ok=True)
 
-    def _remembered(self) -> LogState:
+    def _load(self) -> LogState:
         try:
             if self.path is None:
                 return LogState()
@@ -180,19 +183,19 @@ class TaskLog:
         except (OSError, ValueError, TypeError):
             return LogState()
 
-    def _remember(self) -> None:
-        # A log line told twice is a lesser evil than a task that ends because a disk is full.
+    def _save(self) -> None:
+        # A line that is logged twice is a lesser evil than a task that ends because a disk is full.
         if self.path is None:
             return
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.path, asdict(self.told))
+            write_json(self.path, asdict(self.state))
 
     # Lines.
 
-    def _bounded(self, newest: Newest) -> list[str]:
+    def _bounded(self, newest: NewestLines) -> list[str]:
         # Hidden before they are cut: half a secret is known to nobody.
-        shown = [self._hidden(last_state(line)) for line in newest[-MOST_LINES:]]
+        shown = [self._redact(last_state(line)) for line in newest[-MOST_LINES:]]
         return bounded(shown, self.run, self.options, newest.dropped + len(newest) - len(shown))
 
     def _end_of(self, lines: list[str]) -> list[str]:
@@ -203,98 +206,94 @@ class TaskLog:
         return [f"  {self._line(line)}" for line in end]
 
     def _line(self, line: str) -> str:
-        """Of what a member wrote."""
-        return visible(_short(self._hidden(last_state(line))), tabs=True)
+        """One line of a member's output."""
+        return visible(_short(self._redact(last_state(line))), tabs=True)
 
     def _clean(self, line: str) -> str:
-        """A line of a task log stays one line, whatever a member, a server or another user wrote into it, and
-        carries no secret into it.
-        """
-        return visible(self._hidden(line), tabs=True)
+        """One line of the task log, without secrets and line breaks, whoever wrote its text."""
+        return visible(self._redact(line), tabs=True)
 
-    def _hidden(self, text: str) -> str:
-        return redact_text(text, self.known or ())
+    def _redact(self, text: str) -> str:
+        return redact_text(text, self.secrets or ())
 
-    # What is told of.
+    # The lines of an observation.
 
-    def _state(self, seen: Observation) -> Iterator[str]:
+    def _state_lines(self, seen: Observation) -> Iterator[str]:
         state = state_of(seen)
-        # The words about an obstacle come and go with each try; its code stands. It is kept by triggers.
+        # The text of an obstacle changes with each try; its code stays. Triggers keep it.
         kept = (
-            seen.obstacle.code if seen.obstacle is not None else seen.waiting and self._hidden(seen.waiting)
+            seen.obstacle.code if seen.obstacle is not None else seen.waiting and self._redact(seen.waiting)
         )
-        if state.value == self.told.state and kept == self.told.waiting:
+        if state.value == self.state.state and kept == self.state.waiting:
             return
-        self.told.state, self.told.waiting = state.value, kept
+        self.state.state, self.state.waiting = state.value, kept
         yield f"{self.run}: {_state_words(seen, state)}"
 
-    def _progress(self, seen: Observation, now: float) -> Iterator[str]:
-        progress, told = seen.progress, self.told
-        if progress.resumed_from is not None and progress.resumed_from != told.resumed_from:
-            told.resumed_from = progress.resumed_from
+    def _progress_lines(self, seen: Observation, now: float) -> Iterator[str]:
+        progress, state = seen.progress, self.state
+        if progress.resumed_from is not None and progress.resumed_from != state.resumed_from:
+            state.resumed_from = progress.resumed_from
             if progress.step == progress.resumed_from:
-                told.step = progress.step  # reached before; what was measured there is told already
+                state.step = progress.step  # reached before; its metrics are logged already
             yield f"{self.run}: resumed from step {progress.resumed_from}"
-        if progress.step is not None and progress.step != told.step and self._is_due(seen, now):
-            told.step, told.progress_at = progress.step, now
+        if progress.step is not None and progress.step != state.step and self._is_due(seen, now):
+            state.step, state.progress_at = progress.step, now
             yield f"{self.run}: {progress_words(progress)}"
-        if progress.checkpoint is not None and progress.checkpoint != told.checkpoint:
-            told.checkpoint = progress.checkpoint
+        if progress.checkpoint is not None and progress.checkpoint != state.checkpoint:
+            state.checkpoint = progress.checkpoint
             best = ", the best so far" if progress.checkpoint == progress.best_checkpoint else ""
             yield f"{self.run}: checkpoint {progress.checkpoint}{best}"
 
     def _is_due(self, seen: Observation, now: float) -> bool:
-        """The last step always."""
+        """Whether the progress is logged now; the last step always is."""
         if seen.progress.step == seen.progress.total or state_of(seen).is_final:
             return True
-        return now - self.told.progress_at >= pause_after(seen, now)
+        return now - self.state.progress_at >= update_interval(seen, now)
 
-    def _flags(self, seen: Observation) -> Iterator[str]:
+    def _flag_lines(self, seen: Observation) -> Iterator[str]:
         for flag in seen.flags:
-            if flag not in self.told.flags:
-                self.told.flags.append(flag)
+            if flag not in self.state.flags:
+                self.state.flags.append(flag)
                 yield f"{self.run}: warning: {flag.replace('_', ' ')} (see diagnoses)"
 
 
-def pause_after(seen: Observation, now: float) -> float:
-    """Seconds between two words about a run that goes on: 5 at first, a minute later on."""
+def update_interval(seen: Observation, now: float) -> float:
+    """Seconds between two lines about a run that goes on: 5 at first, a minute later on."""
     since = seen.started or seen.created or now
     return max(5.0, min(60.0, (now - since) / 10))
 
 
-def rest_after(backend: Any, seen: Observation | None, seconds: float, now: float) -> float:
-    """Seconds until a follower looks again whom nothing wakes, and who asked for ``seconds``. At this machine
-    it may look as often as it likes. A look at a cluster is some requests: one that follows no change is as
-    rare as the words that it is for.
+def poll_delay(backend: Any, seen: Observation | None, seconds: float, now: float) -> float:
+    """Seconds until the next observation, when no change wakes the follower; it asked for ``seconds``. A
+    local observation is cheap. One of a cluster takes some requests, so it is as rare as the lines that it is
+    for.
     """
     if backend.name == "local" or seen is None:
         return seconds
-    return min(seconds, pause_after(seen, now))
+    return min(seconds, update_interval(seen, now))
 
 
-def kept_at(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Where this machine keeps what was told; None for a user without a home."""
-    from allaboard.spec.site import home
-
+def state_home(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where this machine keeps the states of task logs; None for a user without a home."""
     try:
         return home(environ)
     except SiteError:
         return None
 
 
-# What members wrote.
+# The output of members.
 
 
-class Newest(list[str]):
-    """The newest of many lines, without those for allaboard. ``dropped``: how many went before them."""
+class NewestLines(list[str]):
+    """The newest of many lines, without report lines. ``dropped``: how many came before them."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         super().__init__()
         self.dropped = getattr(lines, "dropped", 0)
         for line in lines:
-            self.take(line)
+            self.add(line)
 
-    def take(self, line: str) -> None:
+    def add(self, line: str) -> None:
         if line.startswith(PREFIX):
             return
         self.append(line)
@@ -303,76 +302,76 @@ class Newest(list[str]):
             del self[:MOST_LINES]
 
 
-def wrote(backend: Backend, teller: TaskLog) -> list[str]:
-    """The lines of rank 0 since the last time. Blocks."""
-    if not teller.output:
+def new_output(backend: Backend, task_log: TaskLog) -> list[str]:
+    """The lines of rank 0 since the last call. Blocks."""
+    if not task_log.output:
         return []
-    found = Newest()
+    newest = NewestLines()
     try:
-        for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
-            _take(item, found, teller)
+        for item in backend.logs(task_log.run, _selection(backend, task_log), task_log.state.cursor):
+            _collect(item, newest, task_log)
     except (AllaboardError, OSError):  # not started yet, or cleaned up meanwhile
         return []
-    return found
+    return newest
 
 
-async def awrote(backend: Any, teller: TaskLog) -> list[str]:
-    """The same of an async backend."""
-    if not teller.output:
+async def anew_output(backend: Any, task_log: TaskLog) -> list[str]:
+    """As `new_output`, of an async backend."""
+    if not task_log.output:
         return []
-    found = Newest()
+    newest = NewestLines()
     try:
-        async for item in backend.logs(teller.run, _selection(backend, teller), teller.told.cursor):
-            _take(item, found, teller)
+        async for item in backend.logs(task_log.run, _selection(backend, task_log), task_log.state.cursor):
+            _collect(item, newest, task_log)
     except (AllaboardError, OSError):
         return []
-    return found
+    return newest
 
 
-def warnings(backend: Backend, teller: TaskLog, seen: Observation) -> list[str]:
-    """Of each restart since the last time: who failed, how, and what it wrote last. Blocks."""
-    found = []
-    for member in teller.failed_tries(seen):
+def restart_warnings(backend: Backend, task_log: TaskLog, seen: Observation) -> list[str]:
+    """The warnings of restarts since the last call: who failed, how, and its last lines. Blocks."""
+    warnings = []
+    for member in task_log.failed_tries(seen):
         lines: list[str] = []
         with suppress(AllaboardError, OSError):  # cleaned up meanwhile
-            items = backend.logs(teller.run, _of_the_try_before(member))
+            items = backend.logs(task_log.run, _previous_try(member))
             lines = [item.text for item in items if isinstance(item, LogLine)]
-        found += teller.restart_words(member, lines)
-    return found
+        warnings += task_log.restart_lines(member, lines)
+    return warnings
 
 
-async def awarnings(backend: Any, teller: TaskLog, seen: Observation) -> list[str]:
-    """The same of an async backend."""
-    found = []
-    for member in teller.failed_tries(seen):
+async def arestart_warnings(backend: Any, task_log: TaskLog, seen: Observation) -> list[str]:
+    """As `restart_warnings`, of an async backend."""
+    warnings = []
+    for member in task_log.failed_tries(seen):
         lines = []
         with suppress(AllaboardError, OSError):
-            items = backend.logs(teller.run, _of_the_try_before(member))
+            items = backend.logs(task_log.run, _previous_try(member))
             lines = [item.text async for item in items if isinstance(item, LogLine)]
-        found += teller.restart_words(member, lines)
-    return found
+        warnings += task_log.restart_lines(member, lines)
+    return warnings
 
 
-def _of_the_try_before(member: MemberSeen) -> Selection:
+def _previous_try(member: MemberSeen) -> Selection:
     return Selection(members=(member.name,), restart=member.restarts - 1, tail=LAST_LINES)
 
 
-def _selection(backend: Any, teller: TaskLog) -> Selection:
-    # Whoever comes late to a run on a cluster does not fetch all that it ever wrote.
-    late = backend.name != "local" and teller.told.cursor is None
+def _selection(backend: Any, task_log: TaskLog) -> Selection:
+    # Of a long run on a cluster only the newest lines are fetched at first.
+    late = backend.name != "local" and task_log.state.cursor is None
     return Selection(ranks=(0,), tail=MOST_LINES if late else None)
 
 
-def _take(item: LogLine | Cursor, found: Newest, teller: TaskLog) -> None:
+def _collect(item: LogLine | Cursor, newest: NewestLines, task_log: TaskLog) -> None:
     if isinstance(item, LogLine):
-        found.take(item.text)
+        newest.add(item.text)
     else:
-        teller.told.cursor = item
+        task_log.state.cursor = item
 
 
 def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> list[str]:
-    """The last of the lines, as many as a task log should take at once; first, how many are left out.
-    ``dropped``: those before them.
+    """The last lines, as many as a task log takes at once, after a line that counts those left out.
+    ``dropped``: lines that came before.
     """
     kept: list[str] = []
     room = MOST_BYTES
@@ -398,7 +397,7 @@ def _short(line: str) -> str:
 
 
 def first_failing(outcome: Outcome) -> str | None:
-    """The member whose end explains the run's: the one that the diagnosis blames, else the first to fail."""
+    """The member that the diagnosis blames, else the first to fail."""
     seen = outcome.seen
     blamed = outcome.diagnoses[0].blame if outcome.diagnoses else None
     if blamed in {m.name for m in seen.members}:

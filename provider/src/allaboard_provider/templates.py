@@ -1,12 +1,12 @@
-"""Templates in values that have structure: a job, the metrics of an evaluation, the result of another task.
+"""Templates in structured fields: a job, the metrics of an evaluation, the result of another task.
 
-Structure comes from the author alone. A text (JSON, YAML) or a file is parsed first, and then the texts in it
-are rendered one by one, so nothing that a template puts in (a `conf` value, a parameter, an XCom) can become
-a field, an item or another command: it stays the text, or the number, that it is.
+Structure comes from the author alone. A text (JSON, YAML) or a file is parsed first, and then its texts are
+rendered one by one. So nothing that a template puts in (a `conf` value, a parameter, an XCom) becomes a
+field, an item or another command: it stays one text, or one number.
 
-Two things take a value whole, and trust whoever gives it with all that it says: a field that is one single
+Two things are taken whole, and trust their source with all of the value: a field that is one single
 expression (``job="{{ ti.xcom_pull('plan') }}"``), and, in a DAG that renders native objects, a text within
-that is one (``"command": "{{ params.command }}"``). What is taken whole is never rendered again.
+that is one (``"command": "{{ params.command }}"``). What is taken whole is not rendered again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import jinja2
+from jinja2.nativetypes import NativeEnvironment
+
 from allaboard.errors import BadInput
-from allaboard_provider.mappings import as_mapping, has_template
+from allaboard.spec.mappings import as_mapping
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.sdk import Context
+
+MARKS = ("{{", "{%", "{#")
+"""How Jinja's own marks begin."""
 
 
 class LeafByLeaf:
-    """For operators. ``structured``: those of the template fields that may hold structure."""
+    """For operators. ``structured``: the template fields that may hold structure."""
 
     structured: ClassVar[tuple[str, ...]] = ()
 
@@ -35,7 +40,7 @@ class LeafByLeaf:
         jinja_env: jinja2.Environment,
         seen_oids: set[int],
     ) -> None:
-        """Airflow's hook for operators that render nested values their own way, mapped ones included."""
+        """Airflow's hook for operators that render nested values themselves, mapped ones included."""
         own = {name for name in template_fields if parent is self and name in self.structured}
         rest = [name for name in template_fields if name not in own]
         super()._do_render_template_fields(parent, rest, context, jinja_env, seen_oids)  # type: ignore[misc]
@@ -46,8 +51,8 @@ class LeafByLeaf:
                 setattr(self, name, self.render_structure(name, value, jinja))
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
-        """Whether Airflow made this value out of an XCom just now, for a mapped task: it is none of the
-        author's texts.
+        """Whether Airflow has just made this value out of an XCom, for a mapped task: then its texts are not
+        the author's.
         """
         return id(value) in seen_oids
 
@@ -80,21 +85,17 @@ class Jinja:
         return self.operator.render_template(value, self.context, self.env, self.seen)
 
     def mapping(self, text: str) -> Any:
-        """The mapping that a text says, rendered. A text that says none stays as it is, unrendered: whoever
-        reads it finds that as well, and refuses it.
-        """
+        """The mapping that a text says, rendered. Any other text stays as it is: its reader refuses it."""
         try:
-            return self.leaves(as_mapping(text.strip(), ""))
+            return self.leaves(as_mapping(text, "the field"))
         except BadInput:
             return text
 
     def leaf(self, text: str) -> Any:
-        """A text, rendered. Native objects only of one single expression, and never by reading a text as
-        Python, which would make structure of it.
+        """A text, rendered. Only one single expression gives a native object; a text is never read as Python,
+        which would make structure of it.
         """
-        from jinja2.nativetypes import NativeEnvironment
-
-        if not has_template(text):
+        if not any(mark in text for mark in MARKS):
             return text
         if not isinstance(self.env, NativeEnvironment):
             return self.operator.render_template(text, self.context, self.env, self.seen)
@@ -103,9 +104,9 @@ class Jinja:
         return nodes[0] if len(nodes) == 1 else "".join(map(str, nodes))
 
     def single_expression(self, text: str) -> Any:
-        """For a text that is ``{{ ... }}`` and nothing else: what gives its value. None for others."""
-        import jinja2
-
+        """The function that gives the value of a text that is ``{{ ... }}`` and nothing else; None for other
+        texts.
+        """
         inner = text.strip()
         if not (inner.startswith("{{") and inner.endswith("}}")):
             return None
@@ -115,9 +116,30 @@ class Jinja:
             return None
 
         def value() -> Any:
-            found = evaluate(dict(self.context))
-            if isinstance(found, jinja2.Undefined):
-                return str(found)
-            return dict(found) if isinstance(found, Mapping) else found
+            result = evaluate(dict(self.context))
+            if isinstance(result, jinja2.Undefined):
+                return str(result)
+            return dict(result) if isinstance(result, Mapping) else result
 
         return value
+
+
+def result_in(value: Any, what: str) -> Any:
+    """The result of another task as a mapping, also where Jinja has made text of it; any other value as it
+    is. Raises BadInput.
+    """
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return as_mapping(value, what)
+    return value
+
+
+def uri_in(value: Any, what: str, example: str) -> str:
+    """The uri that a rendered field names; the result of another task stands for its ``uri``. Raises
+    BadInput.
+    """
+    uri = result_in(value, what)
+    if isinstance(uri, Mapping):
+        uri = uri.get("uri")
+    if not isinstance(uri, str) or uri.strip() in ("", "None"):
+        raise BadInput(f"{what}: {uri!r} names no place; give {example}")
+    return uri.strip()

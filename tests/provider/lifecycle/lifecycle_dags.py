@@ -79,9 +79,9 @@ class DiesAfterLaunch(DiesOnce):
 
         defer = TaskTry._defer
 
-        def die_first(leg: TaskTry) -> None:
+        def die_first(task_try: TaskTry) -> None:
             self.die_once(context)
-            defer(leg)
+            defer(task_try)
 
         TaskTry._defer = die_first  # type: ignore[method-assign,assignment]
         return super().execute(context)

@@ -26,7 +26,7 @@ class Blind(TrainingJobTrigger):
     `on_kill`.
     """
 
-    def _opened(self) -> AbstractAsyncContextManager[Any]:
+    def _open_backend(self) -> AbstractAsyncContextManager[Any]:
         return nullcontext()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

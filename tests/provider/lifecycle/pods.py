@@ -75,9 +75,9 @@ def main() -> None:
     task = subprocess.Popen([sys.executable, *sys.argv[2:]])
     signal.signal(signal.SIGTERM, lambda *_: task.terminate())
     code = task.wait()
-    # Whoever loses its parent becomes our child: at last there is none left.
-    while left := children():
-        for pid in left:
+    # Whoever loses its parent becomes our child: at last there is none running.
+    while running := children():
+        for pid in running:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     sys.exit(code)

@@ -33,6 +33,12 @@ def folder_of(path: str | Path) -> str:
     return str(home_of(path).resolve().parent)
 
 
+def names_a_file(text: str) -> bool:
+    """Whether a text that may be a job is the path of a job file."""
+    text = text.strip()
+    return text.endswith(SUFFIXES) and "\n" not in text
+
+
 def called(path: str | Path) -> str:
     """What messages call a file."""
     return "stdin" if os.fspath(path) == STDIN else show(os.fspath(path), 200, quote=False)

@@ -1,16 +1,16 @@
-"""A connection of type ``allaboard``: the backend and the site (store, mounts, fit) that a DAG's tasks use.
+"""A connection of type ``allaboard``: the backend and the site (store, mounts, fit) of a DAG's tasks.
 
-The default connection ``allaboard_default`` need not exist: then everything is local, on the worker's own
-machine. So the same DAG runs on a laptop, and elsewhere once an administrator makes the connection::
+The default connection ``allaboard_default`` need not exist: without it everything is local, on the worker's
+own machine. So the same DAG runs on a laptop, and elsewhere once an administrator makes the connection::
 
     backend: kubernetes
-    kubernetes_conn_id: gpu_cluster         a connection of type `kubernetes`: which cluster, as whom
+    kubernetes_conn_id: gpu_cluster         a connection of type `kubernetes`: the cluster and the user
     namespace: team-a
     store: s3://bucket/team-a
-    image: registry.lab/team-a/train:3      for jobs that name none
+    image: registry.lab/team-a/train:3      of jobs that name none
     secrets: team-a-store                   Secrets of the namespace: environment of every member
 
-Whatever a job says itself comes before what its place says.
+A field of the job wins over the same field of the connection.
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from allaboard.errors import AllaboardError, BadInput, Problem
+from allaboard.names import nearest, one_of
+from allaboard.spec.mappings import as_mapping
+from allaboard.spec.site import Site, parse_mounts, site_of
+from allaboard_provider import clusters
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.spec.site import Site
-    from allaboard_provider.clusters import Named
 
 DEFAULT_CONN_ID = "allaboard_default"
 BACKENDS = ("local", "kubernetes")
 OF_CLUSTERS = ("kubernetes_conn_id", "namespace", "engine", "gang", "image", "service_account", "secrets")
 FIELDS = ("backend", "store", "mounts", "fit", *OF_CLUSTERS)
 IN_ENVIRONMENT = {name: f"ALLABOARD_{name.upper()}" for name in OF_CLUSTERS[2:]}
-"""What the core knows by these names as the settings of a place."""
+"""Fields that the core reads as settings of a place, by the names of their variables."""
 
 
 class AllaboardHook(BaseHook):
-    """Raises `allaboard.errors.BadInput` for a connection that says what it cannot mean, SiteError for one
-    that is not there.
+    """Reads the connection. Raises `allaboard.errors.BadInput` for fields that are wrong, SiteError for a
+    connection that does not exist.
     """
 
     conn_name_attr = "allaboard_conn_id"
@@ -56,14 +61,10 @@ class AllaboardHook(BaseHook):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What the connection sets; empty when there is none."""
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
-        from allaboard_provider.clusters import existing
-
+        """The fields of the connection; empty when there is none."""
         if not self.conn_id:
             return {}
-        with existing(self.conn_id):
+        with clusters.must_exist(self.conn_id):
             try:
                 connection = self.get_connection(self.conn_id)
             except AirflowNotFoundException:
@@ -79,34 +80,30 @@ class AllaboardHook(BaseHook):
 
     @cached_property
     def site(self) -> Site:
-        """Where the paths of a chain are."""
+        """The site of the connection: its store, mounts and fit."""
         return site_of_settings(self.settings)
 
     @cached_property
-    def cluster(self) -> Named:
-        """What the connection of type ``kubernetes`` says."""
-        from allaboard_provider.clusters import named
-
-        return named(self._kubernetes_conn_id, self.settings.get("namespace"))
+    def cluster(self) -> clusters.ClusterConnection:
+        """The connection of type ``kubernetes``."""
+        return clusters.read_connection(self._kubernetes_conn_id, self.settings.get("namespace"))
 
     @property
     def _kubernetes_conn_id(self) -> str:
-        from allaboard_provider import clusters
-
         return str(self.settings.get("kubernetes_conn_id") or clusters.DEFAULT_CONN_ID)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The caller's environment, and over it what the connection says of the place."""
-        said = {IN_ENVIRONMENT[n]: _text(v) for n, v in self.settings.items() if n in IN_ENVIRONMENT}
-        return {**callers_environment(), **said}
+        """The worker's environment, overridden by the fields of the connection."""
+        overrides = {IN_ENVIRONMENT[n]: _text(v) for n, v in self.settings.items() if n in IN_ENVIRONMENT}
+        return {**callers_environment(), **overrides}
 
     def get_conn(self) -> Backend:
         """The backend."""
         return self.local() if self.is_local else self.on_cluster()
 
     def local(self) -> LocalBackend:
-        """That of this machine."""
+        """The backend of this machine."""
         from allaboard.backends.local.backend import LocalBackend
 
         backend = LocalBackend(callers_environment(), self.site)
@@ -114,47 +111,50 @@ class AllaboardHook(BaseHook):
         return backend
 
     def on_cluster(self, pause: Callable[[float], None] = time.sleep) -> KubernetesBackend:
-        """That of the cluster. ``pause``: how it sleeps, for a caller who may have to leave in the midst."""
+        """The backend of the cluster. ``pause``: how it sleeps, for a caller that may have to leave
+        meanwhile.
+        """
         from allaboard.backends.kubernetes.backend import KubernetesBackend
         from allaboard.backends.kubernetes.client.api import Api
-        from allaboard_provider.clusters import settings_of
 
-        api = Api(settings_of(self.cluster))
+        api = Api(clusters.settings_of(self.cluster))
         return KubernetesBackend(api, site=self.site, environ=self.environment, ask_first=True, pause=pause)
 
     # In a triggerer.
 
     @classmethod
     async def aread(cls, conn_id: str | None) -> AllaboardHook:
-        """The hook of a connection to a cluster, with all that it names read, by way of the triggerer's loop.
-        Raises as reading does, and BadInput for a connection that names no cluster any more.
+        """The hook of a connection to a cluster, with all that it names read on the triggerer's loop. Raises
+        as reading does, and BadInput for a connection that no longer names a cluster.
         """
-        from allaboard.errors import BadInput
-        from allaboard_provider import clusters
-
         hook = cls(conn_id)
-        with clusters.existing(str(conn_id)):
-            found = await clusters.aextras(str(conn_id))
-        hook.settings = checked_settings(str(conn_id), *found)
+        with clusters.must_exist(str(conn_id)):
+            fields = await clusters.aread_extras(str(conn_id))
+        hook.settings = checked_settings(str(conn_id), *fields)
         if hook.is_local:
-            raise BadInput(f"connection {conn_id!r} names no cluster any more, and the run is on one")
-        hook.cluster = await clusters.anamed(hook._kubernetes_conn_id, hook.settings.get("namespace"))
+            raise BadInput(
+                f"connection {conn_id!r} no longer names a cluster, and the run is on one; give it back its "
+                "backend: kubernetes"
+            )
+        hook.cluster = await clusters.aread_connection(
+            hook._kubernetes_conn_id, hook.settings.get("namespace")
+        )
         return hook
 
     @asynccontextmanager
     async def awaited(self) -> AsyncIterator[AsyncKubernetesBackend]:
-        """The backend on the cluster for one trigger, over a client that all of a triggerer share."""
+        """The backend of the cluster for one trigger, over a client that all triggers of a triggerer
+        share.
+        """
         from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
-        from allaboard_provider.clusters import shared_api
 
-        async with shared_api(self.cluster) as api:
+        async with clusters.shared_api(self.cluster) as api:
             yield AsyncKubernetesBackend(api, site=self.site, environ=self.environment)
 
     # The button in the connection form.
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the store can be written, and whether the cluster answers."""
-        from allaboard.errors import AllaboardError
+        """Check that the store can be written, and that the cluster answers."""
         from allaboard.storage import open_store
 
         probe = "allaboard-connection-test"
@@ -172,46 +172,44 @@ class AllaboardHook(BaseHook):
     def _reach_cluster(self) -> str:
         from allaboard.backends.kubernetes.client.api import Api
         from allaboard.backends.kubernetes.client.protocol import Patience
-        from allaboard_provider.clusters import settings_of
 
-        with Api(settings_of(self.cluster), patience=Patience(budget=5.0)) as api:
+        with Api(clusters.settings_of(self.cluster), patience=Patience(budget=5.0)) as api:
             api.raw("GET", "/version")
             return f"runs are in namespace {api.namespace} of {api.server}, which answers"
 
 
 def checked_settings(conn_id: str, conn_type: str | None, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a connection. Raises BadInput with all that is wrong."""
-    from allaboard.errors import BadInput, Problem
-    from allaboard.names import nearest, one_of
-
     if conn_type not in (AllaboardHook.conn_type, None, ""):
         raise BadInput(
-            f"connection {conn_id!r} is of type {conn_type!r}; this operator needs one of type 'allaboard'"
+            f"connection {conn_id!r} is of type {conn_type!r}; give allaboard_conn_id one of type 'allaboard'"
         )
     # Forms of older releases wrote the type's name before each field.
     prefix = f"extra__{AllaboardHook.conn_type}__"
-    found = {name.removeprefix(prefix): value for name, value in extra.items() if value not in (None, "")}
-    problems = [Problem(name, "no such field", nearest(name, FIELDS)) for name in found if name not in FIELDS]
-    for name, known in _choices(found).items():
-        if found[name] not in known:
-            near = nearest(str(found[name]), known)
-            problems.append(Problem(name, f"{found[name]!r} is not known; known: {one_of(known)}", near))
-    if found.get("backend", "local") == "local":
-        void = [name for name in OF_CLUSTERS if name in found]
-        problems += [Problem(name, "it has a meaning with backend: kubernetes alone") for name in void]
+    fields = {name.removeprefix(prefix): value for name, value in extra.items() if value not in (None, "")}
+    problems = [
+        Problem(name, "no such field", nearest(name, FIELDS)) for name in fields if name not in FIELDS
+    ]
+    for name, known in _choices(fields).items():
+        if fields[name] not in known:
+            near = nearest(str(fields[name]), known)
+            problems.append(Problem(name, f"{fields[name]!r} is not known; known: {one_of(known)}", near))
+    if fields.get("backend", "local") == "local":
+        void = [name for name in OF_CLUSTERS if name in fields]
+        problems += [Problem(name, "only backend: kubernetes has this field; leave it out") for name in void]
     if problems:
         raise BadInput(f"connection {conn_id!r} cannot be used:", problems)
-    return found
+    return fields
 
 
-def _choices(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """What the fields that are there may be."""
-    known: dict[str, tuple[str, ...]] = {"backend": BACKENDS} if "backend" in found else {}
-    if "engine" in found:
+def _choices(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The allowed values of the fields that are set."""
+    known: dict[str, tuple[str, ...]] = {"backend": BACKENDS} if "backend" in fields else {}
+    if "engine" in fields:
         from allaboard.engines import ENGINES
 
         known["engine"] = ("auto", *ENGINES)
-    if "gang" in found:
+    if "gang" in fields:
         from allaboard.gangs import GANGS
 
         known["gang"] = ("auto", *GANGS)
@@ -219,35 +217,25 @@ def _choices(found: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def site_of_settings(settings: Mapping[str, Any]) -> Site:
-    """The site that a connection's fields say."""
-    from allaboard.spec.site import site_of
-
+    """The site that the fields of a connection name."""
     return site_of(
         os.environ,
         store=settings.get("store"),
         mounts=_mounts(settings["mounts"]) if "mounts" in settings else None,
         fit=settings.get("fit"),
-        # A worker's working directory is nobody's choice; this folder is the same for all tasks of an
-        # installation.
+        # A worker's working directory is arbitrary; this folder is the same for all tasks of an installation.
         base=str(Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()),
     )
 
 
 def _mounts(value: Any) -> dict[str, str]:
     """``{"/data": "./data"}``, also as JSON text, or ``/data=./data,/models=...``."""
-    from allaboard.errors import BadInput
-    from allaboard.spec.site import parse_mounts
-    from allaboard.untrusted import Unreadable, parse_json, show
-
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = parse_json(value, spelling=False)
-        except Unreadable as error:
-            raise BadInput(f'mounts: {show(value)} {error}; write {{"/data": "./data"}}') from None
+        value = as_mapping(value, "mounts", instead="pairs: /data=./data,/models=./models")
     if isinstance(value, str):
         return parse_mounts(value.split(","))
     if not isinstance(value, Mapping):
-        raise BadInput(f'mounts: {value!r} is no mapping; write {{"/data": "./data"}}')
+        raise BadInput(f'mounts: {value!r} is no mapping; give {{"/data": "./data"}}')
     return parse_mounts(f"{mount}={folder}" for mount, folder in value.items())
 
 
@@ -257,7 +245,7 @@ def _text(value: Any) -> str:
 
 def callers_environment() -> dict[str, str]:
     """The worker's environment without the connections and variables that Airflow keeps in it: they hold
-    secrets, and no training process has asked for them. (AIRFLOW__* is left out by the backend.)
+    secrets, and no training process needs them. (The backend leaves out AIRFLOW__*.)
     """
     return {
         name: value

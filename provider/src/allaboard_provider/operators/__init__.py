@@ -1,4 +1,4 @@
-"""The operators. Each module imports alone, so that a DAG file pays only for what it uses."""
+"""The operators. Each module is imported on first use, so a DAG file pays only for what it names."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""What a worker does for one try of a task instance: launch or adopt, follow or defer, finish.
+"""What a worker does for one try of a task instance: launch or adopt the run, follow it or defer, finish.
 
-The conversation is the core's `allaboard.follow.loop`; this is the side that answers it. A deferrable task
-answers the first `Wait` by deferring, a synchronous one by waiting; everything else is the same, and so is
-the end: `finish`.
+`allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A deferrable task answers the first
+`Wait` by deferring, a synchronous one by waiting. Everything else is the same, the end (`finish`) included.
 
-Who may act is fenced by the run record (contract, section 1): the owner is this try, in the phase ``worker``
-while a worker follows and ``deferred`` while a triggerer does. Each hand-over between them is a
-compare-and-swap that comes first: before the deferral is asked for, and as the first act of a resumed worker.
-So a crash at any point leaves a record from which the next try sees whether a worker died (adopt) or a person
-asked for the task anew (stop, resume).
+The run record fences who may act (contract, section 1). The owner is this try: in the phase ``worker`` while
+a worker follows, and ``deferred`` while a triggerer does. Each hand-over between them is a compare-and-swap
+that comes first: before the deferral is asked for, and as the first act of a resumed worker. So after a crash
+at any point the record tells the next try whether a worker died (adopt) or a person asked for the task anew
+(stop, resume).
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import plugin
-from allaboard_provider.errors import in_airflows_words
-from allaboard_provider.executors import first_process, why_it_would_not_outlive
+from allaboard_provider.errors import airflow_errors
+from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_text, is_hopeless
-from allaboard_provider.task_log import TaskLog, kept_at, rest_after, warnings, wrote
+from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
@@ -64,15 +63,13 @@ if TYPE_CHECKING:
     from allaboard_provider.operators.train import TrainingJobOperator
 
 RUN_KEY = "allaboard_run"
-"""The XCom that says which run it is as soon as there is one, so that a failed task still tells where to
-look.
-"""
+"""The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
 
 _STEP = 0.5
 _UNTIL_SIGKILL = 4.0
 _UNTIL_GONE = 90.0
 _DEFERRED_AGAIN = 5
-"""How often a worker that cannot reach the cluster gives the run back to the triggerer, which waits."""
+"""How often a worker that cannot reach the cluster returns the run to the triggerer, which waits."""
 
 
 class TaskTry:
@@ -83,8 +80,8 @@ class TaskTry:
         self.context: Any = context
         self.ti: Any = self.context["ti"]
         self.handle: Handle | None = None
-        self.told: Mapping[str, Any] | None = None
-        self.stays = not operator.deferrable
+        self.log_state: Mapping[str, Any] | None = None
+        self.waits_here = not operator.deferrable
 
     @cached_property
     def place(self) -> Place:
@@ -107,29 +104,29 @@ class TaskTry:
         return Plan(self.operator.training_job(), key_of(self.context))
 
     @cached_property
-    def known(self) -> tuple[str, ...]:
-        """The secrets of the run. From here on Airflow, too, hides them in what this task logs."""
+    def secrets(self) -> tuple[str, ...]:
+        """The secrets of the run. From the first call on Airflow, too, hides them in the log of this task."""
         assert self.handle is not None
-        # Of a run on a cluster the job says all that can be known here.
-        named = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
-        found = (*secret_values(self.plan.job.as_mapping()), *named)
-        for value in found:
+        # The job of a run on a cluster has all that is known here.
+        recorded = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
+        values = (*secret_values(self.plan.job.as_mapping()), *recorded)
+        for value in values:
             mask_secret(value)
-        return found
+        return values
 
-    # The three ways in.
+    # The three entry points.
 
     def begin(self) -> dict[str, Any]:
-        """A new try."""
-        with in_airflows_words(), self._timing():
-            self._let_a_stop_end()
+        """Start a new try."""
+        with airflow_errors(), self._stop_on_timeout():
+            self._wait_for_stop()
             self.handle = self.backend.launch(self.plan, self.worker)
-            self._announce(self.handle)
-            return self._go_on()
+            self._log_handle(self.handle)
+            return self._follow()
 
     def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """The triggerer's event has arrived."""
-        with in_airflows_words(), self._timing():
+        """Go on after an event of the trigger."""
+        with airflow_errors(), self._stop_on_timeout():
             self.handle = Handle(
                 str(event["run"]),
                 int(event.get("attempt", 1)),
@@ -137,34 +134,34 @@ class TaskTry:
                 str(event["uid"]),
                 adopted=True,
             )
-            self.told = event.get("told")
+            self.log_state = event.get("told")
             self._refuse_elsewhere(event)
             try:
-                self._take_back()
+                self._reclaim()
             except BackendUnreachable as error:
-                self._give_back(event, error)
+                self._return_to_triggerer(event, error)
             match event.get("status"):
                 case "timeout" if not state_of(self.backend.observe(self.handle.run)).is_final:
                     self._out_of_time()
                 case "elsewhere":
-                    self.stays = True
+                    self.waits_here = True
                     self.log.info(
                         "the triggerer on %s cannot see this run; this worker on %s follows it to its end",
                         event.get("triggerer", "another machine"), socket.gethostname(),
                     )  # fmt: skip
                 case "error":
-                    self.stays = True
+                    self.waits_here = True
                     self.log.warning(
                         "the trigger could not go on (%s); this worker follows the run to its end",
                         event.get("error"),
                     )
-            return self._go_on()
+            return self._follow()
 
     def rescue(self, error: BaseException) -> None:
-        """The trigger timed out or died, and nobody follows the run any more: stop it. The caller raises
+        """Stop the run after its trigger timed out or died, for nobody follows it any more. The caller raises
         ``error``.
         """
-        with in_airflows_words(), self._timing():
+        with airflow_errors(), self._stop_on_timeout():
             try:
                 seen = self.backend.observe(self.plan.run)
             except UnknownRun:
@@ -172,14 +169,14 @@ class TaskTry:
             self.handle = Handle(seen.run, seen.attempt, seen.generation, seen.uid or "", adopted=True)
             if state_of(seen).is_final or seen.owner != self.triggerer:
                 return
-            self._take_back()
+            self._reclaim()
             late = isinstance(error, TaskDeferralTimeout)
             self._stop("nobody followed it when its time was up" if late else f"its trigger failed: {error}")
 
     # Launching and handing over between worker and triggerer.
 
-    def _let_a_stop_end(self) -> None:
-        """A run that the try before was made to stop is not worth adopting: the next attempt begins when the
+    def _wait_for_stop(self) -> None:
+        """Wait until a run that the last try was made to stop has ended: the next attempt begins when the
         last member has had its grace. (On a cluster the launch itself waits for that.)
         """
         if not self.place.is_local:
@@ -192,7 +189,7 @@ class TaskTry:
         except UnknownRun:
             return
 
-    def _announce(self, handle: Handle) -> None:
+    def _log_handle(self, handle: Handle) -> None:
         for note in handle.notes:
             self.log.info("%s", note)
         how = (
@@ -214,7 +211,9 @@ class TaskTry:
         self.ti.xcom_push(RUN_KEY, known)
 
     def _refuse_elsewhere(self, event: Mapping[str, Any]) -> None:
-        """A local run belongs to its machine. A retry elsewhere would train twice, so there is none."""
+        """Raises AirflowFailException for a local run of another machine. A retry elsewhere would train
+        twice.
+        """
         assert self.handle is not None
         if not self.place.is_here(self.handle.run, event.get("fingerprint")):
             raise AirflowFailException(
@@ -223,9 +222,9 @@ class TaskTry:
                 "its task a queue whose workers and triggerer run there, or deferrable=False"
             )
 
-    def _take_back(self) -> None:
-        """The first act of a resumed worker. From here on a crash is one of a worker, and the next try
-        adopts.
+    def _reclaim(self) -> None:
+        """Become the owner again: the first act of a resumed worker. From here on a crash is one of a worker,
+        and the next try adopts the run.
         """
         assert self.handle is not None
         try:
@@ -237,16 +236,16 @@ class TaskTry:
                     f"{error}: somebody else took it over while this task was deferred"
                 ) from None
 
-    def _give_back(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
-        """A cluster that does not answer is waited for in the triggerer. Failing the task would be no end of
-        its run, and the next try would take that for one which a person asked to have anew.
+    def _return_to_triggerer(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
+        """Defer again while the cluster does not answer. A failure of the task would not end its run, and the
+        next try would take the run for one that a person asked to have anew.
         """
         again = int(event.get("again", 0)) + 1
         if event.get("status") == "timeout":
             self._out_of_time()
         if again > _DEFERRED_AGAIN or not self.operator.deferrable:
             raise error
-        self.log.warning("%s; the triggerer waits until it does", error)
+        self.log.warning("%s; the triggerer waits until it answers", error)
         self.operator.defer(
             trigger=self._trigger(again=again), method_name="execute_complete", timeout=self._backstop()
         )
@@ -270,14 +269,14 @@ class TaskTry:
             generation=handle.generation,
             deadline=self._deadline(),
             get_logs=self.operator.get_logs,
-            told=self._teller.told_so_far,
+            told=self._task_log.saved_state,
             **self.place.for_trigger(handle.run),
             **more,
         )
 
     def _backstop(self) -> timedelta | None:
-        """The trigger keeps the deadline; Airflow's own timer, by which no trigger is asked, is for when
-        there is none.
+        """The timeout of the deferral. The trigger itself keeps the deadline; Airflow's timer, which asks no
+        trigger, is for the case that no triggerer runs.
         """
         deadline = self._deadline()
         if deadline is None:
@@ -285,7 +284,7 @@ class TaskTry:
         return timedelta(seconds=max(1.0, deadline - time.time()) + self.operator.backstop)
 
     def _deadline(self) -> float | None:
-        """When this try must be over, in epoch seconds: its start date lives through deferrals."""
+        """When this try must end, in epoch seconds. Its start date survives deferrals."""
         limit = self.operator.execution_timeout
         if limit is None:
             return None
@@ -294,26 +293,26 @@ class TaskTry:
 
     # Following.
 
-    def _go_on(self) -> dict[str, Any]:
+    def _follow(self) -> dict[str, Any]:
         assert self.handle is not None
-        self.stays = self.stays or self._would_end_with_us()
+        self.waits_here = self.waits_here or self._run_ends_with_worker()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
-        # Whoever defers need not be woken.
-        with self.backend.changes(run) if self.stays else nullcontext() as self._changes:
-            outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._answer)
+        # A task that defers needs no changes.
+        with self.backend.changes(run) if self.waits_here else nullcontext() as self._changes:
+            outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._perform)
         return self.finish(outcome)
 
-    def _would_end_with_us(self) -> bool:
-        """Whether the run is local, and ends with this worker once that has deferred."""
+    def _run_ends_with_worker(self) -> bool:
+        """Whether the run is local and ends with this worker when it defers."""
         if not self.place.is_local:
             return False
-        said = conf.get("core", "executor", fallback="")
-        why = why_it_would_not_outlive(self.operator.executor, said, os.environ, first_process())
+        configured = conf.get("core", "executor", fallback="")
+        why = why_run_ends_with_worker(self.operator.executor, configured, os.environ, first_process())
         if why is not None:
             self.log.info(
-                "this worker does not defer, and follows the run to its end: %s, and a local run with it "
-                "(one on a cluster would go on)",
+                "this worker does not defer, and follows the run to its end: %s, and a local run ends "
+                "with it (one on a cluster goes on)",
                 why,
             )
         return why is not None
@@ -323,31 +322,31 @@ class TaskTry:
     _leaving = False
 
     @cached_property
-    def _teller(self) -> TaskLog:
+    def _task_log(self) -> TaskLog:
         assert self.handle is not None
         return TaskLog(
             self.handle.run,
             self.worker.id,
-            told=self.told,
-            home=kept_at(),
+            state=self.log_state,
+            home=state_home(),
             output=self.operator.get_logs,
             options=self.place.options,
-            known=self.known,
+            secrets=self.secrets,
         )
 
-    def _tell(self, seen: Observation) -> None:
-        self._teller.about(seen)
-        for line in self._teller.news(seen, time.time(), wrote(self.backend, self._teller)):
+    def _log_observation(self, seen: Observation) -> None:
+        self._task_log.track(seen)
+        for line in self._task_log.update(seen, time.time(), new_output(self.backend, self._task_log)):
             self.log.info("%s", line)
-        for line in warnings(self.backend, self._teller, seen):
+        for line in restart_warnings(self.backend, self._task_log, seen):
             self.log.warning("%s", line)
 
-    def _answer(self, ask: Effect) -> Answer:
-        match ask:
+    def _perform(self, effect: Effect) -> Answer:
+        match effect:
             case Observe(evidence):
                 return self._observe(evidence)
             case Wait(seconds):
-                if not self.stays:
+                if not self.waits_here:
                     self._defer()
                 self._wait(seconds)
             case Enforce(why):
@@ -356,7 +355,7 @@ class TaskTry:
             case Launch(attempt, why):
                 self.log.warning("attempt %d, because of: %s", attempt, why)
                 self.handle = self.backend.launch(self.plan, self.worker)
-                self._announce(self.handle)
+                self._log_handle(self.handle)
         return None
 
     def _observe(self, evidence: bool) -> Answer:
@@ -365,7 +364,7 @@ class TaskTry:
             seen = self.backend.observe(self.handle.run, evidence)
         except BackendUnreachable as error:
             return error
-        self._tell(seen)
+        self._log_observation(seen)
         self._seen = seen
         if seen.uid != self.handle.uid or (seen.owner is not None and seen.owner.id != self.worker.id):
             owner = seen.owner.id if seen.owner is not None else "nobody"
@@ -375,31 +374,31 @@ class TaskTry:
         return seen
 
     def _wait(self, seconds: float) -> None:
-        """Until something changed, in steps short enough to see that the task is being killed: SIGKILL
-        follows in 5 s.
+        """Wait for a change, in steps short enough to notice that the task is being killed: SIGKILL follows
+        in 5 s.
         """
-        end = time.monotonic() + rest_after(self.backend, self._seen, seconds, time.time())
+        end = time.monotonic() + poll_delay(self.backend, self._seen, seconds, time.time())
         while True:
             self._leave_if_killed()
-            left = end - time.monotonic()
+            remaining = end - time.monotonic()
             assert self._changes is not None
-            if left <= 0 or self._changes.wait(min(left, _STEP)):
+            if remaining <= 0 or self._changes.wait(min(remaining, _STEP)):
                 return
 
     def _pause(self, seconds: float) -> None:
-        """How a backend sleeps that waits for something, such as the end of the attempt before."""
+        """Sleep for a backend that waits, such as for the end of the last attempt."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        while (remaining := end - time.monotonic()) > 0:
             if not self._leaving:
                 self._leave_if_killed()
-            time.sleep(min(left, _STEP))
+            time.sleep(min(remaining, _STEP))
 
-    # Ending otherwise than by itself.
+    # Ends from outside.
 
     def _leave_if_killed(self) -> None:
-        """The worker was told to end. If a person or a time limit ended the task, the run ends with it. If
-        the task counts as running still, only this worker goes away (a restart, a drained node): the run goes
-        on, for the next try.
+        """Raises AirflowException if the worker was told to end. If a person or a time limit ended the task,
+        the run is stopped first. If the task still counts as running, only this worker goes away (a restart,
+        a drained node), and the run goes on for the next try.
         """
         if not self.operator.killed:
             return
@@ -423,8 +422,8 @@ class TaskTry:
         raise AirflowException(f"run {run} is stopped: {why}")
 
     def give_up(self) -> None:
-        """This try ends in a way that Airflow does not try again. What it, or a try before that was killed,
-        has left of a local run is then left by the last one.
+        """Mark a local run as one without a further try: this try ends in a way that Airflow does not try
+        again.
         """
         if "plan" not in self.__dict__ or "place" not in self.__dict__ or not self.place.is_local:
             return
@@ -434,8 +433,8 @@ class TaskTry:
             if not lost and not state_of(seen).is_final:
                 expect_no_further_try(self.backend, seen)
 
-    def _timing(self) -> _UntilItsEnd:
-        return _UntilItsEnd(self)
+    def _stop_on_timeout(self) -> _StopOnTimeout:
+        return _StopOnTimeout(self)
 
     def _out_of_time(self) -> NoReturn:
         raise AirflowTaskTimeout(
@@ -443,7 +442,7 @@ class TaskTry:
         )
 
     def _stop(self, reason: str, patience: float = _UNTIL_GONE) -> None:
-        """Stop the run and wait until it has ended, while its last words go into the log."""
+        """Stop the run and wait for its end, while its last lines go into the log."""
         handle = self.handle
         if handle is None:
             try:
@@ -457,43 +456,43 @@ class TaskTry:
         with self.backend.changes(handle.run) as changes:
             while time.monotonic() < end:
                 seen = self.backend.observe(handle.run)
-                self._tell(seen)
+                self._log_observation(seen)
                 if seen.uid != handle.uid or state_of(seen).is_final:
                     break
                 changes.wait(_STEP)
 
-    # The end, whichever way it was reached.
+    # The end.
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        """The result of a run that succeeded; an exception with the reason for one that did not."""
-        for line in self._teller.last_words(outcome):
+        """The result of a run that succeeded. Raises AirflowException with the reason for any other."""
+        for line in self._task_log.failure_lines(outcome):
             self.log.error("%s", line)
-        self._teller.forget()
+        self._task_log.forget()
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
         if outcome.ok:
-            self.log.info("%s", redact_text(outcome.message, self.known))
-            result = dict(redact_texts(self.operator.result(outcome), self.known))
+            self.log.info("%s", redact_text(outcome.message, self.secrets))
+            result = dict(redact_texts(self.operator.result(outcome), self.secrets))
             self._hand_over(result)
             return result
-        text = failure_text(outcome, self.place.options, self.known)
+        text = failure_text(outcome, self.place.options, self.secrets)
         raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
 
     def _hand_over(self, result: dict[str, Any]) -> None:
-        """A result counts as taken once Airflow has accepted the task's success; see `plugin`."""
+        """Hand the result over once Airflow has accepted the success of the task; see `plugin`."""
         handle, backend = self.handle, self.backend
         assert handle is not None
         if plugin.Listener.active:
-            plugin.when_accepted[str(self.ti.id)] = lambda: backend.hand_over(handle)
+            plugin.on_accepted[str(self.ti.id)] = lambda: backend.hand_over(handle)
         else:
             self.ti.xcom_push("return_value", result)
             backend.hand_over(handle)
 
 
-class _UntilItsEnd:
-    """Airflow's execution_timeout strikes as an exception anywhere: the run ends before the task does. And
-    Airflow ends the process of a task without a word, so what is open is closed here.
+class _StopOnTimeout:
+    """Stops the run when Airflow's execution_timeout raises, wherever that happens, and closes the place:
+    Airflow ends the process of a task without unwinding it.
     """
 
     def __init__(self, task_try: TaskTry) -> None:
@@ -512,4 +511,4 @@ class _UntilItsEnd:
         if isinstance(error, (BadInput, AirflowFailException)):
             self.task_try.give_up()
         if "place" in self.task_try.__dict__:
-            self.task_try.place.leave()
+            self.task_try.place.close()

@@ -1,17 +1,16 @@
-"""What the operators share that do their work on the worker itself: the connection's site, and an end when
-told to.
+"""The base of operators that work on the worker itself: they resolve uris by the connection's site, and end
+when told to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from allaboard_provider.templates import LeafByLeaf
+from allaboard_provider.templates import LeafByLeaf, uri_in
 
 if TYPE_CHECKING:
     from allaboard_provider.hooks.allaboard import AllaboardHook
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 class StoreOperator(LeafByLeaf, BaseOperator):
     """Paths are ``store://name`` (below the connection's store), any uri, or relative to the DAG file.
 
-    :param allaboard_conn_id: the connection that says what ``store://`` means; the default one need not
-        exist.
+    :param allaboard_conn_id: the connection that names the store; the default one need not exist.
     """
 
     ui_color = "#eef3ec"
@@ -39,22 +37,22 @@ class StoreOperator(LeafByLeaf, BaseOperator):
         return AllaboardHook(self.allaboard_conn_id)
 
     def uri(self, value: Any, what: str) -> str:
-        """The place that a parameter names. A result of another task stands for its ``uri``."""
-        from allaboard.errors import BadInput
+        """The whole uri that a parameter names; the result of another task stands for its ``uri``. Raises
+        BadInput.
+        """
         from allaboard.spec.site import resolve_uri
-        from allaboard_provider.jobs import dag_folder
+        from allaboard_provider.files import dag_folder
 
-        if isinstance(value, Mapping):
-            value = value.get("uri")
-        if not isinstance(value, str) or not value.strip() or value.strip() == "None":
-            raise BadInput(f"{what}: {value!r} names no place; give store://name or a folder")
-        return resolve_uri(value.strip(), self.hook.site, dag_folder(self))
+        uri = uri_in(value, what, "store://name or a folder")
+        return resolve_uri(uri, self.hook.site, dag_folder(self))
 
     def on_kill(self) -> None:
-        """Called inside a signal handler: the work itself looks at the flag."""
+        """Called in a signal handler: it sets the flag that the work checks."""
         self.killed = True
 
     def stop_if_killed(self, *_: Any) -> None:
-        """To be called now and then. What is half done is left as it is: it can be taken up again."""
+        """Raises AirflowException when the worker was told to end. A next try goes on with work that is half
+        done.
+        """
         if self.killed:
             raise AirflowException("this worker was told to end; the next try goes on where this one stopped")

@@ -1,22 +1,26 @@
-"""`CollectCheckpointOperator`: the best or latest checkpoint of a run, verified, copied where it stays."""
+"""`CollectCheckpointOperator`: a verified copy of the best or latest checkpoint of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from allaboard.errors import BadInput
+from allaboard.units import show_bytes
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.operators.base import StoreOperator
+from allaboard_provider.templates import result_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class CollectCheckpointOperator(StoreOperator):
-    """Copies one complete checkpoint out of a run's own folder, where retention would let it go.
+    """Copies one complete checkpoint out of a run's own folder, where retention removes it.
 
     :param source: the result of a `TrainingJobOperator` (its ``output``), the uri of a run's folder, or of
         one checkpoint.
-    :param into: where it goes: ``<into>/<run>/step-<12 digits>/``.
+    :param into: the folder of copies; the copy is ``<into>/<run>/step-<12 digits>/``.
     :param which: ``best`` (by ``metric`` and ``mode``; without them, the one that the training reported as
         its best), ``latest``, ``best:val_loss:min``, or the number of a step.
 
@@ -42,40 +46,34 @@ class CollectCheckpointOperator(StoreOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         from allaboard.checkpoints import collect
-        from allaboard.units import show_bytes
-        from allaboard_provider.errors import in_airflows_words
 
-        with in_airflows_words():
+        with airflow_errors():
             source = self._source()
             into = self.uri(self.into, "into")
-            found = collect(
+            copy = collect(
                 source, into, self.which, metric=self.metric, mode=self.mode, progress=self.stop_if_killed
             )
-        for note in found.notes:
+        for note in copy.notes:
             self.log.warning("%s", note)
-        metrics = ", ".join(f"{name} {value}" for name, value in found.checkpoint.manifest.metrics.items())
+        metrics = ", ".join(f"{name} {value}" for name, value in copy.checkpoint.manifest.metrics.items())
         self.log.info(
             "step %d (%s; %s) is in %s",
-            found.step,
-            show_bytes(found.bytes),
+            copy.step,
+            show_bytes(copy.bytes),
             metrics or "no metrics",
-            found.uri,
+            copy.uri,
         )
-        return found.to_dict()
+        return copy.to_dict()
 
     def _source(self) -> str:
-        """The run's folder, or exactly the checkpoint that the training called its best."""
+        """The uri of the run's folder, or of the checkpoint that the training reported as its best."""
         from allaboard.checkpoints import locate
-        from allaboard.errors import BadInput
-        from allaboard_provider.mappings import as_mapping
 
-        source: Any = self.source
-        if isinstance(source, str) and source.lstrip().startswith("{"):
-            source = as_mapping(source, "source")
+        source = result_in(self.source, "source")
         if not isinstance(source, Mapping) or "checkpoints" not in source:
             return self.uri(source, "source")
-        told: Mapping[str, Any] = source["checkpoints"] or {}
-        best, latest = told.get("best"), told.get("latest")
+        checkpoints: Mapping[str, Any] = source["checkpoints"] or {}
+        best, latest = checkpoints.get("best"), checkpoints.get("latest")
         if self.which == "best" and not self.metric and best:
             return str(best)
         if not (latest or best):

@@ -6,18 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from allaboard.spec.job import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
+from allaboard_provider.templates import uri_in
 
 if TYPE_CHECKING:
     from allaboard.follow.loop import Outcome
 
 
 class EvaluateOperator(TrainingJobOperator):
-    """Runs a job that evaluates ``checkpoint``, and returns its status; ``metrics`` is what the job said.
+    """Runs a job that evaluates ``checkpoint``, and returns its status; ``metrics`` are those that the job
+    reported.
 
-    :param job: the evaluation: as in `TrainingJobOperator`. It finds the checkpoint's uri in
-        ``ALLABOARD_CHECKPOINT`` (`allaboard.inside.open_checkpoint`) and says its metrics with
+    :param job: the evaluation: as in `TrainingJobOperator`. Its script reads the checkpoint's uri from
+        ``ALLABOARD_CHECKPOINT`` (`allaboard.inside.open_checkpoint`) and reports its metrics with
         `allaboard.inside.result`.
     :param checkpoint: the uri of a checkpoint, or the result of a `CollectCheckpointOperator` (its
         ``output``).
@@ -37,27 +41,16 @@ class EvaluateOperator(TrainingJobOperator):
         self.checkpoint = checkpoint
 
     def training_job(self) -> TrainingJob:
-        from allaboard.errors import BadInput
         from allaboard.running import evaluation_job
-        from allaboard_provider.mappings import as_mapping
 
-        checkpoint: Any = self.checkpoint
-        if isinstance(checkpoint, str) and checkpoint.lstrip().startswith("{"):
-            checkpoint = as_mapping(checkpoint, "checkpoint")
-        if isinstance(checkpoint, Mapping):
-            checkpoint = checkpoint.get("uri")
-        if not isinstance(checkpoint, str) or not checkpoint.strip() or checkpoint.strip() == "None":
-            raise BadInput(
-                f"checkpoint: {checkpoint!r} is no uri; give one like store://models/run/step-000000000120"
-            )
-        return evaluation_job(super().training_job(), checkpoint.strip(), lenient=True)
+        uri = uri_in(self.checkpoint, "checkpoint", "a uri like store://models/run/step-000000000120")
+        return evaluation_job(super().training_job(), uri, lenient=True)
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
-        from airflow.sdk.exceptions import AirflowFailException
-
-        found = super().result(outcome)
-        if not found["metrics"]:
+        result = super().result(outcome)
+        if not result["metrics"]:
             raise AirflowFailException(
-                f"the evaluation {outcome.run} said no metrics; say them with allaboard.inside.result()"
+                f"the evaluation {outcome.run} succeeded and reported no metrics; call "
+                "allaboard.inside.result(accuracy=...) in its script"
             )
-        return found
+        return result

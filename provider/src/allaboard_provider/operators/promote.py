@@ -1,4 +1,4 @@
-"""`PromoteOperator`: the gate, and the champion's succession."""
+"""`PromoteOperator`: a checkpoint passes the gate and becomes the champion."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from allaboard.errors import BadInput
+from allaboard.spec.mappings import as_mapping
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.operators.base import StoreOperator
+from allaboard_provider.templates import result_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class PromoteOperator(StoreOperator):
-    """Makes a checkpoint the champion if it passes the gate; succeeds either way, and says what came of it.
+    """Makes a checkpoint the champion if it passes the gate. The task succeeds either way, and returns the
+    verdict.
 
     :param checkpoint: the uri of a collected checkpoint, or the result of a `CollectCheckpointOperator`.
-    :param metrics: what its evaluation said: a mapping, or the result of an `EvaluateOperator`. ``manifest``:
+    :param metrics: those of its evaluation: a mapping, or the result of an `EvaluateOperator`; ``manifest``:
         those that the training wrote into the checkpoint.
-    :param store: where the history of promotions is kept, ``store://digits``.
-    :param metric: compared with the champion's; ``mode`` says which is better, ``better_by`` by how much at
-        least.
+    :param store: the folder of the history of promotions, ``store://digits``.
+    :param metric: the metric that is compared with the champion's; ``mode`` (min or max) says which end is
+        better, ``better_by`` by how much at least.
     :param thresholds: ``["accuracy>=0.97", "loss<=0.2"]``.
-    :param single_writer: nobody else promotes into this store; only then one without conditional writes is
-        taken.
+    :param single_writer: nobody else promotes into this store; required for a store without conditional
+        writes.
 
-    Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. Follow it by a branch or a short
-    circuit on ``promoted`` where something is to happen only then.
+    Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. A branch or a short circuit on
+    ``promoted`` makes later tasks depend on it.
     """
 
     template_fields: Sequence[str] = (
@@ -67,13 +72,9 @@ class PromoteOperator(StoreOperator):
         from allaboard.promotion.champion import promote
         from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
-        from allaboard_provider.errors import in_airflows_words
-        from allaboard_provider.mappings import as_mapping
 
-        with in_airflows_words():
-            checkpoint: Any = self.checkpoint
-            if isinstance(checkpoint, str) and checkpoint.lstrip().startswith("{"):
-                checkpoint = as_mapping(checkpoint, "checkpoint")
+        with airflow_errors():
+            checkpoint = result_in(self.checkpoint, "checkpoint")
             decision = promote(
                 open_store(self.uri(self.store, "store")),
                 self.uri(checkpoint, "checkpoint"),
@@ -95,9 +96,6 @@ class PromoteOperator(StoreOperator):
         return decision.to_dict()
 
     def _metrics(self) -> Mapping[str, Any] | None:
-        from allaboard.errors import BadInput
-        from allaboard_provider.mappings import as_mapping
-
         metrics: Any = self.metrics
         if metrics == "manifest":
             return None

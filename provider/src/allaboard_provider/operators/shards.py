@@ -1,31 +1,34 @@
-"""`PrepareShardsOperator`: raw samples in, tar shards and an index out."""
+"""`PrepareShardsOperator`: tar shards and an index from raw samples."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allaboard.units import show_bytes
+from allaboard_provider.errors import airflow_errors
 from allaboard_provider.operators.base import StoreOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_TELL_EVERY = 10.0
+_PROGRESS_INTERVAL = 10.0
 
 
 class PrepareShardsOperator(StoreOperator):
     """Turns ``source`` into tar shards that WebDataset reads, and ``index.json``, below ``into``.
 
     :param source: a folder, a list of files, ``module:function`` or ``file.py:function`` (relative to the DAG
-        file) that gives samples, or such a function itself.
-    :param into: where the shards go, ``store://digits/shards``.
-    :param samples_per_shard: a shard ends after so many samples,
-    :param bytes_per_shard: or so many bytes (``64Mi``); 256 MiB when neither is given.
+        file) that yields samples, or such a function itself.
+    :param into: the folder of the shards, ``store://digits/shards``.
+    :param samples_per_shard: the number of samples after which a shard ends.
+    :param bytes_per_shard: the size at which a shard ends, like ``64Mi``; 256 MiB when neither is given.
 
-    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. What is prepared already and has not
-    changed is not prepared again, and a try that was killed is gone on with.
+    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. An unchanged data set is not prepared
+    again, and the next try of one that was killed goes on with its work.
     """
 
     template_fields: Sequence[str] = (
@@ -55,10 +58,8 @@ class PrepareShardsOperator(StoreOperator):
         from allaboard.shards import prepare
         from allaboard.spec.fields import as_int
         from allaboard.storage import open_store
-        from allaboard.units import show_bytes
-        from allaboard_provider.errors import in_airflows_words
 
-        with in_airflows_words():
+        with airflow_errors():
             into = self.uri(self.into, "into")
             store = open_store(into, environ=os.environ)
             index = prepare(
@@ -66,7 +67,7 @@ class PrepareShardsOperator(StoreOperator):
                 store,
                 samples_per_shard=as_int(self.samples_per_shard),
                 bytes_per_shard=as_int(self.bytes_per_shard),
-                progress=self._teller(),
+                progress=self._progress(),
                 notice=lambda text: self.log.info("%s", text),
             )
         self.log.info(
@@ -81,7 +82,9 @@ class PrepareShardsOperator(StoreOperator):
         }
 
     def _source(self) -> Any:
-        """Relative names of files start at the DAG file; ``module:function`` and functions stay."""
+        """The source, with files relative to the DAG file; ``module:function`` and functions stay as they
+        are.
+        """
         if isinstance(self.source, str):
             return self._place(self.source)
         if isinstance(self.source, (list, tuple)):
@@ -89,9 +92,7 @@ class PrepareShardsOperator(StoreOperator):
         return self.source
 
     def _place(self, text: str) -> str:
-        from pathlib import Path
-
-        from allaboard_provider.jobs import dag_folder
+        from allaboard_provider.files import dag_folder
 
         path, colon, function = text.rpartition(":")
         if colon and path.endswith(".py") and function.isidentifier():
@@ -100,14 +101,14 @@ class PrepareShardsOperator(StoreOperator):
             return text
         return self.uri(text, "source")
 
-    def _teller(self) -> Callable[[int, int | None, int], None]:
-        told = time.monotonic()
+    def _progress(self) -> Callable[[int, int | None, int], None]:
+        last_line_at = time.monotonic()
 
-        def tell(done: int, total: int | None, size: int) -> None:
-            nonlocal told
+        def log_progress(done: int, total: int | None, size: int) -> None:
+            nonlocal last_line_at
             self.stop_if_killed()
-            if time.monotonic() - told >= _TELL_EVERY:
-                told = time.monotonic()
+            if time.monotonic() - last_line_at >= _PROGRESS_INTERVAL:
+                last_line_at = time.monotonic()
                 self.log.info("%d%s samples", done, f" of {total}" if total else "")
 
-        return tell
+        return log_progress

@@ -1,6 +1,6 @@
 """`TrainingJobOperator`: a distributed training as an Airflow task.
 
-The module is cheap to import (DAG files do it at every parse): what runs is imported where it runs.
+DAG files import this module at every parse, so it imports heavy modules in the functions that use them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.log import mask_secret
 
+from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
 from allaboard_provider import defaults
-from allaboard_provider.templates import LeafByLeaf
+from allaboard_provider.templates import Jinja, LeafByLeaf
 
 if TYPE_CHECKING:
     import jinja2
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from allaboard.follow.loop import Outcome
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.operators._lifecycle import TaskTry
-    from allaboard_provider.templates import Jinja
 
 
 class TrainingJobOperator(LeafByLeaf, BaseOperator):
@@ -33,23 +34,23 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
 
     :param job: a `TrainingJob`, a mapping of its fields, a text of one (JSON or YAML), or the path of a job
         file: a text that ends in .yaml, .yml or .json, relative to the DAG file. Every text in it is a
-        template, in a file as well, rendered after it is parsed: what a template puts in stays one value
-        (`allaboard_provider.templates`). It is validated after rendering, leniently: ``"4"`` is 4.
-    :param allaboard_conn_id: the connection that says where runs live and what ``store://`` means; the
-        default one need not exist, and then everything is on the worker's own machine.
-    :param deferrable: wait in the triggerer instead of a worker slot; the default is ``[allaboard]
-        deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A local run
-        whose worker is a container of this task alone (KubernetesExecutor) is followed by the worker all the
-        same: it would end with it.
+        template, in a file as well, and is rendered after it is parsed: the value of a template stays one
+        value (`allaboard_provider.templates`). The job is checked after rendering, leniently: ``"4"`` is 4.
+    :param allaboard_conn_id: the connection that names the place of runs and the store. The default one need
+        not exist; without it everything is on the worker's own machine.
+    :param deferrable: wait in the triggerer instead of a worker slot. The default is ``[allaboard]
+        deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A worker that
+        is a container of this task alone (KubernetesExecutor) follows a local run itself, for the run ends
+        with the container.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
-    A run belongs to the task instance: a retry resumes it from its newest checkpoint, a worker that dies is
-    replaced by one that adopts it, and whoever clears or fails the task stops it. ``policy.attempts`` of the
-    job is 1 unless it says otherwise: retries are Airflow's.
+    A run belongs to the task instance. A retry resumes it from its newest checkpoint. When a worker dies, the
+    next one adopts it. Clearing or failing the task stops it. ``policy.attempts`` of the job is 1 unless the
+    job says otherwise: retries are Airflow's.
 
-    ``execution_timeout`` counts from the start of the try: time in the triggerer, and time in which the run
-    waits for CPUs, GPUs or quota. What limits the training alone is the job's ``policy.deadline``, which
-    begins when the run is admitted, and ``policy.clocks`` for each of its phases.
+    ``execution_timeout`` counts from the start of the try, time in the triggerer and in a queue for CPUs,
+    GPUs or quota included. ``policy.deadline`` of the job limits the training alone, from its admission on,
+    and ``policy.clocks`` each of its phases.
     """
 
     template_fields: Sequence[str] = ("job", "allaboard_conn_id")
@@ -57,8 +58,7 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     ui_color = "#e7f0e4"
 
-    #: Seconds after the trigger's own deadline at which Airflow ends a deferral that no triggerer looks
-    #: after.
+    #: Seconds after the trigger's own deadline at which Airflow ends a deferral that no triggerer handles.
     backstop: float = 120.0
 
     def __init__(
@@ -100,49 +100,46 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         jinja_env: jinja2.Environment,
         seen_oids: set[int],
     ) -> None:
-        """Airflow keeps and shows what was rendered as soon as this is done. What it knows as a secret by
-        then is hidden there, and in the task's log.
+        """Airflow stores and shows the rendered fields after this call. It hides the secrets that it knows by
+        then, there and in the task's log.
         """
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:
-            from airflow.sdk.log import mask_secret
-
             from allaboard_provider.jobs import secrets_in
 
             for value in secrets_in(self.job):
                 mask_secret(value)
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
-        # The job is a copy of what Airflow gave.
+        # The job is a copy of the value that Airflow gave.
         return super().is_resolved(name, value, seen_oids) or (name == "job" and self._given in seen_oids)
 
     def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
-        """Of a job that is a text: the fields that it, or the file that it names, says."""
-        from allaboard_provider.jobs import names_a_file
+        """The fields of a job that is a text, or the path of a file; other fields as usual."""
+        from allaboard.spec.loader import names_a_file
 
         if name != "job" or not isinstance(value, str):
             return super().render_structure(name, value, jinja)
         whole = jinja.single_expression(value)
         if whole is not None:
-            found = whole()
-            is_file = isinstance(found, str) and names_a_file(found)
-            return self._fields_of_file(found, jinja) if is_file else found
+            job = whole()
+            is_file = isinstance(job, str) and names_a_file(job)
+            return self._fields_of_file(job, jinja) if is_file else job
         if names_a_file(value):
             return self._fields_of_file(str(jinja.leaf(value)), jinja)
         return jinja.mapping(value)
 
     def _fields_of_file(self, path: str, jinja: Jinja) -> Any:
-        from allaboard.errors import BadInput
-        from allaboard_provider.jobs import dag_folder, fields_of_file
+        from allaboard_provider.files import dag_folder, fields_of_file
 
         try:
             fields, self.job_folder = fields_of_file(path, dag_folder(self))
-        except BadInput:  # said where the job is read, when the task has begun
+        except BadInput:  # raised again where the job is read, when the task runs
             return Path(path)
         return jinja.leaves(fields)
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
-        """What a run that succeeded leaves in XCom."""
+        """The XCom of a run that succeeded."""
         from allaboard_provider.results import result_of
 
         return result_of(outcome)
@@ -155,8 +152,9 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         return self._try(context).resume(event)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Airflow's way back from a deferral. When the trigger timed out or died, neither its ``on_kill`` nor
-        `execute_complete` is called, and nobody else would stop the run."""
+        """Airflow's way back from a deferral. When the trigger timed out or died, Airflow calls neither its
+        ``on_kill`` nor `execute_complete`, and nobody else would stop the run.
+        """
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except Exception as error:
@@ -165,8 +163,8 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
             raise
 
     def on_kill(self) -> None:
-        """Called inside a signal handler: no file, no request, no lock here. The loop that waits does the
-        rest.
+        """Called in a signal handler: it sets the flag that the waiting loop checks, and uses no file,
+        request or lock.
         """
         self.killed = True
 
@@ -177,7 +175,9 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
 
 
 def plain(job: Any) -> Any:
-    """A job as JSON keeps it: the fields set, in fixed order; a path as text; anything else stays."""
+    """The job as plain data: the fields that are set, in fixed order; a path as text; other values as they
+    are.
+    """
     if isinstance(job, TrainingJob):
         return job.as_mapping()
     if isinstance(job, os.PathLike):

@@ -1,4 +1,4 @@
-"""The sensors: waiting for runs and checkpoints of others."""
+"""The sensors: they wait for runs and checkpoints of others."""
 
 from __future__ import annotations
 

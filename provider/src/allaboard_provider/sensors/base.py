@@ -1,5 +1,5 @@
-"""What the two sensors share: they look on a worker once, then wait in the triggerer; or on a worker, where
-the triggerer cannot see what they look at.
+"""The base of the sensors: they look once on a worker, then wait in the triggerer; or on the worker, where
+the triggerer cannot see what they wait for.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from allaboard_provider import defaults
+from allaboard_provider.errors import airflow_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Watching(BaseSensorOperator):
-    """``timeout`` counts in every mode; ``poke_interval`` is how often is looked. ``deferrable``: as for a
-    `TrainingJobOperator`.
+    """``timeout`` counts in every mode; ``poke_interval``: seconds between two looks. ``deferrable``: as for
+    a `TrainingJobOperator`.
     """
 
     ui_color = "#eef0f6"
@@ -47,28 +49,24 @@ class Watching(BaseSensorOperator):
         return AllaboardHook(self.allaboard_conn_id)
 
     def look(self) -> dict[str, Any] | None:
-        """What is waited for, None when it is not there yet. Raises for what never comes."""
+        """The result once it is there, None before. Raises for one that never comes."""
         raise NotImplementedError
 
     def trigger(self) -> BaseTrigger:
-        """What looks in the triggerer; fires ``{"status": "there"}``, ``elsewhere`` or ``error``."""
+        """The trigger that waits; it fires ``{"status": "there"}``, ``elsewhere`` or ``error``."""
         raise NotImplementedError
 
     def poke(self, context: Context) -> PokeReturnValue:
-        from airflow.sdk.exceptions import AirflowException, AirflowSkipException
-
-        from allaboard_provider.errors import in_airflows_words
-
         try:
-            with in_airflows_words():
-                found = self.look()
+            with airflow_errors():
+                result = self.look()
         except AirflowException as error:
-            # Airflow's own loop skips for time-outs and hopeless failures alone, and not at the first look of
-            # a sensor that defers.
+            # Airflow's own loop skips only for time-outs and AirflowFailException, and not at the first look
+            # of a sensor that defers.
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
-        return PokeReturnValue(found is not None, found)
+        return PokeReturnValue(result is not None, result)
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -76,17 +74,15 @@ class Watching(BaseSensorOperator):
         first = self.poke(context)
         if first.is_done:
             return first.xcom_value
-        from allaboard_provider.errors import in_airflows_words
-
-        with in_airflows_words():
+        with airflow_errors():
             trigger = self.trigger()
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """The trigger has fired: look, and tell."""
+        """Look on the worker after the trigger has fired, and return the result."""
         if event.get("status") != "there":
             self.log.info(
                 "the triggerer cannot look (%s); this worker does",
-                event.get("error") or "it is another machine",
+                event.get("error") or "it is on another machine",
             )
         return super().execute(context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from allaboard.errors import BadInput
 from allaboard_provider.sensors.base import Watching
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class CheckpointSensor(Watching):
         job.
     :param after: only a checkpoint of a step above this one counts.
 
-    One that is being written, or is torn, is none.
+    A checkpoint that is being written or is torn does not count.
     """
 
     template_fields: Sequence[str] = ("uri", "after", "allaboard_conn_id")
@@ -32,11 +33,13 @@ class CheckpointSensor(Watching):
     def look(self) -> dict[str, Any] | None:
         from allaboard_provider.triggers.checkpoints import newest
 
-        found = newest(self._place(), self._after())
+        checkpoint = newest(self._place(), self._after())
         self.log.info(
-            "%s: %s", self._place(), f"step {found['step']} is there" if found else "no new checkpoint yet"
+            "%s: %s",
+            self._place(),
+            f"step {checkpoint['step']} is there" if checkpoint else "no new checkpoint yet",
         )
-        return found
+        return checkpoint
 
     def trigger(self) -> CheckpointTrigger:
         from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of
@@ -48,12 +51,11 @@ class CheckpointSensor(Watching):
 
     def _place(self) -> str:
         from allaboard.spec.site import resolve_uri
-        from allaboard_provider.jobs import dag_folder
+        from allaboard_provider.files import dag_folder
 
         return resolve_uri(self.uri, self.hook.site, dag_folder(self))
 
     def _after(self) -> int | None:
-        from allaboard.errors import BadInput
         from allaboard.spec.fields import as_int
 
         value = None if self.after in (None, "", "None") else as_int(self.after)

@@ -1,3 +1,3 @@
-"""Waiting in the triggerer. A trigger only observes: whatever must act ends it with an event, and a worker
-acts.
+"""The triggers: they wait in the triggerer. A trigger only observes; when somebody must act, it fires, and a
+worker acts.
 """

@@ -1,14 +1,17 @@
-"""Waits for a checkpoint, in the triggerer."""
+"""The trigger that waits for a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from allaboard_provider.triggers.looking import LookTrigger
+from allaboard.backends.local.host.machine import fingerprint
+from allaboard.checkpoints import latest, step_of
+from allaboard.storage import open_store
+from allaboard_provider.triggers.polling import PollTrigger
 
 
-class CheckpointTrigger(LookTrigger):
+class CheckpointTrigger(PollTrigger):
     """Fires when a complete checkpoint of a step above ``after`` is at ``uri``."""
 
     def __init__(self, uri: str, after: int | None = None, **common: Any) -> None:
@@ -19,8 +22,6 @@ class CheckpointTrigger(LookTrigger):
         return {"uri": self.uri, "after": self.after}
 
     def is_here(self) -> bool:
-        from allaboard.backends.local.host.machine import fingerprint
-
         known = dict(self.fingerprint or {})
         try:
             return fingerprint(known.pop("folder")) == known
@@ -35,21 +36,22 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
     """The newest complete checkpoint in a run's folder, or in the folder of many runs. Raises
     `AllaboardError`.
     """
-    from allaboard.checkpoints import latest, step_of
-    from allaboard.storage import open_store
-
     store = open_store(uri)
     folders = store.folders()
-    # A folder of steps is a run's; otherwise each folder is one of a run.
+    # A folder of steps belongs to one run; otherwise each folder in it belongs to a run.
     stores = (
         [store]
         if any(step_of(name) is not None for name in folders)
         else [store.below(name) for name in folders]
     )
-    found = [one for one in map(latest, stores) if one is not None and (after is None or one.step > after)]
-    if not found:
+    candidates = [
+        checkpoint
+        for checkpoint in map(latest, stores)
+        if checkpoint is not None and (after is None or checkpoint.step > after)
+    ]
+    if not candidates:
         return None
-    last = max(found, key=lambda one: (one.manifest.created or "", one.step))
+    last = max(candidates, key=lambda each: (each.manifest.created or "", each.step))
     return {
         "uri": last.uri,
         "step": last.step,
@@ -60,12 +62,9 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
 
 
 def fingerprint_of(uri: str) -> dict[str, Any] | None:
-    """What tells this disk from another machine's: of the folder, or of what is there of the way to it. None
-    for a bucket.
+    """Identifies the disk of this machine: by the folder, or by the part of its path that exists. None for a
+    bucket.
     """
-    from allaboard.backends.local.host.machine import fingerprint
-    from allaboard.storage import open_store
-
     folder: Path | None = open_store(uri).local_path()
     if folder is None:
         return None

@@ -1,27 +1,31 @@
-"""Waits, in the triggerer, for a job of a cluster that somebody else made."""
+"""The trigger that waits for a job of a cluster that somebody else made."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from allaboard.diagnosis import diagnose
+from allaboard.engines import engine_of_kind
+from allaboard.errors import BackendUnreachable, UnknownRun
+from allaboard.follow.loop import Outcome
+from allaboard.observation import Observation
+from allaboard.status import state_of
+from allaboard_provider.results import observation_words, result_of
+from allaboard_provider.runs import ended_before
 from allaboard_provider.triggers import train
-from allaboard_provider.triggers.looking import VERSION, LookTrigger
-
-if TYPE_CHECKING:
-    from allaboard.observation import Observation
+from allaboard_provider.triggers.backends import cluster_backend
+from allaboard_provider.triggers.polling import VERSION, PollTrigger
 
 
-class JobTrigger(LookTrigger):
+class JobTrigger(PollTrigger):
     """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "result",
-    "failure"}``. How it ended is in the event, for a ttl may take the job before a worker looks.
+    "failure"}``. The event holds the ending, for a ttl may remove the job before a worker looks.
 
-    ``since`` (epoch seconds): one that ended before is not there.
-
-    ``uid``: of the one that was seen already. One that is not there is waited for; one that was seen and is
-    gone has ended.
+    ``since`` (epoch seconds): a job that ended before does not count. ``uid``: of a job that was seen
+    already. The trigger waits for a job that does not exist yet; one that was seen and is gone has ended.
     """
 
     def __init__(
@@ -48,42 +52,33 @@ class JobTrigger(LookTrigger):
         }
 
     async def _watch(self) -> dict[str, Any]:
-        from allaboard.errors import BackendUnreachable
-
         while True:
             try:
                 return {"version": VERSION, "status": "there", **await self._until_it_is_over()}
             except BackendUnreachable as error:
                 self.log.info("%s", error)
-                await asyncio.sleep(train.AGAIN * random.uniform(0.9, 1.1))
+                await asyncio.sleep(train.RECONNECT_INTERVAL * random.uniform(0.9, 1.1))
 
     async def _until_it_is_over(self) -> dict[str, Any]:
-        from allaboard.status import state_of
-        from allaboard_provider.triggers.watching import on_its_cluster
-
         async with (
-            on_its_cluster(self.connection) as backend,
+            cluster_backend(self.connection) as backend,
             backend.changes_of(self.kind, self.job_name) as changes,
         ):
             while True:
-                seen = await self._look(backend)
+                seen = await self._observe(backend)
                 if seen is not None and state_of(seen).is_final:
-                    seen = await self._look(backend, evidence=True)
+                    seen = await self._observe(backend, evidence=True)
                     if seen is not None and state_of(seen).is_final:
-                        return {"uid": seen.uid, **how_it_ended(seen, self.kind, backend.api.namespace)}
+                        return {"uid": seen.uid, **ending_of(seen, self.kind, backend.api.namespace)}
                 await changes.wait(train.POLL_CLUSTER * random.uniform(0.9, 1.1))
 
-    async def _look(self, backend: Any, evidence: bool = False) -> Observation | None:
-        """None while there is none. Tells what has changed."""
-        from allaboard.errors import UnknownRun
-        from allaboard.status import state_of
-        from allaboard_provider.results import observation_words
-
+    async def _observe(self, backend: Any, evidence: bool = False) -> Observation | None:
+        """The job; None while there is none. Logs a new state."""
         try:
             seen: Observation = await backend.observe_job(self.kind, self.job_name, evidence, uid=self.uid)
         except UnknownRun:
             return None
-        if train.is_of_before(seen, self.since):
+        if ended_before(seen, self.since):
             return None
         self.uid = seen.uid
         if state_of(seen).value != self._state:
@@ -92,15 +87,10 @@ class JobTrigger(LookTrigger):
         return seen
 
 
-def how_it_ended(seen: Observation, kind: str, namespace: str) -> Mapping[str, Any]:
+def ending_of(seen: Observation, kind: str, namespace: str) -> Mapping[str, Any]:
     """``result`` of a job that succeeded, else ``failure``: what happened, why, and where to look; the other
     one is None. Plain JSON.
     """
-    from allaboard.diagnosis import diagnose
-    from allaboard.engines import engine_of_kind
-    from allaboard.follow.loop import Outcome
-    from allaboard_provider.results import result_of
-
     outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)
     if outcome.ok:
         return {"result": result_of(outcome), "failure": None}

@@ -1,13 +1,12 @@
-"""Waits for a run to end, in the triggerer. It observes and tells; it never launches, stops or changes
-anything but in `on_kill`, when a person has ended the task.
+"""The triggers that wait for a run to end. They observe and log; only `on_kill`, when a person has ended the
+task, stops a run.
 
-Triggerers may be killed, frozen, doubled: the same trigger may run twice, may begin late, may never begin.
-Nothing here is remembered between them but what the core's run record and the task log's teller keep.
+Triggerers may be killed, frozen, doubled: the same trigger may run twice, begin late, or never begin. The
+only memory between them is the core's run record and the state of the task log.
 
-Runs on a cluster are watched through one client and one hub for all triggers of a triggerer that go to the
-same place: changes wake; while nothing changes, only what rank 0 wrote is read, ever more seldom, up to once
-a minute. A cluster that does not answer is waited for, however long: the run is not there, and nothing better
-could be done elsewhere.
+All triggers of a triggerer that watch the same cluster share one client and one watch. Changes wake them;
+without changes they only read new output of rank 0, ever less often, down to once a minute. They wait for a
+cluster that does not answer, however long: its runs are there, and nobody could do better elsewhere.
 """
 
 from __future__ import annotations
@@ -18,37 +17,48 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
+from allaboard.backends.base import Handle
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Wait, follow, run_async
+from allaboard.observation import Observation
 from allaboard.redaction import redact_text
-from allaboard_provider.triggers.looking import LookTrigger, settled
-
-if TYPE_CHECKING:
-    from allaboard.observation import Observation
+from allaboard.status import state_of
+from allaboard_provider.ownership import astop_deferred
+from allaboard_provider.runs import afind_run, ended_before, find_run, since_of
+from allaboard_provider.task_log import TaskLog, anew_output, arestart_warnings, poll_delay, state_home
+from allaboard_provider.triggers.backends import cluster_backend, local_backend
+from allaboard_provider.triggers.polling import PollTrigger, settle
 
 VERSION = 1
 POLL = 1.0
 POLL_CLUSTER = 60.0
-AGAIN = 15.0
-"""Seconds between two tries to reach a cluster. Each is patient by itself."""
-FOR_EVER = 1 << 60
-_ASKS = 3
-_warming: list[asyncio.Task[None]] = []
-"""What this triggerer's first trigger began, kept so that it is not collected. Empty before."""
+RECONNECT_INTERVAL = 15.0
+"""Seconds between two tries to reach a cluster, each of which is patient by itself."""
+UNLIMITED = 1 << 60
+_STATE_ATTEMPTS = 3
+_warm_up_tasks: list[asyncio.Task[None]] = []
+"""The task that the first trigger of this triggerer has started, kept from garbage collection; empty
+before.
+"""
 
 
 class TrainingJobTrigger(BaseTrigger):
     """Fires once, with ``{"version", "status", "run", "attempt", "generation", "uid", "owner", "backend",
     "connection", "fingerprint", "host", "told", "again"}``.
 
-    ``status``: ``ended`` (look at the run: it ended, or it is somebody else's now), ``timeout``
-    (``deadline``, epoch seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another
-    machine, container or folder), ``act`` (a limit has passed, and triggers only observe), ``error``
-    (``error`` says what). ``connection``: the id of the one that names the run's cluster, for the backend
-    ``kubernetes``; ``fingerprint`` and ``host`` are of local runs. ``told``: what the task log has already.
-    All arguments are plain JSON without secrets; those of a newer release are kept and passed over.
+    ``status``: ``ended`` (the run ended, or belongs to somebody else now), ``timeout`` (``deadline``, epoch
+    seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another machine, container or
+    folder), ``act`` (a limit has passed, and triggers only observe), ``error`` (with ``error``).
+    ``connection``: the id of the connection to the run's cluster, for the backend ``kubernetes``;
+    ``fingerprint`` and ``host``: of local runs. ``told``: the state of the task log. All arguments are plain
+    JSON without secrets; those of a newer release are kept and otherwise ignored.
     """
 
     def __init__(
@@ -84,16 +94,16 @@ class TrainingJobTrigger(BaseTrigger):
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
                 "version": self.version,
-                **self._about(),
+                **self._identity(),
                 "deadline": self.deadline,
                 "get_logs": self.get_logs,
                 **self.newer,
             },
         )
 
-    def _about(self) -> dict[str, Any]:
-        """What is in the arguments and in the event: all that the resume needs, for what defer() was given
-        besides does not survive everywhere.
+    def _identity(self) -> dict[str, Any]:
+        """The fields that arguments and event share: all that the resume needs. Other arguments of defer() do
+        not survive everywhere.
         """
         return {
             "run": self.run_name,
@@ -114,74 +124,63 @@ class TrainingJobTrigger(BaseTrigger):
         self._warm_up()
         try:
             event = await self._watch()
-        except Exception as error:  # whatever it is: a worker can still look after the run
+        except Exception as error:  # whatever it is, a worker can still follow the run
             self.log.exception("the trigger of run %s cannot go on", self.run_name)
             event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}"))
-        await settled(begun)
-        # Airflow calls on_kill even after the event when this generator is slow to end.
+        await settle(begun)
+        # Airflow calls on_kill even after the event when this generator ends slowly.
         self._fired = True
         yield TriggerEvent(event)
 
     def _event(self, status: str, **more: Any) -> dict[str, Any]:
-        return {**self._about(), "version": VERSION, "status": status, **more}
+        return {**self._identity(), "version": VERSION, "status": status, **more}
 
-    # Watching.
+    # Following.
 
-    def _opened(self) -> AbstractAsyncContextManager[Any]:
-        """The backend, None when the run cannot be followed from here."""
-        from allaboard_provider.triggers.watching import on_its_cluster, on_this_machine
-
+    def _open_backend(self) -> AbstractAsyncContextManager[Any]:
+        """The backend; None when the run cannot be followed from here."""
         if self.backend == "local":
-            return on_this_machine(self.run_name, self.fingerprint)
-        return on_its_cluster(self.connection)
+            return local_backend(self.run_name, self.fingerprint)
+        return cluster_backend(self.connection)
 
     async def _watch(self) -> dict[str, Any]:
-        async with self._opened() as backend:
+        async with self._open_backend() as backend:
             if backend is None:
                 self.log.info(
                     "run %s lives on %s, which this triggerer (%s) is not",
                     self.run_name, self.host, socket.gethostname(),
                 )  # fmt: skip
                 return self._event("elsewhere", triggerer=socket.gethostname())
-            watch = _Watch(self, backend)
+            follower = _RunFollower(self, backend)
             try:
-                status = await watch.to_the_end()
+                status = await follower.to_the_end()
             finally:
-                self.told = watch.teller.told_so_far
+                self.told = follower.task_log.saved_state
             return self._event(status)
 
     # A person ended the task.
 
     def _warm_up(self) -> None:
-        """The first question to Airflow that a triggerer passes on takes many seconds: Airflow builds an API
-        server inside it for that. It is asked by the first trigger that begins, not by the first person who
-        waits for a run to stop. Nothing is waited for here.
+        """Ask Airflow once, in the background. The first question that a triggerer passes on takes many
+        seconds, because Airflow builds an API server inside of it; so the first trigger asks, and not the
+        first person who waits for a run to stop.
         """
-        if self.task_instance is not None and not _warming:
-            _warming.append(asyncio.create_task(asyncio.to_thread(self._ask_once)))
+        if self.task_instance is not None and not _warm_up_tasks:
+            _warm_up_tasks.append(asyncio.create_task(asyncio.to_thread(self._query_once)))
 
-    def _ask_once(self) -> None:
+    def _query_once(self) -> None:
         try:
-            from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-            from asgiref import sync  # noqa: F401
-
-            from allaboard.backends.local import backend  # noqa: F401
-            from allaboard_provider import ownership  # noqa: F401
-
-            RuntimeTaskInstance.get_task_states(**_question(self.task_instance))
-        except Exception as error:  # on_kill asks again, and tells what is wrong
+            RuntimeTaskInstance.get_task_states(**_state_query(self.task_instance))
+        except Exception as error:  # on_kill asks again, and raises
             self.log.debug("Airflow does not say the state of this task: %s", error)
 
     async def on_kill(self) -> None:
-        """Stop the run, if Airflow says that the task is over and the run is still this try's.
+        """Stop the run, if Airflow says that the task is over and the run still belongs to this try.
 
-        Airflow calls this also when a frozen triggerer wakes whose triggers another one has taken over, so
-        the word is not enough: the task's state is asked first, and only then is the run looked at, whose
-        owner may have changed during the question.
+        Airflow also calls this when a frozen triggerer wakes whose triggers another one has taken over. So
+        this asks for the task's state first, and then looks at the run, whose owner may have changed
+        meanwhile.
         """
-        from allaboard.backends.base import Handle
-        from allaboard_provider.ownership import astop_deferred
-
         if self._fired or self.task_instance is None:
             return
         state = await self._task_state()
@@ -192,33 +191,30 @@ class TrainingJobTrigger(BaseTrigger):
             return
         reason = f"the task was {_ENDINGS.get(state or '', f'ended (its state is {state})')} while deferred"
         handle = Handle(self.run_name, self.attempt, self.generation, self.uid)
-        async with self._opened() as backend:
+        async with self._open_backend() as backend:
             if backend is not None and await astop_deferred(backend, handle, self.owner, reason):
                 self.log.info("run %s: stopped, because %s", self.run_name, reason)
 
     async def _task_state(self) -> str | None:
-        """The state of our task instance; None when it is gone. Raises when Airflow does not answer: then
-        nothing is stopped, for a run too many can be stopped by hand, and a run killed wrongly cannot be
-        brought back.
+        """The state of our task instance; None when it is gone. Raises when Airflow does not answer, and then
+        nothing is stopped: a person can stop a run too many, but nobody can bring back one that was stopped
+        wrongly.
         """
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
-
         ti = self.task_instance
         assert ti is not None
-        ask = sync_to_async(RuntimeTaskInstance.get_task_states)
-        for asked in range(_ASKS):
+        get_states = sync_to_async(RuntimeTaskInstance.get_task_states)
+        for attempt in range(_STATE_ATTEMPTS):
             try:
-                states = await ask(**_question(ti))
+                states = await get_states(**_state_query(ti))
                 break
             except Exception:
-                if asked == _ASKS - 1:
+                if attempt == _STATE_ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(1)
         return task_state(states, ti)
 
 
-def _question(ti: Any) -> dict[str, Any]:
+def _state_query(ti: Any) -> dict[str, Any]:
     return {
         "dag_id": ti.dag_id,
         "task_ids": [ti.task_id],
@@ -227,77 +223,69 @@ def _question(ti: Any) -> dict[str, Any]:
     }
 
 
-class _Watch:
-    """The other side of `allaboard.follow.loop`, held by a trigger for one run: it looks, tells and waits."""
+class _RunFollower:
+    """Carries out the effects of `allaboard.follow.loop` for one run of a trigger: it observes, logs and
+    waits.
+    """
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
-        from allaboard_provider.task_log import TaskLog, kept_at
-
         self.trigger, self.backend = trigger, backend
-        self.teller = TaskLog(
+        self.task_log = TaskLog(
             trigger.run_name,
             trigger.owner,
-            told=trigger.told,
-            home=kept_at(),
+            state=trigger.told,
+            home=state_home(),
             output=trigger.get_logs,
-            known=None,
+            secrets=None,
         )
         self.changes: Any = None
         self.seen: Observation | None = None
 
     async def to_the_end(self) -> str:
-        """The status that the trigger fires."""
-        from allaboard.follow.loop import FollowPolicy, follow, run_async
-
+        """Follow the run, and return the status that the trigger fires."""
         poll = POLL if self.backend.name == "local" else POLL_CLUSTER
         async with self._woken() as self.changes:
             try:
-                operation = follow(FollowPolicy(poll=poll, attempts=1, unreachable=FOR_EVER))
-                outcome = await run_async(operation, self._answer)
-            except _Enough as enough:
-                return enough.status
-        for line in self.teller.last_words(outcome):
+                operation = follow(FollowPolicy(poll=poll, attempts=1, unreachable=UNLIMITED))
+                outcome = await run_async(operation, self._perform)
+            except _Fire as fire:
+                return fire.status
+        for line in self.task_log.failure_lines(outcome):
             self.trigger.log.error("%s", line)
         return "ended"
 
     def _woken(self) -> AbstractAsyncContextManager[Any]:
         if self.backend.name == "local":
-            found: AbstractAsyncContextManager[Any] = self.backend.changes(self.trigger.run_name)
-            return found
-        return _Reached(self.trigger, self.backend)
+            changes: AbstractAsyncContextManager[Any] = self.backend.changes(self.trigger.run_name)
+            return changes
+        return _ReconnectingChanges(self.trigger, self.backend)
 
-    async def _answer(self, ask: Any) -> Any:
-        from allaboard.follow.loop import Enforce, Observe, Wait
-
-        match ask:
+    async def _perform(self, effect: Any) -> Any:
+        match effect:
             case Observe(evidence):
-                return await self._look(evidence)
+                return await self._observe(evidence)
             case Enforce():
-                raise _Enough("act")
+                raise _Fire("act")
             case Wait(seconds):
                 await self._wait(seconds)
         return None
 
-    async def _look(self, evidence: bool) -> Any:
-        from allaboard.errors import BackendUnreachable
-        from allaboard.status import state_of
-        from allaboard_provider.task_log import awarnings, awrote
-
+    async def _observe(self, evidence: bool) -> Any:
         trigger = self.trigger
         try:
             seen = await self.backend.observe(trigger.run_name, evidence)
-            if self.teller.known is None:
-                self.teller.known = await self.backend.secrets_of(trigger.run_name)
+            if self.task_log.secrets is None:
+                self.task_log.secrets = await self.backend.secrets_of(trigger.run_name)
         except BackendUnreachable as error:
             self._refuse_late()
             return error
         if seen.uid != trigger.uid:
-            raise _Enough("ended")  # another attempt is on
+            raise _Fire("ended")  # another attempt is on
         self.seen = seen
-        self.teller.about(seen)
-        for line in self.teller.news(seen, time.time(), await awrote(self.backend, self.teller)):
+        self.task_log.track(seen)
+        for line in self.task_log.update(seen, time.time(), await anew_output(self.backend, self.task_log)):
             trigger.log.info("%s", line)
-        for line in await awarnings(self.backend, self.teller, seen):
+        for line in await arestart_warnings(self.backend, self.task_log, seen):
             trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
@@ -306,30 +294,28 @@ class _Watch:
     def _refuse_late(self) -> None:
         deadline = self.trigger.deadline
         if deadline is not None and time.time() >= deadline:
-            raise _Enough("timeout")
+            raise _Fire("timeout")
 
     async def _wait(self, seconds: float) -> None:
-        from allaboard_provider.task_log import rest_after
-
         now, deadline = time.time(), self.trigger.deadline
-        rest = rest_after(self.backend, self.seen, seconds, now)
-        # Jittered, so that the triggers of one triggerer do not all look at once.
+        rest = poll_delay(self.backend, self.seen, seconds, now)
+        # Jitter spreads the requests of the triggers of one triggerer.
         rest *= random.uniform(0.9, 1.1)
         await self.changes.wait(max(0.05, rest if deadline is None else min(rest, deadline - now)))
 
 
-class _Reached:
-    """Wakes for a run on a cluster, as soon as that can be reached: whoever waits meanwhile looks again soon.
-    From then on this process is the one that follows the run for its owner.
+class _ReconnectingChanges:
+    """The changes of a run on a cluster, as soon as the cluster can be reached; until then each wait ends
+    soon. From then on this process follows the run for its owner.
     """
 
     def __init__(self, trigger: TrainingJobTrigger, backend: Any) -> None:
         self.trigger, self.backend = trigger, backend
         self._changes: Any = None
-        self._known = False  # that it is this process which follows
+        self._known = False  # whether the cluster knows that this process follows
         self._open = AsyncExitStack()
 
-    async def __aenter__(self) -> _Reached:
+    async def __aenter__(self) -> _ReconnectingChanges:
         await self._try()
         return self
 
@@ -338,7 +324,7 @@ class _Reached:
 
     async def wait(self, seconds: float) -> bool:
         if self._changes is None:
-            await asyncio.sleep(min(seconds, AGAIN) * random.uniform(0.9, 1.1))
+            await asyncio.sleep(min(seconds, RECONNECT_INTERVAL) * random.uniform(0.9, 1.1))
             await self._try()
             return True
         if not self._known:
@@ -346,8 +332,6 @@ class _Reached:
         return bool(await self._changes.wait(seconds))
 
     async def _try(self) -> None:
-        from allaboard.errors import AllaboardError, BackendUnreachable
-
         run = self.trigger.run_name
         try:
             if self._changes is None:
@@ -359,13 +343,13 @@ class _Reached:
         except AllaboardError as error:
             if self._changes is None:
                 raise
-            # Whoever may only look can follow all the same.
-            self.trigger.log.info("nobody can see that run %s is followed here: %s", run, error)
+            # A user who may only read can follow all the same.
+            self.trigger.log.info("the cluster does not show that run %s is followed here: %s", run, error)
         self._known = True
 
 
-class _Enough(Exception):
-    """It is for a worker to go on."""
+class _Fire(Exception):
+    """Ends the following; the trigger fires this status."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -375,17 +359,17 @@ class _Enough(Exception):
 def task_state(states: Mapping[str, Any], ti: Any) -> str | None:
     """The state of one task instance in the answer of ``get_task_states``."""
     mapped = ti.map_index is not None and ti.map_index >= 0
-    found = states.get(ti.run_id, {}).get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id)
-    return None if found is None else str(getattr(found, "value", found))
+    state = states.get(ti.run_id, {}).get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id)
+    return None if state is None else str(getattr(state, "value", state))
 
 
 _ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "skipped", "": "cleared"}
 
 
-class RunTrigger(LookTrigger):
+class RunTrigger(PollTrigger):
     """Fires when a run has ended: one named by ``run`` (id, prefix, job) or by ``key``. ``backend`` and
-    ``connection``: where it is, as for a `TrainingJobTrigger`. ``since`` (epoch seconds): what ended before
-    is passed over; with ``of_ids`` a run that is named by its id, too.
+    ``connection``: as for a `TrainingJobTrigger`. ``since`` (epoch seconds): a run that ended before does not
+    count; ``of_ids``: this applies to a run's own id, too.
     """
 
     def __init__(
@@ -414,25 +398,18 @@ class RunTrigger(LookTrigger):
         }
 
     def _is_meant(self, seen: Observation | None) -> bool:
-        return seen is not None and not is_of_before(
+        return seen is not None and not ended_before(
             seen, since_of(seen, self.run_name, self.since, self.of_ids)
         )
 
     def is_here(self) -> bool:
-        from allaboard.backends.local.backend import LocalBackend
-
         return LocalBackend().place() == self.fingerprint
 
     def is_there(self) -> bool:
-        from allaboard.backends.local.backend import LocalBackend
-        from allaboard.status import state_of
-
-        seen = found_run(LocalBackend(), self.run_name, self.key)
+        seen = find_run(LocalBackend(), self.run_name, self.key)
         return self._is_meant(seen) and state_of(seen).is_final
 
     async def _watch(self) -> dict[str, Any]:
-        from allaboard.errors import BackendUnreachable
-
         if self.backend == "local":
             return await super()._watch()
         while True:
@@ -441,57 +418,12 @@ class RunTrigger(LookTrigger):
                 return {"version": VERSION, "status": "there"}
             except BackendUnreachable as error:
                 self.log.info("%s", error)
-                await asyncio.sleep(AGAIN * random.uniform(0.9, 1.1))
+                await asyncio.sleep(RECONNECT_INTERVAL * random.uniform(0.9, 1.1))
 
     async def _until_it_is_over(self) -> None:
-        from allaboard.status import state_of
-        from allaboard_provider.triggers.watching import on_its_cluster
-
-        async with on_its_cluster(self.connection) as backend:
-            while not self._is_meant(seen := await afound_run(backend, self.run_name, self.key)):
+        async with cluster_backend(self.connection) as backend:
+            while not self._is_meant(seen := await afind_run(backend, self.run_name, self.key)):
                 await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
             async with backend.changes(seen.run) as changes:
                 while not state_of(await backend.observe(seen.run)).is_final:
                     await changes.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
-
-
-def since_of(seen: Observation, run: str | None, since: float | None, of_ids: bool) -> float | None:
-    """The moment before which an end does not count, for a run that was looked for as ``run``."""
-    by_id = bool(run) and run != seen.job
-    return None if by_id and not of_ids else since
-
-
-def is_of_before(seen: Observation, since: float | None) -> bool:
-    """Whether this ended before that moment. What is not known to have an end was there when it began."""
-    from allaboard.status import state_of
-
-    ended = seen.finished or seen.created
-    return since is not None and state_of(seen).is_final and ended is not None and ended < since
-
-
-def found_run(backend: Any, run: str | None, key: str | None) -> Any:
-    """The observation of a run by name or by key, None when there is no such run (yet)."""
-    from allaboard.errors import UnknownRun
-
-    if key:
-        return next((seen for seen in backend.list() if seen.key == key), None)
-    try:
-        return backend.observe(run)
-    except UnknownRun:
-        if any(seen.run.startswith(run) for seen in backend.list() if run):
-            raise  # it fits several: waiting would not make it clearer
-        return None
-
-
-async def afound_run(backend: Any, run: str | None, key: str | None) -> Any:
-    """The same, awaited."""
-    from allaboard.errors import UnknownRun
-
-    if key:
-        return next((seen for seen in await backend.list() if seen.key == key), None)
-    try:
-        return await backend.observe(run)
-    except UnknownRun:
-        if any(seen.run.startswith(run) for seen in await backend.list() if run):
-            raise
-        return None

@@ -1,4 +1,4 @@
-"""What a trigger watches a run with: the backend of its cluster, or that of this machine in threads."""
+"""The backends of triggers: that of a run's cluster, or that of this machine in threads."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
-    from allaboard.backends.local.backend import LocalBackend
-    from allaboard.observation import Observation, Owner
+from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError
+from allaboard.observation import Observation, Owner
+from allaboard_provider.hooks.allaboard import AllaboardHook
 
 _AT_ONCE = 1000
-"""Lines that a thread reads at a time."""
+"""Lines that a thread reads at once."""
 
 
-class Watched(Protocol):
-    """What triggers ask of a backend. Raises as `allaboard.backends.base.Backend`."""
+class TriggerBackend(Protocol):
+    """The methods that triggers need of a backend. They raise as those of
+    `allaboard.backends.base.Backend`.
+    """
 
     name: str
 
@@ -35,8 +38,8 @@ class Watched(Protocol):
     async def stop(self, handle: Handle, owner: Owner, by: str, reason: str) -> Stopped | NotYours: ...
 
 
-class OfThisMachine:
-    """`LocalBackend`, awaited."""
+class LocalTriggerBackend:
+    """`LocalBackend` in threads."""
 
     name = "local"
 
@@ -64,13 +67,13 @@ class OfThisMachine:
         return await asyncio.to_thread(self.backend.stop, handle, owner, by, reason)
 
     @asynccontextmanager
-    async def changes(self, run: str) -> AsyncIterator[Nap]:
-        # Not the backend's own, which keep a run alive that nobody else follows.
-        yield Nap()
+    async def changes(self, run: str) -> AsyncIterator[PlainSleep]:
+        # The backend's own changes would keep a run alive that nobody else follows.
+        yield PlainSleep()
 
 
-class Nap:
-    """Wakes nobody: whoever looks every second need not be woken."""
+class PlainSleep:
+    """Changes that never wake: a follower that looks every second needs no waking."""
 
     async def wait(self, seconds: float) -> bool:
         await asyncio.sleep(seconds)
@@ -78,27 +81,24 @@ class Nap:
 
 
 @asynccontextmanager
-async def on_this_machine(run: str, fingerprint: Mapping[str, Any]) -> AsyncIterator[OfThisMachine | None]:
-    """None when the run cannot be followed from here: another machine, container or folder."""
+async def local_backend(
+    run: str, fingerprint: Mapping[str, Any]
+) -> AsyncIterator[LocalTriggerBackend | None]:
+    """The backend of this machine; None when the run lives on another machine, container or folder."""
     yield await asyncio.to_thread(_backend_of, run, fingerprint)
 
 
-def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> OfThisMachine | None:
-    from allaboard.backends.local.backend import LocalBackend
-    from allaboard.errors import AllaboardError
-
+def _backend_of(run: str, fingerprint: Mapping[str, Any]) -> LocalTriggerBackend | None:
     try:
         backend = LocalBackend()
-        return OfThisMachine(backend) if backend.fingerprint(run) == fingerprint else None
+        return LocalTriggerBackend(backend) if backend.fingerprint(run) == fingerprint else None
     except (AllaboardError, OSError):
         return None
 
 
 @asynccontextmanager
-async def on_its_cluster(connection: str | None) -> AsyncIterator[Any]:
+async def cluster_backend(connection: str | None) -> AsyncIterator[Any]:
     """The backend of the cluster that the connection names. Raises AllaboardError."""
-    from allaboard_provider.hooks.allaboard import AllaboardHook
-
     hook = await AllaboardHook.aread(connection)
     async with hook.awaited() as backend:
         yield backend

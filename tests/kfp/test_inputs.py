@@ -10,7 +10,7 @@ import pytest
 from kfp.local.subprocess_task_handler import replace_python_executable
 
 from allaboard.errors import BadInput
-from allaboard_kfp.given import as_written, job_of
+from allaboard_kfp.inputs import as_written, job_of
 
 JOB = {"name": "digits", "command": ["python", "train.py"], "workers": 2}
 
@@ -72,8 +72,8 @@ def test_shards_become_the_jobs_data_and_the_rest_of_it_stays() -> None:
         ({}, "", "", "neither job nor job_text is given"),
         (JOB, "name: digits", "", "both job and job_text are given"),
         ({}, "absent.yaml", "", "absent.yaml: no such file"),
-        ({}, "a: b: c", "", "job_text is not YAML"),
-        ({}, "just words", "", "job_text holds text"),
+        ({}, "a: b: c", "", r"job_text: .* is no mapping \(is not YAML"),
+        ({}, "just words", "", r"job_text: .* is no mapping \(it holds text\)"),
         (JOB, "", "/not/there", "folder /not/there is not there"),
         ({**JOB, "wrokers": 2}, "", "", "did you mean 'workers'"),
         ({**JOB, "workers": 2.5}, "", "", "expected a whole number"),

@@ -1,7 +1,7 @@
-"""``kfp.local``, set up so that it eats nothing.
+"""``kfp.local``, set up so that it destroys nothing.
 
-It deletes the workspace root it is given after every pipeline, whatever else is in that folder, and it
-takes every ``python3`` in a path for the interpreter. Both are refused here, before anything runs.
+``kfp.local`` deletes its workspace root after every pipeline, with all that is in that folder, and takes
+every ``python3`` in a path for the interpreter. `start_local` refuses both before anything runs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ class Options(TypedDict, total=False):
 
 
 def start_local(pipeline_root: str | Path = "./local_outputs", **options: Unpack[Options]) -> None:
-    """``kfp.local.init`` with a SubprocessRunner in this environment.
-
-    Call a pipeline or a component afterwards, and it runs here. Raises BadInput for a place that would be
-    eaten.
+    """Call ``kfp.local.init`` with a SubprocessRunner in this environment. A pipeline or a component that is
+    called afterwards runs here. Raises BadInput for a folder that ``kfp.local`` would delete or garble.
     """
     from kfp import local
 
@@ -40,6 +38,6 @@ def start_local(pipeline_root: str | Path = "./local_outputs", **options: Unpack
     if workspace and Path(workspace).exists() and any(Path(workspace).iterdir()):
         raise BadInput(
             f"workspace_root {workspace} is not empty, and kfp.local deletes it after every pipeline; "
-            "give an empty folder, or none: then it makes one of its own"
+            "give an empty folder, or leave it out: then kfp.local makes one of its own"
         )
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(root), **options)

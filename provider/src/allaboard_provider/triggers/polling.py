@@ -1,4 +1,4 @@
-"""Looking again and again, in the triggerer, until something is there."""
+"""The base of triggers that poll until something is there."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from allaboard.redaction import redact_text
 
 VERSION = 1
 SETTLE = 10.0
-"""Seconds between the start of a trigger and its word, at least. A task that is back before the scheduler has
-heard that it was deferred is failed as "killed externally" (apache/airflow#66374, #67287, #72716; seen with
-3.3.2 and two to seven seconds).
+"""Least seconds between the start of a trigger and its event. A task that resumes before the scheduler knows
+of its deferral is failed as "killed externally" (apache/airflow#66374, #67287, #72716; seen with 3.3.2 and
+two to seven seconds).
 """
 
 
-class LookTrigger(BaseTrigger):
-    """Fires ``{"version", "status"}`` once. ``status``: ``there``, ``elsewhere`` (what is looked at is on the
-    disk of another machine) or ``error`` (``error`` says what).
+class PollTrigger(BaseTrigger):
+    """Fires ``{"version", "status"}`` once. ``status``: ``there``, ``elsewhere`` (the files are on the disk
+    of another machine) or ``error`` (with ``error``).
 
-    ``fingerprint``: of the folder that a look needs; None when it can be seen from anywhere.
+    ``fingerprint``: of the folder that a look needs; None for what can be seen from anywhere. ``newer``:
+    arguments of a newer release, which are kept.
     """
 
     def __init__(
@@ -39,15 +40,15 @@ class LookTrigger(BaseTrigger):
         self.poll, self.version, self.newer = poll, version, newer
 
     def arguments(self) -> dict[str, Any]:
-        """What the kind of look needs, as plain JSON."""
+        """The arguments of this kind of trigger, as plain JSON."""
         raise NotImplementedError
 
     def is_here(self) -> bool:
-        """Whether this process sees what the worker saw. Blocks."""
+        """Whether this process sees the folder that the worker saw. Blocks."""
         raise NotImplementedError
 
     def is_there(self) -> bool:
-        """Whether what is waited for has come. Blocks."""
+        """Whether the trigger can fire. Blocks."""
         raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -69,7 +70,7 @@ class LookTrigger(BaseTrigger):
                 "status": "error",
                 "error": redact_text(f"{type(error).__name__}: {error}"),
             }
-        await settled(begun)
+        await settle(begun)
         yield TriggerEvent(event)
 
     async def _watch(self) -> dict[str, Any]:
@@ -80,6 +81,6 @@ class LookTrigger(BaseTrigger):
         return {"version": VERSION, "status": "there"}
 
 
-async def settled(begun: float) -> None:
+async def settle(begun: float) -> None:
     """Return no sooner than `SETTLE` seconds after ``begun`` (`time.monotonic`)."""
     await asyncio.sleep(max(0.0, begun + SETTLE - time.monotonic()))

@@ -1,8 +1,7 @@
-"""Inputs as a step gets them, made what their author wrote.
+"""The inputs of a step, as their author wrote them.
 
-``kfp.local`` changes them on the way: whole numbers inside of a mapping or a list arrive as floats, and
-every ``python3`` in a text has become the path of the interpreter. A cluster does neither; what it passes
-is taken as it is.
+``kfp.local`` changes inputs: whole numbers in a mapping or a list arrive as floats, and every ``python3`` in
+a text arrives as the path of the interpreter. A cluster changes nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from typing import Any
 from allaboard.checking import checked
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import SUFFIXES, called, home_of, parse, read_text
+from allaboard.spec.loader import called, home_of, names_a_file, parse, read_text
+from allaboard.spec.mappings import as_mapping
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this step is a pod of a pipeline; else it runs under ``kfp.local``, or as a plain function."""
+    """Whether this step is a pod of a pipeline, not ``kfp.local`` and not a plain function."""
     return bool(environ.get("KFP_POD_NAME"))
 
 
@@ -44,22 +44,22 @@ def as_written(value: Any, environ: Mapping[str, str] = os.environ, interpreter:
 def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = "") -> TrainingJob:
     """The checked job of a step: a mapping, or a text (JSON, YAML or the path of a job file).
 
-    Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards`` is
-    what the job is to be trained on. Raises BadInput with every problem.
+    Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards``
+    becomes the job's data.shards. Raises BadInput with every problem.
     """
-    fields, beside = _fields(job, job_text.strip())
-    where = home_of(folder).absolute() if folder else beside
+    fields, start = _fields(job, job_text.strip())
+    where = home_of(folder).absolute() if folder else start
     if not where.is_dir():
         raise BadInput(f"folder {where} is not there; give the folder in which the job's members start")
     if shards:
         data = fields.get("data")
         fields = {**fields, "data": {**(data if isinstance(data, Mapping) else {}), "shards": shards}}
-    # Checked before it is a job: a field that does not exist is one problem among all.
+    # A TrainingJob refuses unknown fields at once; the check reports them with all other problems.
     return TrainingJob(folder=str(where), **checked(fields, lenient=True).as_mapping())
 
 
 def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]:
-    """The fields that were given, and the folder beside which they stood."""
+    """The fields of the job, and the folder where its relative paths start."""
     if bool(job) == bool(text):
         given = "both job and job_text are" if job else "neither job nor job_text is"
         raise BadInput(
@@ -68,6 +68,6 @@ def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]
         )
     if job:
         return job, Path.cwd()
-    if "\n" not in text and text.endswith(SUFFIXES):
+    if names_a_file(text):
         return parse(read_text(text), called(text)), home_of(text).absolute().parent
-    return parse(text, "job_text"), Path.cwd()
+    return as_mapping(text, "job_text", instead="the path of a job file"), Path.cwd()
