@@ -218,6 +218,7 @@ def test_an_elastic_gang_loses_a_member_and_goes_on_from_its_checkpoint(
     same_end(body, undisturbed)
 
 
+@pytest.mark.thorough
 def test_loss_of_the_rendezvous_host_restarts_the_gang_from_its_checkpoint(
     ab: Terminal, undisturbed: dict[str, Any]
 ) -> None:
