@@ -61,7 +61,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     live = Live(tmp_path_factory.mktemp("live"), **canaries.IN_ENVIRONMENT, **executors)
     try:
         live.airflow.start()
-        live.airflow.wait_until_ready()
+        live.airflow.wait_until_ready(400)
         yield live
     finally:
         live.stop()
