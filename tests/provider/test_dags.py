@@ -144,6 +144,7 @@ def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path, migrated: Path) -> None:
     dags = tmp_path / "dags"

@@ -72,6 +72,7 @@ def test_a_picture_is_a_grey_map_that_others_can_read(parts: ModuleType) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_job_file_alone_makes_the_data_trains_and_reads_held_out_digits(home: Path) -> None:
     outcome = run(DIGITS / "job.yaml", poll=0.2)
