@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test check bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,10 +46,15 @@ demo-kfp: $(KFP)/.made ## the same chain as a KFP pipeline, under kfp.local
 	@$(call compiled,$(KFP),$(OURS_KFP))
 	@$(KFP)/bin/python dags_examples/demo_kfp.py $(ARGS)
 
-test: env ## every test that needs no cluster, in both environments
+test: env ## what needs no cluster, in both environments, but for the long rounds (8 minutes)
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(call compiled,$(KFP),$(OURS_KFP))
 	@$(AIRFLOW)/bin/python tests/run.py $(ARGS)
+
+test-all: env ## every test that needs no cluster
+	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
+	@$(call compiled,$(KFP),$(OURS_KFP))
+	@$(AIRFLOW)/bin/python tests/run.py --all $(ARGS)
 
 check: $(AIRFLOW)/.made ## lint, format, types and the import contracts; all of them, also when one fails
 	@failed=; \

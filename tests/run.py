@@ -1,8 +1,9 @@
-"""Every test that needs no cluster, in both environments, with a closing line each: what `make test` runs.
+"""The tests that need no cluster, in both environments, with a closing line each: what `make test` runs.
 
-    python tests/run.py [--cluster] [pytest arguments]
+    python tests/run.py [--all | --cluster] [pytest arguments]
 
-With --cluster instead those that need one: what `make cluster-test` runs.
+Without the thorough ones; with --all every test that needs no cluster (`make test-all`), with --cluster those
+that need one (`make cluster-test`).
 
 Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself
 broke, the time limit was reached, or a test left a process behind. What is left behind is named and killed:
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -43,6 +44,8 @@ class Suite:
     name: str
     arguments: tuple[str, ...]
     bin: Path
+    without: tuple[str, ...] = ()
+    """Marks whose tests are left out, unless the caller chooses by marks."""
 
     @property
     def report(self) -> Path:
@@ -54,9 +57,11 @@ class Suite:
         return REPORTS / f"{self.name}.closing"
 
 
-WORKERS = min(os.cpu_count() or 1, 4)
-SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "loadfile")
-"""A file's tests stay together, as many share a server or a whole Airflow. ``-n 0``: one after the other."""
+WORKERS = min((os.cpu_count() or 1) + 1, 4)
+"""One more than there are cores, as one mostly waits for an Airflow."""
+SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
+"""A file's tests stay together, as many share a server or a whole Airflow; tests/conftest.py puts the longest
+files first. ``-n 0``: one after the other."""
 
 SUITES = (
     Suite(
@@ -70,18 +75,17 @@ SUITES = (
         (
             *("tests/kfp", "tests/core/spec", "tests/core/follow", "tests/core/diagnosis"),
             *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "core").glob("test_*.py")),
-            *("tests/meta/test_imports.py", "-m", "not slow", *SIDE_BY_SIDE),
+            *("tests/meta/test_imports.py", *SIDE_BY_SIDE),
         ),
         ROOT / ".venv/kfp/bin",
+        without=("slow",),
     ),
 )
 CLUSTER = Suite("cluster", ("tests/cluster", "--e2e"), ROOT / ".venv/airflow/bin")
 
 
 def main(arguments: list[str]) -> int:
-    suites = SUITES
-    if arguments[:1] == ["--cluster"]:
-        suites, arguments = (CLUSTER,), arguments[1:]
+    suites, arguments = chosen(arguments)
     adopt_orphans()
     # Under nohup, or behind `&`, they would be ignored: by pytest too, and by the tests, which send them.
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -103,13 +107,24 @@ def main(arguments: list[str]) -> int:
     return 1 if failed or interruption.received else 0
 
 
+def chosen(arguments: list[str]) -> tuple[tuple[Suite, ...], list[str]]:
+    """The suites that the first argument asks for, and the arguments that are left for pytest."""
+    match arguments:
+        case ["--all", *left]:
+            return SUITES, left
+        case ["--cluster", *left]:
+            return (CLUSTER,), left
+    return tuple(replace(suite, without=(*suite.without, "thorough")) for suite in SUITES), arguments
+
+
 def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]:
     """The closing line of one suite, and whether all of it is good."""
     print(f"\n== tests in the {suite.name} environment", flush=True)
     suite.report.unlink(missing_ok=True)
     suite.closing.unlink(missing_ok=True)
     report = f"--junitxml={suite.report}"
-    command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, report, *arguments]
+    marks = ["-m", " and ".join(f"not {mark}" for mark in suite.without)] if suite.without else []
+    command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, *marks, report, *arguments]
     environ = {**os.environ, "PATH": f"{suite.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     # A process group of its own: signals reach it through `interruption` alone, which lets fixtures finish.
     pytest = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, process_group=0)

@@ -8,6 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.s3server import S3Server, s3_server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """A server that no test may stop: who wants a bucket makes one of its own."""
+    with s3_server("moto") as server:
+        yield server
+
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

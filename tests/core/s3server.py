@@ -45,6 +45,7 @@ class S3Server:
     port: int
     folder: Path  # its log, and what rclone serves
     process: subprocess.Popen[bytes] = field(repr=False)
+    _client: Any = field(default=None, repr=False)
 
     @property
     def endpoint(self) -> str:
@@ -59,7 +60,11 @@ class S3Server:
         return self.process.pid
 
     def client(self) -> Any:
-        """A plain botocore client, to look behind the store's back."""
+        """A plain botocore client, to look behind the store's back. The same each time: one takes a while."""
+        self._client = self._client or self._new_client()
+        return self._client
+
+    def _new_client(self) -> Any:
         from botocore.session import Session
 
         # Whatever profile the test has set.

@@ -36,6 +36,7 @@ def demo(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_demo_trains_promotes_and_shows_the_gate(clone: Path) -> None:
     """DistributedDataParallel on two processes; the second time a model that learned less."""

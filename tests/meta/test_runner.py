@@ -69,6 +69,14 @@ def test_the_tests_that_need_a_cluster_are_a_suite_of_their_own(runner: Path) ->
     assert not (runner / "reports" / "one.closing").exists()
 
 
+def test_the_thorough_ones_run_with_all_alone(runner: Path) -> None:
+    tests = "import pytest\n@pytest.mark.thorough\ndef test_long(): pass\ndef test_short(): pass\n"
+    for arguments, passed in ((), 1), (("--all",), 2):
+        code, output = run(runner, tests, *arguments)
+        assert code == 0
+        assert output.splitlines()[-1].startswith(f"one: {passed} passed in ")
+
+
 def test_a_failing_test_fails_it(runner: Path) -> None:
     code, output = run(runner, "def test_a(): pass\ndef test_b(): assert False\n")
     assert code == 1

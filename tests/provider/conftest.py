@@ -9,9 +9,12 @@ import os
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.provider.live import Live
 
 HERE = Path(__file__).resolve().parent
 
@@ -46,6 +49,22 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def examples(root: Path) -> Path:
     """The DAGs that a newcomer runs first."""
     return root / "dags_examples"
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A whole Airflow for all tests of a file. A test that ends a part of it starts another one."""
+    from tests.provider import canaries
+    from tests.provider.live import Live
+
+    executors = {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor,pods:pods.PodExecutor"}
+    live = Live(tmp_path_factory.mktemp("live"), **canaries.IN_ENVIRONMENT, **executors)
+    try:
+        live.airflow.start()
+        live.airflow.wait_until_ready(400)
+        yield live
+    finally:
+        live.stop()
 
 
 @pytest.fixture

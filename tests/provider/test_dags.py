@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -118,11 +119,20 @@ def airflow(folder: Path, dags: Path, *words: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> Path:
+    """A home of Airflow with a database that has just been made."""
+    folder = tmp_path_factory.mktemp("migrated")
+    assert airflow(folder, examples, "db", "migrate").returncode == 0
+    return folder / "airflow"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path) -> None:
+def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path, migrated: Path) -> None:
     """Without a connection, a database that has just been made, and the installation not named yet."""
-    assert airflow(tmp_path, examples, "db", "migrate").returncode == 0
+    (tmp_path / "airflow").mkdir()
+    shutil.copy(migrated / "airflow.db", tmp_path / "airflow")
     answer = airflow(tmp_path, examples, "dags", "test", "retrain_digits", "--conf", '{"epochs": 8}')
     assert answer.returncode == 0, answer.stdout
     assert "resumed" not in answer.stdout
@@ -134,12 +144,14 @@ def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path) -> None:
+def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path, migrated: Path) -> None:
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "broken.py").write_text(BROKEN)
-    assert airflow(tmp_path, dags, "db", "migrate").returncode == 0
+    (tmp_path / "airflow").mkdir()
+    shutil.copy(migrated / "airflow.db", tmp_path / "airflow")
     answer = airflow(tmp_path, dags, "dags", "test", "broken")
     assert answer.returncode == 1
     assert "ValueError: not right" in answer.stdout and "allaboard logs broken-" in answer.stdout

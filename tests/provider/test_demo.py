@@ -19,7 +19,12 @@ from allaboard.status import state_of
 from allaboard.storage import open_store
 from tests.provider.live import until
 
-pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.airflow_live,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(1200),
+]
 
 
 @pytest.fixture(scope="module")

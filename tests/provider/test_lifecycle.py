@@ -1,9 +1,9 @@
 """What happens to a training when something happens to its task, under a real `airflow standalone`.
 
-Each test is a row of "what fires": a person marks, clears or fails; a limit passes; a worker or a triggerer
-is killed, told to end, or frozen. The promise is the same in all: what a person or a limit ends is stopped,
-with every process of it; what only loses its follower goes on; there are never two, and what is tried again
-resumes.
+Each test is a row of "what fires": a person marks, clears or fails; a limit passes; a task dies; in
+test_followers a worker or a triggerer is killed, told to end, or frozen. The promise is the same in all: what
+a person or a limit ends is stopped, with every process of it; what only loses its follower goes on; there are
+never two, and what is tried again resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,25 +21,13 @@ from allaboard import State, TrainingJob
 from allaboard.backends.base import Plan
 from allaboard.observation import Owner
 from allaboard.status import state_of
-from dags_examples.own_airflow import ApiError, is_alive, parents, send
+from dags_examples.own_airflow import ApiError, is_alive, send
 from tests.provider import canaries
 from tests.provider.live import Live, Run, until
 
 pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXECUTORS = {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor,pods:pods.PodExecutor"}
 PASSED_OVER = "it is not the one that is waited for"
-
-
-@pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    live = Live(Path(tmp_path_factory.mktemp("live")), **canaries.IN_ENVIRONMENT, **EXECUTORS)
-    try:
-        live.airflow.start()
-        live.airflow.wait_until_ready()
-        yield live
-    finally:
-        live.stop()
 
 
 def steps_of(run: Run, attempt: int) -> int:
@@ -80,6 +67,7 @@ def test_a_deferred_training_succeeds_and_leaves_its_status_and_its_output(live:
     run.wait_gone()
 
 
+@pytest.mark.thorough
 def test_a_synchronous_training_is_no_different(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -91,6 +79,7 @@ def test_a_synchronous_training_is_no_different(live: Live) -> None:
     assert run.record().handed_over
 
 
+@pytest.mark.thorough
 def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) -> None:
     """By another executor than the default one, in the pod that KubernetesExecutor would make for it."""
     run = live.start("in_a_pod")
@@ -104,6 +93,7 @@ def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) 
     assert run.record().attempt == 1 and len(run.starts()) == 2
 
 
+@pytest.mark.thorough
 def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     run = live.start("mapped")
     for n in ("0", "1"):
@@ -117,6 +107,7 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     assert run.xcom(map_index=0)["state"] == "succeeded"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dag", ["from_file", "from_text"])
 def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: Live, dag: str) -> None:
     note = 'a", "command": ["touch", "owned"], "x": "{{ 7 * 7 }}'
@@ -133,7 +124,7 @@ def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: L
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["failed", "success"])
+@pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.thorough)])
 def test_marking_a_deferred_task_stops_the_training(live: Live, state: str) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -158,6 +149,7 @@ def test_clearing_a_deferred_task_stops_the_training_and_a_new_attempt_resumes(l
     assert run.record().attempt == 2 and attempts(run) == {1, 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_a_task_that_no_triggerer_watches_yet_stops_the_training(live: Live, state: str) -> None:
     with live.frozen_triggerer():
@@ -169,6 +161,7 @@ def test_marking_a_task_that_no_triggerer_watches_yet_stops_the_training(live: L
     run.wait_training("stopped")
 
 
+@pytest.mark.thorough
 def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> None:
     with live.frozen_triggerer():
         run = live.start("held")
@@ -182,6 +175,7 @@ def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> No
     run.wait_task("success")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_the_dag_run_stops_the_training(live: Live, state: str) -> None:
     run = live.start("held")
@@ -194,6 +188,7 @@ def test_marking_the_dag_run_stops_the_training(live: Live, state: str) -> None:
     assert run.task()["state"] == state
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live, state: str) -> None:
     with live.frozen_triggerer():
@@ -205,6 +200,7 @@ def test_marking_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live
     run.wait_training("stopped")
 
 
+@pytest.mark.thorough
 def test_marking_the_dag_run_of_a_synchronous_task_stops_the_training(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -213,6 +209,7 @@ def test_marking_the_dag_run_of_a_synchronous_task_stops_the_training(live: Live
     run.wait_training("stopped")
 
 
+@pytest.mark.thorough
 def test_pausing_the_dag_or_deleting_its_run_leaves_the_training_alone(live: Live) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -227,6 +224,7 @@ def test_pausing_the_dag_or_deleting_its_run_leaves_the_training_alone(live: Liv
     run.wait_task("success")
 
 
+@pytest.mark.thorough
 def test_marking_a_synchronous_task_failed_stops_the_training(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -236,6 +234,7 @@ def test_marking_a_synchronous_task_failed_stops_the_training(live: Live) -> Non
     assert run.task()["state"] == "failed"
 
 
+@pytest.mark.thorough
 def test_clearing_a_synchronous_task_stops_the_training_and_a_new_attempt_resumes(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -253,6 +252,7 @@ def test_clearing_a_synchronous_task_stops_the_training_and_a_new_attempt_resume
 # -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dag", ["timed", "timed_sync"])
 def test_execution_timeout_stops_the_training_in_both_modes(live: Live, dag: str) -> None:
     run = live.start(dag)
@@ -265,6 +265,7 @@ def test_execution_timeout_stops_the_training_in_both_modes(live: Live, dag: str
     assert "AirflowTaskTimeout" in run.log() or "execution_timeout" in run.log()
 
 
+@pytest.mark.thorough
 def test_dagrun_timeout_stops_the_training(live: Live) -> None:
     run = live.start("limited")
     run.wait_started()
@@ -273,6 +274,7 @@ def test_dagrun_timeout_stops_the_training(live: Live) -> None:
     assert run.task()["state"] in ("skipped", "failed")
 
 
+@pytest.mark.thorough
 def test_a_deferral_that_nobody_looks_after_ends_by_airflows_own_timer(live: Live) -> None:
     run = live.start("forgotten")
     run.wait_started()
@@ -286,7 +288,7 @@ def test_a_deferral_that_nobody_looks_after_ends_by_airflows_own_timer(live: Liv
 # ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dag", ["retried", "retried_sync"])
+@pytest.mark.parametrize("dag", ["retried", pytest.param("retried_sync", marks=pytest.mark.thorough)])
 def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     run = live.start(dag)
     run.wait_saved()
@@ -300,8 +302,8 @@ def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     assert run.record().attempt == 2 and run.xcom()["attempt"] == 2
 
 
-# --- workers die
-# ------------------------------------------------------------------------------------------------------
+# --- tasks die
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_killed_between_launch_and_deferral_is_replaced_by_one_that_adopts(live: Live) -> None:
@@ -315,6 +317,7 @@ def test_a_worker_killed_between_launch_and_deferral_is_replaced_by_one_that_ado
     assert run.record().uid == uid and len(run.starts()) == 2, "it was started again"
 
 
+@pytest.mark.thorough
 def test_a_worker_killed_with_the_result_in_hand_is_replaced_by_one_that_hands_it_over(live: Live) -> None:
     run = live.start("dies_with_the_result")
     run.wait_started()
@@ -326,6 +329,7 @@ def test_a_worker_killed_with_the_result_in_hand_is_replaced_by_one_that_hands_i
     assert run.record().handed_over
 
 
+@pytest.mark.thorough
 def test_a_synchronous_task_killed_is_replaced_by_one_that_adopts(live: Live) -> None:
     run = live.start("retried_sync")
     run.wait_started()
@@ -340,142 +344,11 @@ def test_a_synchronous_task_killed_is_replaced_by_one_that_adopts(live: Live) ->
     assert run.record().uid == uid and len(run.starts()) == 2, "it was started again"
 
 
-def kill_worker_and_task(run: Run) -> None:
-    """With -9, so that Airflow finds out by its heartbeat time-out alone."""
-    task = run.wait_task("running")["pid"]
-    for pid in (parents()[task], task):
-        send(pid, signal.SIGKILL)
-
-
-def test_a_worker_killed_with_its_task_leaves_the_training_to_the_next_try(live: Live) -> None:
-    """However long that takes: here many times as long as an attached run is kept."""
-    run = live.start("left_alone")
-    run.wait_saved()
-    uid = run.record().uid
-    kill_worker_and_task(run)
-    until(
-        "the second try follows", lambda: run.task()["try_number"] == 2 and run.task()["state"] == "running"
-    )
-    until("the second try has adopted it", lambda: "adopted" in run.log(2))
-    run.finish()
-    run.wait_task("success")
-    assert run.record().uid == uid and run.record().stop is None
-    assert len(run.starts()) == 2, "it was started again"
-
-
-def test_the_last_try_killed_with_its_worker_leaves_nothing_running(live: Live) -> None:
-    run = live.start("left_at_last")
-    run.wait_started()
-    kill_worker_and_task(run)
-    run.wait_gone()
-    run.wait_training("stopped")
-    stop = run.observe().stop
-    assert stop is not None and "nobody followed" in stop.reason
-
-
-@pytest.mark.parametrize("what", ["the task failed", "the DAG run failed", "the DAG run success"])
-def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live, what: str) -> None:
-    """By marking it while its killed first try has left the run to the second."""
-    run = live.start("left_alone")
-    run.wait_started()
-    kill_worker_and_task(run)
-    run.wait_task("up_for_retry")
-    assert run.training_state() == "running"
-    thing, state = what.rsplit(" ", 1)
-    (run.mark if thing == "the task" else run.patch)(state)
-    run.wait_gone()
-    run.wait_training("stopped")
-
-
-def test_a_drained_worker_leaves_its_training_to_the_next_try(live: Live) -> None:
-    run = live.start("retried_sync")
-    run.wait_started()
-    uid = run.record().uid
-    task = run.wait_task("running")["pid"]
-    until("rank 0's output is in the task log", lambda: "rank 0 works" in run.log())
-    send(parents()[task], signal.SIGTERM)
-    until("the second try follows", lambda: run.task()["try_number"] == 2)
-    assert "goes on" in run.log(1)
-    run.finish()
-    run.wait_task("success")
-    assert run.record().uid == uid and len(run.starts()) == 2 and run.record().stop is None
-
-
-# --- triggers and triggerers misbehave
-# --------------------------------------------------------------------------------
-
-
-def test_a_trigger_that_dies_takes_its_training_with_it(live: Live) -> None:
-    run = live.start("raising")
-    run.wait_started()
-    run.wait_task("failed")
-    run.wait_gone()
-    stop = run.observe().stop
-    assert stop is not None and "trigger failed" in stop.reason
-
-
-def test_a_run_that_the_triggerer_cannot_see_is_followed_by_the_worker(live: Live) -> None:
-    """And the trigger's on_kill, which Airflow calls after its word because it lingers, stops nothing."""
-    run = live.start("elsewhere")
-    run.wait_started()
-    until("the worker follows", lambda: "follows it to its end" in run.log())
-    step = run.observe().progress.step or 0
-    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 100)
-    run.finish()
-    run.wait_task("success")
-    assert run.record().stop is None and len(run.starts()) == 2
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["told to end", "killed"])
-def test_a_triggerer_that_ends_leaves_the_training_alone(live: Live, how: signal.Signals) -> None:
-    run = live.start("held")
-    run.wait_watched()
-    uid = run.record().uid
-    until("its first words are told", lambda: "rank 0 works at step 10\n" in run.log())
-    live.replace_triggerer(how)
-    step = run.observe().progress.step or 0
-    until("the new triggerer tells", lambda: f"rank 0 works at step {(step // 10 + 3) * 10}" in run.log())
-    run.finish()
-    run.wait_task("success")
-    assert run.record().uid == uid and len(run.starts()) == 2 and run.record().stop is None
-    assert run.log().count("rank 0 works at step 10\n") == 1, "a line stands twice"
-
-
-def test_a_frozen_triggerer_that_wakes_kills_nothing_that_another_one_watches(live: Live) -> None:
-    run = live.start("held")
-    run.wait_watched()
-    owner = run.task()["triggerer_job"]["id"]
-    frozen = live.triggerer()
-    other = live.another_triggerer()
-    for pid in frozen:
-        send(pid, signal.SIGSTOP)
-    until(
-        "the other triggerer takes over",
-        lambda: (run.task()["triggerer_job"] or {"id": owner})["id"] != owner,
-    )
-    for pid in frozen:
-        send(pid, signal.SIGCONT)
-
-    def told() -> bool:
-        """It asked Airflow; on a busy machine the answer may come after Airflow has lost its patience with
-        it.
-        """
-        log = run.log() + live.airflow.log.read_text(errors="replace")
-        return "another triggerer follows it" in log or "on_kill() timed out" in log
-
-    until("the first one was told to kill, and did not", told)
-    assert is_alive(other) and run.training_state() == "running"
-    step = run.observe().progress.step or 0
-    until("it goes on", lambda: (run.observe().progress.step or 0) > step + 50)
-    run.finish()
-    run.wait_task("success")
-    assert len(run.starts()) == 2 and run.record().stop is None
-
-
 # --- sensors
 # ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_sensor_passes_over_what_ended_before_its_dag_run_and_takes_what_ends_during_it(live: Live) -> None:
     """Deferred or not. The same words with ``since=None`` mean the newest end, whenever it was."""
 

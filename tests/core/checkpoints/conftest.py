@@ -1,30 +1,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
-from tests.core.s3server import S3Server, s3_server
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
+from tests.core.s3server import S3Server
 
 
 @pytest.fixture
-def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+def s3(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """A running S3 server that this process's environment leads to."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    for name, value in server.environ.items():
+    for name, value in moto.environ.items():
         monkeypatch.setenv(name, value)
-    return server
+    return moto
 
 
 @pytest.fixture

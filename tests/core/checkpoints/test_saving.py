@@ -46,6 +46,7 @@ def crashing(*arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_kill_9_at_200_random_moments_leaves_a_whole_newest_checkpoint(tmp_path: Path) -> None:
     seen = crashing("random", str(tmp_path / "run-1"), "200", "1", "0.04")
     assert seen["problems"] == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ def test_no_verb_shows_a_secret_of_a_kubeconfig(
     name: str,
 ) -> None:
     case = CASES[name]
-    monkeypatch.setattr(api, "Patience", lambda: QUICK)
+    monkeypatch.setattr(api, "Patience", lambda: replace(QUICK, budget=0.3))
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"name": "digits", "image": "x", "command": ["train"]}))

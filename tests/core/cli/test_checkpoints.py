@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.core.cli.terminal import Terminal
-from tests.core.s3server import S3Server, s3_server
+from tests.core.s3server import S3Server
 
 SAVES = """
 from allaboard.inside import Checkpointer, report
@@ -153,15 +152,9 @@ def test_a_run_that_saves_nothing(ab: Terminal) -> None:
     assert said.code == 2 and "says nothing of checkpoints" in said.err
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
-
-
-def test_in_a_bucket(ab: Terminal, server: S3Server, tmp_path: Path) -> None:
-    ab.environ.update(server.environ)
-    store = f"s3://{server.make_bucket()}/team"
+def test_in_a_bucket(ab: Terminal, moto: S3Server, tmp_path: Path) -> None:
+    ab.environ.update(moto.environ)
+    store = f"s3://{moto.make_bucket()}/team"
     job = ab.job(SAVES, checkpoints={"uri": "store://digits/runs", "every": 10})
     said = ab("run", job, "--store", store, "--json")
     assert said.code == 0, said.text
@@ -176,10 +169,10 @@ def test_in_a_bucket(ab: Terminal, server: S3Server, tmp_path: Path) -> None:
     assert steps(ab, f"{store}/models/{run}") == [50]
 
 
-def test_a_bucket_that_is_not_there_or_does_not_answer(ab: Terminal, server: S3Server) -> None:
+def test_a_bucket_that_is_not_there_or_does_not_answer(ab: Terminal, moto: S3Server) -> None:
     from tests.core.s3server import free_port
 
-    ab.environ.update(server.environ)
+    ab.environ.update(moto.environ)
     said = ab("checkpoints", "list", "s3://no-such-bucket/x")
     assert said.code == 2 and "no-such-bucket" in said.err
     said = ab(

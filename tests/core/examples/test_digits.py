@@ -72,6 +72,7 @@ def test_a_picture_is_a_grey_map_that_others_can_read(parts: ModuleType) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_job_file_alone_makes_the_data_trains_and_reads_held_out_digits(home: Path) -> None:
     outcome = run(DIGITS / "job.yaml", poll=0.2)
@@ -98,6 +99,7 @@ def test_the_job_file_alone_makes_the_data_trains_and_reads_held_out_digits(home
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_members_killed_in_the_middle_change_nothing_in_the_result(home: Path, parts: ModuleType) -> None:
     shards = prepare(parts.samples, home / "store/digits/mine", samples_per_shard=300)
@@ -126,6 +128,7 @@ def test_members_killed_in_the_middle_change_nothing_in_the_result(home: Path, p
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_stopped_training_has_saved_and_goes_on_under_its_key(home: Path) -> None:
     from allaboard.backends.base import Handle

@@ -192,6 +192,7 @@ def same_end(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["metrics"]["members"] == other["metrics"]["members"] == 4
 
 
+@pytest.mark.thorough
 def test_an_elastic_gang_loses_a_member_and_goes_on_from_its_checkpoint(
     ab: Terminal, undisturbed: dict[str, Any]
 ) -> None:
@@ -218,6 +219,7 @@ def test_an_elastic_gang_loses_a_member_and_goes_on_from_its_checkpoint(
     same_end(body, undisturbed)
 
 
+@pytest.mark.thorough
 def test_loss_of_the_rendezvous_host_restarts_the_gang_from_its_checkpoint(
     ab: Terminal, undisturbed: dict[str, Any]
 ) -> None:

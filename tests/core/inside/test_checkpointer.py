@@ -25,7 +25,7 @@ from allaboard.reportline import Report, decode
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 from tests.core.checkpoints.building import a_checkpoint, corrupt, cut, keys, steps, without_manifest
-from tests.core.s3server import S3Server, free_port, s3_server
+from tests.core.s3server import S3Server, free_port
 
 WAIT = 120  # seconds until a child that hangs fails its test
 
@@ -782,7 +782,13 @@ def test_a_slow_step_is_no_reason_to_leave_before_rank_0_could(monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["together", "rank 0 first", "rank 1 first"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "together",
+        *(pytest.param(order, marks=pytest.mark.thorough) for order in ("rank 0 first", "rank 1 first")),
+    ],
+)
 def test_sigterm_to_a_gang_saves_once_and_all_exit_143_without_a_traceback(run: Store, order: str) -> None:
     pytest.importorskip("torch")
     with Gang(TRAIN, run, 2, STEPS="100000", PACE="0.01", ALLABOARD_CHECKPOINT_EVERY="100000") as ranks:
@@ -814,6 +820,7 @@ def test_sigterm_to_one_rank_of_a_gang_ends_it_while_the_others_live(run: Store)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_checkpoint_of_two_ranks_resumes_at_other_world_sizes(run: Store) -> None:
     pytest.importorskip("torch")
     with Gang(TRAIN, run, 2, STEPS="20", ALLABOARD_CHECKPOINT_EVERY="10") as ranks:
@@ -1006,17 +1013,11 @@ def test_old_checkpoints_that_cannot_be_removed_do_not_end_a_training(
 # --- in a bucket
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
-
-
 @pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
-    for name, value in server.environ.items():
+def bucket(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    for name, value in moto.environ.items():
         monkeypatch.setenv(name, value)
-    return open_store(f"s3://{server.make_bucket()}/ckpt/run-1")
+    return open_store(f"s3://{moto.make_bucket()}/ckpt/run-1")
 
 
 def test_a_bucket_is_as_good_as_a_disk(bucket: Store) -> None:

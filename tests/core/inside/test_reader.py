@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.inside.reader import ShardReader
 from allaboard.shards import prepare
 from allaboard.storage import open_store
-from tests.core.s3server import S3Server, s3_server
+from tests.core.s3server import S3Server
 
 RANK = Path(__file__).with_name("rank.py")
 
@@ -362,12 +361,6 @@ def test_a_foreign_tar_under_a_right_checksum_is_refused(data: Path) -> None:
 
 
 # --- from a bucket
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[S3Server]:
-    with s3_server("moto") as server:
-        yield server
 
 
 @pytest.fixture

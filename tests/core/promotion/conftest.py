@@ -1,20 +1,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
-from tests.core.s3server import S3Server, s3_server
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
+from tests.core.s3server import S3Server
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -22,7 +15,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     """Where promotions are kept, on a disk and in a bucket."""
     if request.param == "disk":
         return open_store(tmp_path / "store")
-    server: S3Server = request.getfixturevalue("server")
+    server: S3Server = request.getfixturevalue("moto")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in server.environ.items():

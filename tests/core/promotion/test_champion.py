@@ -376,29 +376,29 @@ def test_a_server_without_conditional_writes_is_refused_unless_there_is_one_writ
 
 
 def test_a_server_that_does_not_answer_promotes_nothing(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = a_candidate(open_store(tmp_path), 10)
-    bucket = server.make_bucket()
+    bucket = moto.make_bucket()
 
     def dead(request: Request) -> str | None:
         return "drop" if request.method == "PUT" else None
 
-    with between(server, dead) as proxy:
+    with between(moto, dead) as proxy:
         for name, value in proxy.environ.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(StorageUnreachable, match=bucket):
             promote(open_store(f"s3://{bucket}/store"), uri, now=NOW)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
     assert history(open_store(f"s3://{bucket}/store")).promotions == ()
 
 
 def test_a_lost_answer_is_not_taken_for_a_lost_race(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record was created and nobody heard of it; the second try must find its own work."""
     uri = a_candidate(open_store(tmp_path), 10)
-    bucket = server.make_bucket()
+    bucket = moto.make_bucket()
     lost: list[str] = []
 
     def lose_once(request: Request) -> str | None:
@@ -407,7 +407,7 @@ def test_a_lost_answer_is_not_taken_for_a_lost_race(
             return "lose"
         return None
 
-    with between(server, lose_once) as proxy:
+    with between(moto, lose_once) as proxy:
         for name, value in proxy.environ.items():
             monkeypatch.setenv(name, value)
         store = open_store(f"s3://{bucket}/store")

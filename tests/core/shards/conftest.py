@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from allaboard.storage import Store, open_store
-from tests.core.s3server import S3Server, s3_server
-
-
-@pytest.fixture(scope="session")
-def moto() -> Iterator[S3Server]:
-    with s3_server("moto") as server:
-        yield server
+from tests.core.s3server import S3Server
 
 
 @pytest.fixture(params=["disk", "s3"])

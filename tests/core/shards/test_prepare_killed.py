@@ -50,6 +50,7 @@ def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @every_kind
 def test_killed_before_any_request_to_a_bucket(kind: str, tmp_path: Path, moto: S3Server) -> None:
     seen = killing("bucket", kind, f"s3://{moto.make_bucket()}/data", tmp_path, **moto.environ)

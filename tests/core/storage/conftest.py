@@ -17,12 +17,6 @@ EXCLUSIVE = ("disk", "moto")  # can create without replacing; rclone cannot
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[S3Server]:
-    with s3_server("moto") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def rclone() -> Iterator[S3Server]:
     with s3_server("rclone") as server:
         yield server

@@ -17,6 +17,8 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 
 SOON = timedelta(seconds=1)
+LIMIT = timedelta(seconds=45)
+"""Long enough for the members to start on a busy machine."""
 WRITTEN = parse((Path(__file__).parent / "written.yaml").read_text(), "written.yaml")
 
 
@@ -108,12 +110,12 @@ dag("held")
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
 dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
-dag("timed", execution_timeout=timedelta(seconds=20))
-dag("timed_sync", deferrable=False, execution_timeout=timedelta(seconds=20))
-dag("limited", dagrun_timeout=timedelta(seconds=30))
+dag("timed", execution_timeout=LIMIT)
+dag("timed_sync", deferrable=False, execution_timeout=LIMIT)
+dag("limited", dagrun_timeout=LIMIT)
 dag("raising", Raising)
 dag("elsewhere", Elsewhere)
-dag("forgotten", Forgotten, execution_timeout=timedelta(seconds=10))
+dag("forgotten", Forgotten, execution_timeout=LIMIT)
 dag("in_a_pod", executor="pods")
 dag("from_file", job="written.yaml")
 dag("from_text", job=json.dumps({**WRITTEN, "name": "from-text"}))

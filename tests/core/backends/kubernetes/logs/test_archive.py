@@ -65,7 +65,7 @@ def test_what_is_damaged_is_nothing() -> None:
         assert [*unpacked(data)] == []
 
 
-@pytest.mark.parametrize("count", [1, 40, 3000])
+@pytest.mark.parametrize("count", [1, 40, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_however_much_was_written_it_fits(count: int) -> None:
     chance = random.Random(1)
     texts = [chance.randbytes(400).hex() for _ in range(64)]

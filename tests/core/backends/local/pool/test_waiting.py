@@ -220,7 +220,7 @@ def test_a_pool_that_cannot_be_used_is_waited_for(
 
 @pytest.mark.parametrize(
     "count",
-    [8, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1500)])],
+    [8, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1500)])],
 )
 def test_many_small_ones_behind_a_large_one_all_get_their_turn(
     count: int, backend: LocalBackend, folder: Path
@@ -239,6 +239,7 @@ def test_many_small_ones_behind_a_large_one_all_get_their_turn(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_hundred_detached_runs_behind_one_that_holds_the_pool_all_succeed(
     backend: LocalBackend, folder: Path
