@@ -259,16 +259,16 @@ def _readable(what: Callable[[], Any]) -> Any:
 
 def test_the_ends_of_what_fails_are_there_after_clean_up(gang: Gang, api: Api) -> None:
     """A member fails; everything is deleted a moment later."""
-    witness = EvidenceCollector(progress_every=0)
+    collector = EvidenceCollector(progress_every=0)
     gang.member("master-0", "echo waiting; sleep 1000")
     gang.member("worker-0", "echo begins; sleep 0.3; echo 'RuntimeError: odd' >&2; exit 1")
     gang.member("worker-1", "echo waiting; sleep 1000")
     gang.until("worker-0", "Failed")
-    collect(api, None, witness, gang.tries())
+    collect(api, None, collector, gang.tries())
     for name in gang.seats:
         gang.delete(name, grace=0)
     until("the pods to be gone", lambda: not gang.pods(), 60)
-    assert witness.tails() == {
+    assert collector.tails() == {
         "master-0": "waiting",
         "worker-0": "begins\nRuntimeError: odd",
         "worker-1": "waiting",
@@ -308,15 +308,15 @@ def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> N
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:
     line = '[allaboard] {"v":1,"kind":"progress","step":%d,"total":100,"loss":0.5}'
     script = "; ".join(f"echo '{line % step}'" for step in (10, 20)) + "; sleep 1000"
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     gang.member("master-0", script)
 
     def heard() -> bool:
-        collect(api, None, witness, gang.tries(), over=True)
-        return witness.report is not None and witness.report.progress.step == 20
+        collect(api, None, collector, gang.tries(), over=True)
+        return collector.report is not None and collector.report.progress.step == 20
 
     until("step 20", heard, 60)
-    assert witness.report is not None and witness.report.progress.total == 100
+    assert collector.report is not None and collector.report.progress.total == 100
 
 
 def test_a_large_log_passes_in_bounded_pieces(gang: Gang, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.kubernetes.client.config import Secret
+from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
 from allaboard.redaction import HIDDEN, hide_known, redact_text
 from allaboard.spec.loader import read_text
@@ -86,14 +87,9 @@ class Renewed:
         return hashlib.blake2s(self.source.encode(), digest_size=16).hexdigest()
 
 
-_kept: dict[str, Renewed] = {}
-_kept_lock = threading.Lock()
-
-
 def shared(credentials: Renewed) -> Renewed:
     """The one of this source that the process has already: a plugin is run once, not once for each client."""
-    with _kept_lock:
-        return _kept.setdefault(credentials.source, credentials)
+    return PROCESS.get(Renewed, credentials.source, lambda: credentials)
 
 
 def token_file(path: Path, said: str = "") -> Renewed:

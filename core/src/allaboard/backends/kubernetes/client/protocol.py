@@ -44,7 +44,7 @@ from allaboard.untrusted import ANSWERS, parse_json
 
 Json = dict[str, Any]
 
-PATCHES = {
+PATCHES: Mapping[str, str] = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",

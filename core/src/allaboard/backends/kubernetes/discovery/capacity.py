@@ -15,7 +15,7 @@ from allaboard.engines import engine_of_object
 
 Json = Mapping[str, Any]
 _QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([numkKMGTPE]i?))?")
-_FACTORS = {
+_FACTORS: Mapping[str, Decimal] = {
     **{prefix: Decimal(1000) ** power for power, prefix in enumerate("kMGTPE", 1)},
     **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
     "m": Decimal("0.001"),

@@ -6,6 +6,7 @@ in, values out.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from allaboard.backends.kubernetes.client.errors import Cause
 from allaboard.engines import Engine
@@ -35,7 +36,7 @@ _PROBE = """exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds
 tcpSocket terminationGracePeriodSeconds timeoutSeconds"""
 _RUN_POLICY = """activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend
 ttlSecondsAfterFinished"""
-KNOWN: dict[str, str] = {
+KNOWN: Mapping[str, str] = {
     "template": "metadata spec",
     "metadata": "annotations finalizers labels name namespace",
     "spec": _POD,

@@ -65,23 +65,20 @@ class LogCache:
                     self.weight -= kept.weight
 
 
-LOG_CACHE = LogCache()
-
-
 class AttemptLogs:
-    """What was read of one attempt of one run."""
+    """What was read of one attempt of one run. ``cache``: the budget that it shares; None: its own."""
 
-    __slots__ = ("__weakref__", "_is_known", "_shelf", "_tries", "each")
+    __slots__ = ("__weakref__", "_cache", "_is_known", "_tries", "each")
 
-    def __init__(self, each: int = EACH, shelf: LogCache = LOG_CACHE) -> None:
-        self.each, self._shelf = each, shelf
+    def __init__(self, each: int = EACH, cache: LogCache | None = None) -> None:
+        self.each, self._cache = each, cache or LogCache()
         self._tries: dict[str, KeptTry] = {}
         self._is_known = False
 
     def tell(self, one: ContainerRun) -> None:
         """What the status of its pod says of its end, for as long as there is nothing better."""
         at = int((one.finished or one.begun or 0.0) * SECOND)
-        with self._shelf.lock:
+        with self._cache.lock:
             if one.words and (one.id not in self._tries or not self._tries[one.id].lines):
                 self.add(
                     one, [Stamped(at + n, text) for n, text in enumerate(one.words.splitlines())], cut=True
@@ -94,10 +91,10 @@ class AttemptLogs:
         """More lines, in order; those that are there already are passed over. ``cut``: lines before them
         were not read; ``whole``: it ends with them.
         """
-        with self._shelf.lock:
+        with self._cache.lock:
             if not self._is_known:
                 self._is_known = True
-                weakref.finalize(self, self._shelf.left, id(self), self._tries).atexit = False
+                weakref.finalize(self, self._cache.left, id(self), self._tries).atexit = False
             found = self._tries.get(one.id)
             before = 0 if found is None else found.weight
             if found is None:
@@ -113,7 +110,7 @@ class AttemptLogs:
                     found.size, found.cut = 0, True
                 cut = False
                 self._append(found, line)
-            self._shelf.changed(id(self), self._tries, one.id, before)
+            self._cache.changed(id(self), self._tries, one.id, before)
 
     def _append(self, found: KeptTry, line: Stamped) -> None:
         lines = found.lines
@@ -129,7 +126,7 @@ class AttemptLogs:
 
     def pass_on(self, one: ContainerRun, other: ContainerRun) -> None:
         """What was kept of one try since another began was written by that one."""
-        with self._shelf.lock:
+        with self._cache.lock:
             found = self._tries.get(one.id)
             begun = int(other.begun or 0.0) * SECOND
             if found is None or found.told or not found.lines or found.lines[-1].at < begun:
@@ -138,19 +135,19 @@ class AttemptLogs:
             found.lines = deque(line for line in found.lines if line.at < begun)
             found.size = sum(len(line.text) + 1 for line in found.lines)
             found.whole = False
-            self._shelf.changed(id(self), self._tries, one.id, before)
+            self._cache.changed(id(self), self._tries, one.id, before)
             self.add(other, theirs, cut=found.cut and not found.lines)
 
     def meet(self, found: Iterable[ContainerRun]) -> None:
         """These tries as they are now: some that were being read have ended since."""
-        with self._shelf.lock:
+        with self._cache.lock:
             for one in found:
                 if one.id in self._tries:
                     self._tries[one.id].one = one
 
     def restore(self, tries: Iterable[KeptTry]) -> None:
         """Tries that others have read, where nothing is known of them here."""
-        with self._shelf.lock:
+        with self._cache.lock:
             for found in tries:
                 if found.one.id not in self._tries:
                     self.add(found.one, found.lines, cut=found.cut, whole=found.whole)
@@ -158,5 +155,5 @@ class AttemptLogs:
 
     def tries(self) -> list[KeptTry]:
         """All of them as they are now, each new one behind those before it."""
-        with self._shelf.lock:
+        with self._cache.lock:
             return [replace(kept, lines=kept.lines.copy()) for kept in self._tries.values()]

@@ -96,7 +96,7 @@ def _is_after(at: int, moment: float | None) -> bool:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def snatch(
+def capture_pod(
     api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str | None = None
 ) -> PodCapture:
     """A pod and the end of its log. Without ``container``: of its only one.
@@ -150,14 +150,14 @@ def _since(pod: str, version: str) -> dict[str, Any]:
     return {"fields": f"metadata.name={pod}", "resource_version": version, "timeout": REPLAY}
 
 
-def snatch_all(
+def capture_pods(
     api: Api, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
 ) -> list[PodCapture]:
     """The same of several (name, container, version), side by side."""
     found: list[PodCapture] = []
 
     def one(pod: str, container: str, version: str | None) -> None:
-        found.append(snatch(api, namespace, pod, container, version=version))
+        found.append(capture_pod(api, namespace, pod, container, version=version))
 
     within(SECONDS, [partial(one, *asked) for asked in pods])
     return [*found]
@@ -179,7 +179,7 @@ def within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-async def asnatch(
+async def acapture_pod(
     api: AsyncApi,
     namespace: str | None,
     pod: str,
@@ -187,7 +187,7 @@ async def asnatch(
     *,
     version: str | None = None,
 ) -> PodCapture:
-    """`snatch` in a loop."""
+    """`capture_pod` in a loop."""
 
     async def listen() -> bytes | None:
         with suppress(AllaboardError):
@@ -223,7 +223,7 @@ async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str |
     return found
 
 
-async def asnatch_all(
+async def acapture_pods(
     api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
 ) -> list[PodCapture]:
-    return [*await asyncio.gather(*(asnatch(api, namespace, pod, c, version=v) for pod, c, v in pods))]
+    return [*await asyncio.gather(*(acapture_pod(api, namespace, pod, c, version=v) for pod, c, v in pods))]

@@ -4,13 +4,13 @@ taken away, and the report lines of rank 0 (contract, section 7).
 - When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
   two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may
   take the logs a second later.
-- A row of the watch that tells of a failed pod sets off `snatch` at once, before anybody looks at anything.
+- A row of the watch that tells of a failed pod sets off `capture_pod` at once, before the run is looked at.
 - By the time that a try is asked for, the answer may be that of the next one. It is kept where its first line
   was written before the try ended, or where the pod, looked at again, still has the try in that place.
 - The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
   lines say. Runs that start together do not ask together.
 
-`EvidenceCollector` decides what to read and keeps what it was told; `collect` and `aattend` read. One witness
+`EvidenceCollector` decides what to read and keeps the answers; `collect` and `acollect` read. One collector
 belongs to one attempt of one run, in one follower.
 """
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.logs.cache import AttemptLogs
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs, LogCache
 from allaboard.backends.kubernetes.logs.capture import (
     AT_A_TIME,
     LARGEST_TAIL,
@@ -82,7 +82,7 @@ class EvidenceCollector:
     """
 
     __slots__ = (
-        "_asked", "_behind", "_book", "_kept", "_peers_at", "_progress_at", "_reading",
+        "_asked", "_behind", "_book", "_cache", "_kept", "_peers_at", "_progress_at", "_reading",
         "chance", "own", "progress_every", "report",
     )  # fmt: skip
 
@@ -92,10 +92,12 @@ class EvidenceCollector:
         progress_every: float = PROGRESS_EVERY,
         chance: Callable[[], float] = random.random,
         own: str | None = None,
+        cache: LogCache | None = None,
     ) -> None:
         self.progress_every, self.chance, self.own = progress_every, chance, own
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         # Made when something is read: of most runs of a busy process nothing ever is.
+        self._cache = cache
         self._kept, self._book = kept, None if kept is None else ReadPositions(kept=kept)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
         self._peers_at: float | None = None
@@ -111,7 +113,7 @@ class EvidenceCollector:
     @property
     def kept(self) -> AttemptLogs:
         if self._kept is None:
-            self._kept = AttemptLogs()
+            self._kept = AttemptLogs(cache=self._cache)
         return self._kept
 
     @property
@@ -200,7 +202,7 @@ class EvidenceCollector:
 
     # What came of it.
 
-    def heard(self, fetch: Fetch, data: bytes) -> bool:
+    def add_tail(self, fetch: Fetch, data: bytes) -> bool:
         """The end of a try, which surely is its own; False when it is too large and fewer lines must be asked
         for.
         """
@@ -214,8 +216,8 @@ class EvidenceCollector:
         self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
 
-    def saved(self, found: PodCapture, seat: PodRole) -> None:
-        """What was snatched of a member's pod."""
+    def add_capture(self, found: PodCapture, seat: PodRole) -> None:
+        """What was captured of a member's pod."""
         own = found.tries(seat)
         for ended in own:
             if ended.failed:
@@ -233,7 +235,7 @@ class EvidenceCollector:
             whole = found.over and one.code is not None
             self.kept.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
 
-    def listen(self, entries: Iterable[Entry], more: bool, now: float) -> None:
+    def add_progress(self, entries: Iterable[Entry], more: bool, now: float) -> None:
         """Lines of rank 0. ``more``: there are others, to be read soon."""
         lines = [line for entry in entries if (line := self.book.give(entry)) is not None]
         said = [(line.time, line.text) for line in lines if line.gap is None]
@@ -242,7 +244,7 @@ class EvidenceCollector:
         if more:
             self._progress_at = now
 
-    def silent(self, one: ReadPass) -> None:
+    def finish(self, one: ReadPass) -> None:
         """This pass over rank 0's log is over for now."""
         self._reading, self._behind = False, one.stuck or bool(one.wants())
 
@@ -288,7 +290,7 @@ def _smaller(fetch: Fetch) -> Fetch:
 def collect(
     api: Api,
     namespace: str | None,
-    witness: EvidenceCollector,
+    collector: EvidenceCollector,
     found: Sequence[ContainerRun],
     *,
     over: bool = False,
@@ -298,15 +300,15 @@ def collect(
     ended; ``asked``: the ends are wanted in any case. What cannot be read is left out.
     """
     now = time.monotonic()
-    fetches = witness.evidence(found, now, asked=asked)
+    fetches = collector.evidence(found, now, asked=asked)
     if fetches:
-        within(SECONDS, [partial(_read_end, api, namespace, witness, fetch) for fetch in fetches])
-    due = witness.progress(found, now, over=over)
+        within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
+    due = collector.progress(found, now, over=over)
     if due is not None:
-        within(SECONDS, [partial(_read_on, api, namespace, witness, due, whole=over or asked)])
+        within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
 
 
-def _read_end(api: Api, namespace: str | None, witness: EvidenceCollector, fetch: Fetch) -> None:
+def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fetch: Fetch) -> None:
     while True:
         try:
             with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
@@ -315,7 +317,7 @@ def _read_end(api: Api, namespace: str | None, witness: EvidenceCollector, fetch
                 return
         except AllaboardError:
             return
-        if witness.heard(fetch, data):
+        if collector.add_tail(fetch, data):
             return
         fetch = _smaller(fetch)
 
@@ -343,7 +345,7 @@ def _rounds(one: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
 
 
 def _read_on(
-    api: Api, namespace: str | None, witness: EvidenceCollector, one: ReadPass, *, whole: bool
+    api: Api, namespace: str | None, collector: EvidenceCollector, one: ReadPass, *, whole: bool
 ) -> None:
     try:
         for fetches in _rounds(one, whole=whole):
@@ -355,15 +357,15 @@ def _read_on(
                     found = error
                 settle(one, fetch, found, always=True)
             entries = [*one.ready()]
-            witness.listen(entries, bool(one.wants()), time.monotonic())
+            collector.add_progress(entries, bool(one.wants()), time.monotonic())
     finally:
-        witness.silent(one)
+        collector.finish(one)
 
 
-async def aattend(
+async def acollect(
     api: AsyncApi,
     namespace: str | None,
-    witness: EvidenceCollector,
+    collector: EvidenceCollector,
     found: Sequence[ContainerRun],
     *,
     over: bool = False,
@@ -375,12 +377,12 @@ async def aattend(
 
     async def read_end(fetch: Fetch) -> None:
         async with turn:
-            await _aread_end(api, namespace, witness, fetch)
+            await _aread_end(api, namespace, collector, fetch)
 
-    jobs = [read_end(fetch) for fetch in witness.evidence(found, now, asked=asked)]
-    due = witness.progress(found, now, over=over)
+    jobs = [read_end(fetch) for fetch in collector.evidence(found, now, asked=asked)]
+    due = collector.progress(found, now, over=over)
     if due is not None:
-        jobs.append(_aread_on(api, namespace, witness, due, whole=over or asked))
+        jobs.append(_aread_on(api, namespace, collector, due, whole=over or asked))
     if jobs:
         tasks = [asyncio.ensure_future(job) for job in jobs]
         _, late = await asyncio.wait(tasks, timeout=SECONDS)
@@ -389,7 +391,9 @@ async def aattend(
         await asyncio.gather(*late, return_exceptions=True)
 
 
-async def _aread_end(api: AsyncApi, namespace: str | None, witness: EvidenceCollector, fetch: Fetch) -> None:
+async def _aread_end(
+    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, fetch: Fetch
+) -> None:
     while True:
         try:
             async with aclosing(api.log(fetch.one.pod, namespace, **fetch.options)) as stream:
@@ -400,7 +404,7 @@ async def _aread_end(api: AsyncApi, namespace: str | None, witness: EvidenceColl
                     return
         except AllaboardError:
             return
-        if witness.heard(fetch, data):
+        if collector.add_tail(fetch, data):
             return
         fetch = _smaller(fetch)
 
@@ -415,7 +419,7 @@ async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
 
 
 async def _aread_on(
-    api: AsyncApi, namespace: str | None, witness: EvidenceCollector, one: ReadPass, *, whole: bool
+    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, one: ReadPass, *, whole: bool
 ) -> None:
     try:
         for fetches in _rounds(one, whole=whole):
@@ -427,6 +431,6 @@ async def _aread_on(
                     found = error
                 settle(one, fetch, found, always=True)
             entries = [*one.ready()]
-            witness.listen(entries, bool(one.wants()), time.monotonic())
+            collector.add_progress(entries, bool(one.wants()), time.monotonic())
     finally:
-        witness.silent(one)
+        collector.finish(one)

@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import PODS, resource_for
 from allaboard.backends.kubernetes.lifecycle.stop import stop_told
-from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, aattend, collect
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, is_over
 from allaboard.backends.kubernetes.observe.lookup import (
@@ -175,10 +175,10 @@ def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
 
 def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Operation[dict[str, str]]:
     """The ends of what its members wrote, as far as nodes still have them."""
-    witness, readable = EvidenceCollector(progress_every=0), tries_of(engine, seen.members, pods)
+    collector, readable = EvidenceCollector(progress_every=0), tries_of(engine, seen.members, pods)
     if readable:
         yield effects.StreamIO(
-            lambda api: collect(api, None, witness, readable, asked=True),
-            lambda api: aattend(api, None, witness, readable, asked=True),
+            lambda api: collect(api, None, collector, readable, asked=True),
+            lambda api: acollect(api, None, collector, readable, asked=True),
         )
-    return witness.tails()
+    return collector.tails()

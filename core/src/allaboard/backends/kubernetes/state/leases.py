@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.errors import Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
 from allaboard.errors import AllaboardError
@@ -195,31 +196,19 @@ class TaskKeeper:
             await api.close()
 
 
-_keepers: dict[tuple[int, str, str], ThreadKeeper] = {}
-_tasks: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, TaskKeeper]] = {}
-_registry = threading.Lock()
-
-
 def keeper_of(api: Api, person: str) -> ThreadKeeper:
     """The keeper of this process for this cluster, user and namespace."""
     # Threads do not survive a fork, and a child is a process that may end at another time.
     key = (os.getpid(), api.identity, api.namespace)
-    with _registry:
-        if key not in _keepers:
-            _keepers[key] = ThreadKeeper(api.twin(PATIENCE), holder_of_this_process(person))
-        return _keepers[key]
+    return PROCESS.get(
+        ThreadKeeper, key, lambda: ThreadKeeper(api.twin(PATIENCE), holder_of_this_process(person))
+    )
 
 
 def async_keeper_of(api: AsyncApi, person: str) -> TaskKeeper:
     """The same for the running loop."""
-    loop = asyncio.get_running_loop()
-    key = (id(loop), api.identity, api.namespace)
-    with _registry:
-        for old in [k for k, (its, _) in _tasks.items() if its.is_closed()]:
-            del _tasks[old]
-        if key not in _tasks:
-            _tasks[key] = (loop, TaskKeeper(api, holder_of_this_process(person)))
-        return _tasks[key][1]
+    key = (api.identity, api.namespace)
+    return PROCESS.get_in_loop(TaskKeeper, key, lambda: TaskKeeper(api, holder_of_this_process(person)))
 
 
 def _micro(epoch: float) -> str:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
+from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, spaced
@@ -34,10 +35,6 @@ READY_SECONDS = 10.0
 """How long a new follower waits for the first list; without it he looks for himself for a while."""
 PATIENCE = Patience(budget=10.0)
 """A feed rests between its own tries."""
-
-
-_tellings = itertools.count(1)
-"""Every wake has its own number: one that comes while another is noted is not lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_told", "_settled")
+    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_numbers", "_told", "_settled")
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
@@ -76,11 +73,13 @@ class Changes:
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
         self._due = 0.0
+        # Every wake has its own number: one that comes while another is noted is not lost.
+        self._numbers = itertools.count(1)
         self._told, self._settled = 0, -1
 
     def wake(self) -> None:
         # Called with the feed's lock held, but by several feeds, and while somebody looks.
-        self._told = next(_tellings)
+        self._told = next(self._numbers)
         with suppress(RuntimeError):
             self._gate.release()
 
@@ -512,31 +511,18 @@ class _Task:
 
 # --- one for all --------------------------------------------------------------------------------------------
 
-_hubs: dict[tuple[int, str, str], Hub] = {}
-_async_hubs: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, AsyncHub]] = {}
-_registry = threading.Lock()
-
 
 def hub_of(api: Api) -> Hub:
     """The hub of this process for all who are this user on this cluster, in this namespace."""
     # Threads do not survive a fork; a child begins anew.
     key = (os.getpid(), api.identity, api.namespace)
-    with _registry:
-        if key not in _hubs:
-            _hubs[key] = Hub(api.twin(PATIENCE))
-        return _hubs[key]
+    return PROCESS.get(Hub, key, lambda: Hub(api.twin(PATIENCE)))
 
 
 def async_hub_of(api: AsyncApi) -> AsyncHub:
     """The same for the running loop."""
-    loop = asyncio.get_running_loop()
-    key = (id(loop), api.identity, api.namespace)
-    with _registry:
-        for old in [k for k, (its, _) in _async_hubs.items() if its.is_closed()]:
-            del _async_hubs[old]
-        if key not in _async_hubs:
-            _async_hubs[key] = (loop, AsyncHub(api.twin(PATIENCE)))
-        return _async_hubs[key][1]
+    key = (api.identity, api.namespace)
+    return PROCESS.get_in_loop(AsyncHub, key, lambda: AsyncHub(api.twin(PATIENCE)))
 
 
 def _blind(feeds: tuple[Feed, ...]) -> bool:
