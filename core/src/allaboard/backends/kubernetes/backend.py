@@ -199,9 +199,9 @@ class KubernetesBackend:
         """
         kind, slash, job = name.partition("/")
         if slash:
-            found = OthersJob(self, engine_of_kind(kind), job, adopt=adopt)
-            found.observe(job)
-            return found
+            others_job = OthersJob(self, engine_of_kind(kind), job, adopt=adopt)
+            others_job.observe(job)
+            return others_job
         return OthersJob(self, self._do(foreign.engine_of(name)), name, adopt=adopt)
 
     def list_others(self) -> list[Observation]:
@@ -213,14 +213,14 @@ class KubernetesBackend:
     ) -> Iterator[LogLine | Cursor]:
         first = self._do(logs.readable_logs(self.workspace, run, selection, cached=True))
         if not follow:
-            return stream.read(self.api, None, first.tries, selection, cursor, first.kept)
+            return stream.read(self.api, None, first.tries, selection, cursor, first.logs)
         chosen = replace(selection, attempt=first.attempt)
 
         def look() -> stream.LogSources:
             now = self._do(logs.readable_logs(self.workspace, run, chosen))
             return stream.LogSources(now.tries, now.over)
 
-        return stream.follow(self.api, None, look, chosen, cursor, first.kept)
+        return stream.follow(self.api, None, look, chosen, cursor, first.logs)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
@@ -361,9 +361,9 @@ class AsyncKubernetesBackend:
             return stream.LogSources(now.tries, now.over)
 
         lines = (
-            stream.afollow(self.api, None, look, chosen, cursor, first.kept)
+            stream.afollow(self.api, None, look, chosen, cursor, first.logs)
             if follow
-            else stream.aread(self.api, None, first.tries, selection, cursor, first.kept)
+            else stream.aread(self.api, None, first.tries, selection, cursor, first.logs)
         )
         async for item in lines:
             yield item

@@ -53,7 +53,7 @@ def a_worker(node: Node, *lines: str) -> Pod:
 
 def kept(collector: EvidenceCollector) -> list[tuple[int, list[str], bool]]:
     """Of each try: its number, its lines, and whether they are all there is."""
-    return [(k.one.restart, [line.text for line in k.lines], k.whole) for k in collector.kept.tries()]
+    return [(k.one.restart, [line.text for line in k.lines], k.whole) for k in collector.logs.tries()]
 
 
 def meanwhile(node: Node, *moments: Callable[[Pod], Any]) -> None:
@@ -84,7 +84,7 @@ def test_a_pod_that_has_failed_for_good(node: Node, collector: EvidenceCollector
     collector.add_capture(found, node.seats()["worker-0"])
     assert collector.tails() == {"worker-0": "begins\nRuntimeError: odd"}
     assert found.thing is not None and found.thing["status"]["phase"] == "Failed"
-    [one] = collector.kept.tries()
+    [one] = collector.logs.tries()
     assert one.one.code == 1 and one.whole
 
 
@@ -220,7 +220,7 @@ def test_the_log_of_a_pod_whose_place_was_taken_is_not_of_its_successor(
     data = captures("worker-0").data
     successor = another(worker, NOON / SECOND + 30)
     collector.add_capture(PodCapture("worker-0", (successor,), data, True, True), node.seats()["worker-0"])
-    [one] = collector.kept.tries()
+    [one] = collector.logs.tries()
     assert [line.text for line in one.lines] == ["begins"] and one.one.uid == ""
 
 

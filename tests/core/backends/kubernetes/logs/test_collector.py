@@ -81,7 +81,7 @@ def test_the_try_before_is_read_too(node: Node, collector: EvidenceCollector) ->
     gang[0].writes("second error")
     gang[0].ends(1)
     assert collects(node, collector) == ["master-0", "master-0"]
-    assert [kept.lines[-1].text for kept in collector.kept.tries()].count("first error") == 1
+    assert [kept.lines[-1].text for kept in collector.logs.tries()].count("first error") == 1
     assert collector.tails() == {"master-0": "second error"}
 
 

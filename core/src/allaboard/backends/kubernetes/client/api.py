@@ -774,14 +774,14 @@ def _pages(
     """
     for size in (limit, limit, None):
         try:
-            found = yield from _pages_of(
+            pages = yield from _pages_of(
                 resource, namespace, labels, fields, size, resource_version, at_most, table
             )
         except Gone:
             if size is None:
                 raise
             continue
-        return found
+        return pages
     raise AssertionError("the last size is None, which returns or raises")
 
 
@@ -909,15 +909,15 @@ def _object(reply: Reply) -> Json:
     """The object in an answer. A proxy's page of 200 is not one."""
     why = "is no JSON object"
     try:
-        found = reply.json()
+        thing = reply.json()
     except ValueError as error:
-        found, why = None, str(error)
-    if not isinstance(found, dict):
+        thing, why = None, str(error)
+    if not isinstance(thing, dict):
         raise BackendUnreachable(
             f"what answered is no Kubernetes API server: its answer {why}; look at the server's URL and "
             "at proxies"
         )
-    return found
+    return thing
 
 
 def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
@@ -1009,10 +1009,10 @@ def _cut(server: str, broken: Broken, request: Request) -> BackendUnreachable:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """The error and what it was made from, outermost first."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     link: BaseException | None = error
-    while link is not None and link not in found:
-        found.append(link)
+    while link is not None and link not in errors:
+        errors.append(link)
         nested = getattr(link, "reason", None) or getattr(link, "os_error", None)
         inner = next((a for a in link.args if isinstance(a, BaseException)), None)
         link = (
@@ -1021,4 +1021,4 @@ def _chain(error: BaseException) -> list[BaseException]:
             or link.__cause__
             or link.__context__
         )
-    return found
+    return errors

@@ -67,17 +67,17 @@ class Renewed:
         with self._lock:
             if self._secret is not None and not self.due(now):
                 return self._secret
-            kept = self._secret
+            held = self._secret
             try:
-                found = self.fetch()
+                secret = self.fetch()
             except AllaboardError as error:
-                if kept is None:
+                if held is None:
                     raise
-                if self._refused or (kept.expires is not None and now > kept.expires):
+                if self._refused or (held.expires is not None and now > held.expires):
                     raise BackendUnreachable(f"the credentials are not renewed: {error}") from error
-                found = kept
-            self._secret, self._since, self._refused = found, now, False
-            return found
+                secret = held
+            self._secret, self._since, self._refused = secret, now, False
+            return secret
 
     def renew(self) -> None:
         with self._lock:
@@ -108,10 +108,10 @@ def token_file(path: Path, said: str = "") -> Renewed:
 
 
 def _list(said: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    found = said.get(name) or []
-    if not isinstance(found, list):
+    items = said.get(name) or []
+    if not isinstance(items, list):
         raise BadInput(f"{where}: {name} of exec is no list; see the guide of the plugin")
-    return found
+    return items
 
 
 def _variables(items: list[Any], where: str) -> dict[str, str]:
@@ -199,13 +199,13 @@ class Plugin:
         return str(self.folder / self.command) if os.sep in self.command else self.command
 
     def _program(self) -> str:
-        found = shutil.which(self._name, path={**os.environ, **self.env}.get("PATH"))
-        if found is None:
+        program = shutil.which(self._name, path={**os.environ, **self.env}.get("PATH"))
+        if program is None:
             raise SiteError(
                 f"the kubeconfig asks for the credential plugin {self.command!r}, which is not here; "
                 + (self.hint or "install it, or use a user of the kubeconfig that has a token")
             )
-        return found
+        return program
 
     def _told(self, talks: bool) -> str:
         spec: dict[str, Any] = {"interactive": talks}

@@ -200,7 +200,7 @@ def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
 
 def read(paths: Sequence[Path]) -> Kubeconfig:
     """Those of the files that are there, as one. Raises BadInput when one of them cannot be read."""
-    found = Kubeconfig(tuple(paths))
+    kubeconfig = Kubeconfig(tuple(paths))
     current = ""
     parts: dict[str, dict[str, Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
     for path in paths:
@@ -215,7 +215,7 @@ def read(paths: Sequence[Path]) -> Kubeconfig:
             for item in items:
                 name, entry = _entry(item, part, path)
                 entries.setdefault(name, Entry(entry, path.parent))
-    return Kubeconfig(found.paths, current, **parts)
+    return Kubeconfig(kubeconfig.paths, current, **parts)
 
 
 def is_there(path: Path) -> bool:

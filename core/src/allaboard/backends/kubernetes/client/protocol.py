@@ -87,10 +87,10 @@ class Request:
     def headers(self) -> dict[str, str]:
         """All but the credentials."""
         # Compressed are large lists alone, and there it is 20 times less. A watch must not wait in a buffer.
-        found = {"accept": self.accept, "accept-encoding": "identity" if self.stream else "gzip"}
+        headers = {"accept": self.accept, "accept-encoding": "identity" if self.stream else "gzip"}
         if self.body is not None:
-            found["content-type"] = self.content_type
-        return found
+            headers["content-type"] = self.content_type
+        return headers
 
 
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -616,10 +616,10 @@ def as_list(value: Any) -> list[Any]:
 def _status(reply: Reply) -> Json:
     """The Status object of an answer; empty when there is none: a gateway, or the router, spoke."""
     try:
-        found = parsed(reply.body)
+        status = parsed(reply.body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+    return status if isinstance(status, dict) and status.get("kind") == "Status" else {}
 
 
 def _text(reply: Reply) -> str:
@@ -647,11 +647,11 @@ class Splitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         *lines, self.rest = (self.rest + chunk).split(b"\n")
-        found = [line + b"\n" for line in lines]
+        whole_lines = [line + b"\n" for line in lines]
         if len(self.rest) > self.longest:
-            found.append(self.rest)
+            whole_lines.append(self.rest)
             self.rest = b""
-        return found
+        return whole_lines
 
 
 @dataclass(slots=True)

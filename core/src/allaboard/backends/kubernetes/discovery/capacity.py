@@ -54,7 +54,7 @@ class Pods:
 
 def pods_of(job: Json) -> list[Pods]:
     """The pods that a job object asks for, those containers included that its operator adds."""
-    found = []
+    pods = []
     engine = engine_of_object(job)
     for role, holder in templates(job):
         template = holder["template"]
@@ -65,8 +65,8 @@ def pods_of(job: Json) -> list[Pods]:
             added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in own]
             spec["initContainers"] = [*(spec.get("initContainers") or ()), *added]
         labels = (template.get("metadata") or {}).get("labels") or {}
-        found.append(Pods(role, int(holder.get("replicas", 1)), spec, labels))
-    return found
+        pods.append(Pods(role, int(holder.get("replicas", 1)), spec, labels))
+    return pods
 
 
 def templates(job: Json) -> Iterator[tuple[str, Json]]:
@@ -103,8 +103,8 @@ def asked(spec: Json, which: str = "requests") -> dict[str, Decimal]:
 def _of_container(container: Json, which: str) -> dict[str, Decimal]:
     resources = container.get("resources") or {}
     stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    found = stated if which == "requests" else resources.get("limits") or {}
-    return {name: amount(value) for name, value in found.items()}
+    quantities = stated if which == "requests" else resources.get("limits") or {}
+    return {name: amount(value) for name, value in quantities.items()}
 
 
 # Other objects that the pods name.
@@ -112,7 +112,7 @@ def _of_container(container: Json, which: str) -> dict[str, Decimal]:
 
 def claims(pods: Iterable[Pods]) -> dict[str, tuple[int, bool]]:
     """PersistentVolumeClaim -> (pods that mount it, whether one of them writes)."""
-    found: dict[str, tuple[int, bool]] = {}
+    claims: dict[str, tuple[int, bool]] = {}
     for group in pods:
         mounts = [m for c in group.spec.get("containers") or () for m in c.get("volumeMounts") or ()]
         for volume in group.spec.get("volumes") or ():
@@ -120,9 +120,9 @@ def claims(pods: Iterable[Pods]) -> dict[str, tuple[int, bool]]:
             if claim:
                 own = [m for m in mounts if m["name"] == volume["name"]]
                 writes = not claim.get("readOnly") and not (own and all(m.get("readOnly") for m in own))
-                count, before = found.get(claim["claimName"], (0, False))
-                found[claim["claimName"]] = (count + group.replicas, before or writes)
-    return found
+                count, before = claims.get(claim["claimName"], (0, False))
+                claims[claim["claimName"]] = (count + group.replicas, before or writes)
+    return claims
 
 
 def secrets(pods: Iterable[Pods]) -> set[str]:

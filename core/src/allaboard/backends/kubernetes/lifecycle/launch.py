@@ -85,8 +85,8 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
     for _ in range(TRIES):
         stored = None if unheard_of else (yield from records.read(plan.run))
         unheard_of = False
-        desk = _LaunchRequest(plan, owner, prepare, lease)
-        handle = yield from (_first(desk) if stored is None else _again(desk, stored))
+        request = _LaunchRequest(plan, owner, prepare, lease)
+        handle = yield from (_first(request) if stored is None else _again(request, stored))
         if handle is not None:
             return handle
     raise OwnershipConflict(
@@ -111,15 +111,15 @@ class _LaunchRequest:
 # The rows of the table.
 
 
-def _first(desk: _LaunchRequest) -> Operation[Handle | None]:
+def _first(request: _LaunchRequest) -> Operation[Handle | None]:
     """Nothing is there."""
-    plan = desk.plan
-    ready = yield from desk.prepare(plan, 1, 1)
+    plan = request.plan
+    ready = yield from request.prepare(plan, 1, 1)
     record = RunRecord(
-        plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, desk.owner, _uid(plan, 1, 1), 0.0
+        plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, request.owner, _uid(plan, 1, 1), 0.0
     )
     now = yield from effects.server_time()
-    wanted = desk.noted(meant(Stored(record), record, ready), now)
+    wanted = request.noted(meant(Stored(record), record, ready), now)
     try:
         stored = yield from records.create(wanted)
     except Exists:
@@ -127,100 +127,100 @@ def _first(desk: _LaunchRequest) -> Operation[Handle | None]:
     return (yield from _make(stored, ready, None))
 
 
-def _again(desk: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
+def _again(request: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
     """The key is known. None: something was done first, and the table is looked at again."""
-    plan, record = desk.plan, stored.record
+    plan, record = request.plan, stored.record
     if record.key != plan.key:
         raise BadInput(
             f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key"
         )
-    found = yield from look(stored)
-    if not found.was_created and record.outcome is None and record.stop is None:
-        return (yield from _complete(desk, found))
+    objects = yield from look(stored)
+    if not objects.was_created and record.outcome is None and record.stop is None:
+        return (yield from _complete(request, objects))
     # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
-    state = state_of(seen(found)) if record.outcome is None else State(record.outcome.state)
+    state = state_of(seen(objects)) if record.outcome is None else State(record.outcome.state)
     if state is State.STOPPING:
         # Whoever asked for it may have died before it was done; it is neither adopted nor left half done.
         if record.stop is not None:
-            yield from carry_out(found, record.stop)
-        yield from clear(found)
+            yield from carry_out(objects, record.stop)
+        yield from clear(objects)
         return None
-    decision = run_record.decide(record, state, desk.owner, plan.spec)
+    decision = run_record.decide(record, state, request.owner, plan.spec)
     match decision:
         case run_record.Refuse(changes):
             raise SpecChanged.of(plan.run, changes)
         case run_record.Adopt():
-            return (yield from _adopt(desk, found))
+            return (yield from _adopt(request, objects))
         case run_record.HandOver():
-            return (yield from _hand_over(desk, found, state))
+            return (yield from _hand_over(request, objects, state))
         case run_record.StopFirst():
-            yield from stop_recorded(found, Stop(desk.owner.id, "started anew", found.now))
+            yield from stop_recorded(objects, Stop(request.owner.id, "started anew", objects.now))
             return None
         case run_record.NewAttempt() | run_record.NewGeneration():
-            return (yield from _next(desk, found, state, decision))
+            return (yield from _next(request, objects, state, decision))
     raise AssertionError(decision)
 
 
-def _adopt(desk: _LaunchRequest, found: AttemptObjects) -> Operation[Handle | None]:
-    assert found.job is not None
-    if found.record.object_uid is None:  # its client died before the last two steps
-        yield from _own_extras(found.stored, found.job)
-    record = replace(found.record, object_uid=_object_uid(found))
-    stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
+def _adopt(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
+    assert objects.job is not None
+    if objects.record.object_uid is None:  # its client died before the last two steps
+        yield from _own_extras(objects.stored, objects.job)
+    record = replace(objects.record, object_uid=_object_uid(objects))
+    stored = yield from _swapped(request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else handle_of(stored.record, adopted=True)
 
 
-def _hand_over(desk: _LaunchRequest, found: AttemptObjects, state: State) -> Operation[Handle | None]:
-    record = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
-    stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
+def _hand_over(request: _LaunchRequest, objects: AttemptObjects, state: State) -> Operation[Handle | None]:
+    record = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
+    stored = yield from _swapped(request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else replace(handle_of(stored.record), hand_over=True)
 
 
-def _complete(desk: _LaunchRequest, found: AttemptObjects) -> Operation[Handle | None]:
+def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
     """The record means an attempt whose job is not made yet. With another spec that is somebody else's start,
     unless it has been left lying.
     """
-    plan, record = desk.plan, found.record
+    plan, record = request.plan, objects.record
     changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
-    if changes and found.now - (found.stored.followed or record.created) < STARTING:
+    if changes and objects.now - (objects.stored.followed or record.created) < STARTING:
         raise SpecChanged.of(plan.run, changes)
-    ready = yield from desk.prepare(plan, record.generation, record.attempt)
+    ready = yield from request.prepare(plan, record.generation, record.attempt)
     record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
-    stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
+    stored = yield from _swapped(request.noted(meant(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
     return (yield from _make(stored, ready, () if record.history else None))
 
 
 def _next(
-    desk: _LaunchRequest,
-    found: AttemptObjects,
+    request: _LaunchRequest,
+    objects: AttemptObjects,
     state: State,
     decision: run_record.NewAttempt | run_record.NewGeneration,
 ) -> Operation[Handle | None]:
     """Another attempt, or another generation, once nothing of the one before can run any more."""
-    plan = desk.plan
-    old = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
-    ready = yield from _prepared_next(desk, old, decision)
-    yield from clear(found)
+    plan = request.plan
+    old = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
+    ready = yield from _prepared_next(request, old, decision)
+    yield from clear(objects)
     layout = ready.layout
     step = old.next_attempt if isinstance(decision, run_record.NewAttempt) else old.next_generation
     uid = _uid(plan, layout.generation, layout.attempt)
-    record = step(uid, desk.owner, plan.spec, plan.spec_hash)
-    stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
+    record = step(uid, request.owner, plan.spec, plan.spec_hash)
+    stored = yield from _swapped(request.noted(meant(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
-    before = replace(found.stored, record=old)
+    before = replace(objects.stored, record=old)
     handle = yield from _make(stored, ready, before)
     return replace(handle, notes=(*_launch_notes(plan, old, decision), *handle.notes))
 
 
 def _prepared_next(
-    desk: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
+    request: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> Operation[PreparedAttempt]:
     if isinstance(decision, run_record.NewGeneration):
-        return desk.prepare(desk.plan, old.generation + 1, 1)
-    return desk.prepare(desk.plan, old.generation, old.attempt + 1)
+        return request.prepare(request.plan, old.generation + 1, 1)
+    return request.prepare(request.plan, old.generation, old.attempt + 1)
 
 
 def _launch_notes(
@@ -434,8 +434,8 @@ def _uid(plan: Plan, generation: int, attempt: int) -> str:
     return labels.launch_uid(plan.key, generation, attempt)
 
 
-def _object_uid(found: AttemptObjects) -> str | None:
-    return found.record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
+def _object_uid(objects: AttemptObjects) -> str | None:
+    return objects.record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
 
 
 def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:

@@ -116,10 +116,10 @@ class Picture:
 
 def orphans(namespace: str) -> Operation[list[Orphan]]:
     """All of them, runs first. Raises BadInput for a namespace that is not there."""
-    found = [*found_in((yield from taken()))]
-    if not found:
+    orphans_here = [*found_in((yield from taken()))]
+    if not orphans_here:
         yield from check_namespace(namespace)
-    return found
+    return orphans_here
 
 
 def tidy_up(namespace: str) -> Operation[list[Tidied]]:
@@ -165,14 +165,14 @@ def _extra_kinds() -> set[Resource]:
 
 def _all(kinds: set[Resource]) -> Operation[list[Json]]:
     """Objects of ours of these kinds that belong to an attempt, as far as they are served and may be read."""
-    found: list[Json] = []
+    objects: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
         try:
             things = yield from effects.list_all(resource, labels=f"{labels.selector()},{labels.ATTEMPT}")
         except (Missing, Forbidden):
             continue
-        found += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
-    return found
+        objects += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
+    return objects
 
 
 def found_in(picture: Picture) -> Iterator[Orphan]:
@@ -198,8 +198,8 @@ def _is_of(thing: Json, stored: Stored) -> bool:
     return tuple(labels.label_of(thing, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
-def _of_record(found: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
-    stored, record, now = found.stored, found.record, picture.now
+def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
+    stored, record, now = objects.stored, objects.record, picture.now
 
     def orphan(kind: str, why: str, since: float | None, patience: float) -> Orphan:
         left = patience if since is None else since + patience - now
@@ -207,15 +207,17 @@ def _of_record(found: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
 
     if record.outcome is not None:
         return
-    looked = seen(found)
-    if record.stop is not None and found.job is not None and not found.ending and not _over(found):
+    observation = seen(objects)
+    if record.stop is not None and objects.job is not None and not objects.ending and not _over(objects):
         why = f"{record.stop.by} stopped it ({record.stop.reason}), and nobody has ended its job"
         yield orphan("stop", why, record.stop.at, SAFE["stop"])
-    elif not found.was_created and record.stop is None:
+    elif not objects.was_created and record.stop is None:
         why = f"{record.owner.id} began to start it, and nobody has created its job"
         yield orphan("start", why, stored.followed, SAFE["start"])
-    elif state_of(looked).is_final:
-        yield orphan("end", f"it {state_of(looked)}, and nobody has written that down", looked.finished, 0.0)
+    elif state_of(observation).is_final:
+        yield orphan(
+            "end", f"it {state_of(observation)}, and nobody has written that down", observation.finished, 0.0
+        )
     elif record.owner.kind != "detached":
         last = _last_seen(stored, picture.leases, now)
         if last is not None:
@@ -234,9 +236,9 @@ def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> f
     return None if leases.holds(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
 
 
-def _over(found: AttemptObjects) -> bool:
-    without = replace(found.record, stop=None)
-    return state_of(seen(replace(found, stored=replace(found.stored, record=without)))).is_final
+def _over(objects: AttemptObjects) -> bool:
+    without = replace(objects.record, stop=None)
+    return state_of(seen(replace(objects, stored=replace(objects.stored, record=without)))).is_final
 
 
 def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
@@ -291,22 +293,22 @@ def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
     now = yield from records.read(orphan.run)
     if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
         return None
-    found = yield from look(now)
+    objects = yield from look(now)
     record = now.record
     if orphan.kind == "stop":
         assert record.stop is not None
-        yield from stop.carry_out(found, record.stop)
+        yield from stop.carry_out(objects, record.stop)
         return "its job is being ended"
     if orphan.kind == "start":
-        if found.was_created:
+        if objects.was_created:
             return None
-        yield from stop.recorded(found, State.LOST)
+        yield from stop.recorded(objects, State.LOST)
         return "it counts as lost; launched again under its key, it starts"
     if orphan.kind == "end":
-        state = state_of(seen(found))
+        state = state_of(seen(objects))
         if not state.is_final:
             return None
-        yield from stop.recorded(found, state)
+        yield from stop.recorded(objects, state)
         return f"written down: it {state}"
     handle = Handle(record.run, record.attempt, record.generation, record.uid)
     answer = yield from stop.stop(handle, record.owner, "the janitor", orphan.why)

@@ -96,10 +96,10 @@ def forget(run: str) -> Operation[None]:
 def _there(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
     name = labels.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
-        found = yield from effects.get(CONFIGMAPS, name)
+        body = yield from effects.get(CONFIGMAPS, name)
     except (Missing, Forbidden):
         return None
-    return found if labels.label_of(found, LABEL) == FORMAT else None
+    return body if labels.label_of(body, LABEL) == FORMAT else None
 
 
 def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> Json:
@@ -188,7 +188,7 @@ def unpacked(body: Json) -> Iterator[KeptTry]:
     known = {field.name for field in fields(ContainerRun)}
     try:
         data = _unzipped(base64.b64decode(body["binaryData"]["tries"]))
-        found = [
+        tries = [
             KeptTry(
                 ContainerRun(**{k: v for k, v in one["try"].items() if k in known}),
                 lines := deque(Stamped(int(at), str(text)) for at, text, *_ in one["lines"]),
@@ -201,7 +201,7 @@ def unpacked(body: Json) -> Iterator[KeptTry]:
         ]
     except (LookupError, TypeError, ValueError, OSError, EOFError, binascii.Error):
         return
-    yield from found
+    yield from tries
 
 
 def _unzipped(data: bytes) -> bytes:

@@ -54,8 +54,8 @@ class LogCache:
         self._order[owner, id] = tries
         self._order.move_to_end((owner, id))
         while self.weight > self.most and len(self._order) > 1:
-            (_, gone), theirs = self._order.popitem(last=False)
-            self.weight -= theirs.pop(gone).weight
+            (_, gone), other_tries = self._order.popitem(last=False)
+            self.weight -= other_tries.pop(gone).weight
 
     def left(self, owner: int, tries: dict[str, KeptTry]) -> None:
         """This owner is no more."""
@@ -95,63 +95,63 @@ class AttemptLogs:
             if not self._is_known:
                 self._is_known = True
                 weakref.finalize(self, self._cache.left, id(self), self._tries).atexit = False
-            found = self._tries.get(one.id)
-            before = 0 if found is None else found.weight
-            if found is None:
-                found = self._tries[one.id] = KeptTry(one, cut=cut)
-            found.whole = found.whole or whole
+            kept = self._tries.get(one.id)
+            before = 0 if kept is None else kept.weight
+            if kept is None:
+                kept = self._tries[one.id] = KeptTry(one, cut=cut)
+            kept.whole = kept.whole or whole
             for line in lines:
-                if found.told:
-                    found.lines.clear()
-                    found.size, found.cut, found.told = 0, cut, False
-                if cut and found.lines and line.at > found.lines[-1].at:
+                if kept.told:
+                    kept.lines.clear()
+                    kept.size, kept.cut, kept.told = 0, cut, False
+                if cut and kept.lines and line.at > kept.lines[-1].at:
                     # Between what was kept and this end of the log there may be lines that nobody read.
-                    found.lines.clear()
-                    found.size, found.cut = 0, True
+                    kept.lines.clear()
+                    kept.size, kept.cut = 0, True
                 cut = False
-                self._append(found, line)
+                self._append(kept, line)
             self._cache.changed(id(self), self._tries, one.id, before)
 
-    def _append(self, found: KeptTry, line: Stamped) -> None:
-        lines = found.lines
+    def _append(self, kept: KeptTry, line: Stamped) -> None:
+        lines = kept.lines
         if lines and line.at < lines[0].at:
             return
         if lines and line.at <= lines[-1].at and any((k.at, k.text) == line[:2] for k in lines):
             return
         lines.append(Stamped(line.at, line.text))
-        found.size += len(line.text) + 1
-        while found.size > self.each and len(lines) > 1:
-            found.size -= len(lines.popleft().text) + 1
-            found.cut = True
+        kept.size += len(line.text) + 1
+        while kept.size > self.each and len(lines) > 1:
+            kept.size -= len(lines.popleft().text) + 1
+            kept.cut = True
 
     def pass_on(self, one: ContainerRun, other: ContainerRun) -> None:
         """What was kept of one try since another began was written by that one."""
         with self._cache.lock:
-            found = self._tries.get(one.id)
+            kept = self._tries.get(one.id)
             begun = int(other.begun or 0.0) * SECOND
-            if found is None or found.told or not found.lines or found.lines[-1].at < begun:
+            if kept is None or kept.told or not kept.lines or kept.lines[-1].at < begun:
                 return
-            before, theirs = found.weight, [line for line in found.lines if line.at >= begun]
-            found.lines = deque(line for line in found.lines if line.at < begun)
-            found.size = sum(len(line.text) + 1 for line in found.lines)
-            found.whole = False
+            before, its_lines = kept.weight, [line for line in kept.lines if line.at >= begun]
+            kept.lines = deque(line for line in kept.lines if line.at < begun)
+            kept.size = sum(len(line.text) + 1 for line in kept.lines)
+            kept.whole = False
             self._cache.changed(id(self), self._tries, one.id, before)
-            self.add(other, theirs, cut=found.cut and not found.lines)
+            self.add(other, its_lines, cut=kept.cut and not kept.lines)
 
-    def meet(self, found: Iterable[ContainerRun]) -> None:
+    def meet(self, tries: Iterable[ContainerRun]) -> None:
         """These tries as they are now: some that were being read have ended since."""
         with self._cache.lock:
-            for one in found:
+            for one in tries:
                 if one.id in self._tries:
                     self._tries[one.id].one = one
 
     def restore(self, tries: Iterable[KeptTry]) -> None:
         """Tries that others have read, where nothing is known of them here."""
         with self._cache.lock:
-            for found in tries:
-                if found.one.id not in self._tries:
-                    self.add(found.one, found.lines, cut=found.cut, whole=found.whole)
-                    self._tries[found.one.id].told = found.told
+            for kept in tries:
+                if kept.one.id not in self._tries:
+                    self.add(kept.one, kept.lines, cut=kept.cut, whole=kept.whole)
+                    self._tries[kept.one.id].told = kept.told
 
     def tries(self) -> list[KeptTry]:
         """All of them as they are now, each new one behind those before it."""

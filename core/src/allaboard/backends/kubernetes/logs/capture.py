@@ -54,19 +54,19 @@ class PodCapture(NamedTuple):
         own = [thing for thing, uid in zip(self.things, uids, strict=True) if uid == uids[0]]
         return own[-1] if own else None
 
-    def tries(self, seat: PodRole) -> list[ContainerRun]:
+    def tries(self, role: PodRole) -> list[ContainerRun]:
         """Those that can have written its log, each as it was seen last. The containers that prepare are of
         no interest once the one that trains was there.
         """
-        here = {one.id: one for thing in self.things for one in tries([thing], {self.pod: seat})}
+        here = {one.id: one for thing in self.things for one in tries([thing], {self.pod: role})}
         return [one for one in here.values() if not one.init] or [*here.values()]
 
 
 def end_of(data: bytes) -> list[Stamped] | None:
     """The lines of the end of a log; None when the node had none to give."""
-    tape = LogParser(whole=False)
-    lines = [*tape.feed(data), *tape.close()]
-    return None if tape.refused is not None else [line for line in lines if not isinstance(line, LogGap)]
+    parser = LogParser(whole=False)
+    lines = [*parser.feed(data), *parser.close()]
+    return None if parser.refused is not None else [line for line in lines if not isinstance(line, LogGap)]
 
 
 def whose(lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool) -> ContainerRun | None:
@@ -102,7 +102,7 @@ def capture_pod(
     """A pod and the end of its log. Without ``container``: of its only one.
 
     ``version``: one at which the pod had failed, "" where that is not known; then there is no time to lose,
-    and the pod is found however late this comes, in what has happened since. None: it may be well.
+    and the pod is looked for in what has happened since, too. None: it may be well.
     """
     things: list[Json] = []
     beside = threading.Thread(target=lambda: things.extend(_looks(api, namespace, pod, version)), daemon=True)
@@ -123,14 +123,14 @@ def capture_pod(
 
 def _looks(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
     """The pod; before it, where it has not failed, one of its name that is gone."""
-    found: list[Json] = []
+    pods: list[Json] = []
     with suppress(AllaboardError):
-        found.append(api.get(PODS, pod, namespace))
-    if version and not any(map(_has_failed, found)):
+        pods.append(api.get(PODS, pod, namespace))
+    if version and not any(map(_has_failed, pods)):
         since = _since(pod, version)
         with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
-            found[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
-    return found
+            pods[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
+    return pods
 
 
 def _has_failed(pod: Json) -> bool:
@@ -154,13 +154,13 @@ def capture_pods(
     api: Api, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
 ) -> list[PodCapture]:
     """The same of several (name, container, version), side by side."""
-    found: list[PodCapture] = []
+    captures: list[PodCapture] = []
 
     def one(pod: str, container: str, version: str | None) -> None:
-        found.append(capture_pod(api, namespace, pod, container, version=version))
+        captures.append(capture_pod(api, namespace, pod, container, version=version))
 
     within(SECONDS, [partial(one, *asked) for asked in pods])
-    return [*found]
+    return [*captures]
 
 
 def within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
@@ -210,17 +210,17 @@ async def acapture_pod(
 
 
 async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
-    found: list[Json] = []
+    pods: list[Json] = []
     with suppress(AllaboardError):
-        found.append(await api.get(PODS, pod, namespace))
-    if version and not any(map(_has_failed, found)):
+        pods.append(await api.get(PODS, pod, namespace))
+    if version and not any(map(_has_failed, pods)):
         with suppress(AllaboardError):
             async with aclosing(api.watch(PODS, namespace, **_since(pod, version))) as events:
                 async for kind, thing in events:
                     if kind == "DELETED":
-                        found.insert(0, thing)
+                        pods.insert(0, thing)
                         break
-    return found
+    return pods
 
 
 async def acapture_pods(

@@ -76,19 +76,20 @@ _NOTHING: Mapping[str, int] = {}
 
 
 class EvidenceCollector:
-    """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
-    with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``own``:
-    the folder of the run's checkpoints. ``now`` is any clock that does not go back.
+    """``progress_every``: 0 reads no report lines. ``logs``: where what was read is kept; whoever prints the
+    logs may share it. ``cache``: the budget of logs that are made here. ``report``: what rank 0 reported so
+    far, None when its reports are not read. ``own``: the folder of the run's checkpoints. ``now`` is any
+    clock that does not go back.
     """
 
     __slots__ = (
-        "_asked", "_behind", "_book", "_cache", "_kept", "_peers_at", "_progress_at", "_reading",
+        "_asked", "_behind", "_positions", "_cache", "_logs", "_peers_at", "_progress_at", "_reading",
         "chance", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
         self,
-        kept: AttemptLogs | None = None,
+        logs: AttemptLogs | None = None,
         progress_every: float = PROGRESS_EVERY,
         chance: Callable[[], float] = random.random,
         own: str | None = None,
@@ -98,7 +99,7 @@ class EvidenceCollector:
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         # Made when something is read: of most runs of a busy process nothing ever is.
         self._cache = cache
-        self._kept, self._book = kept, None if kept is None else ReadPositions(kept=kept)
+        self._logs, self._positions = logs, None if logs is None else ReadPositions(logs=logs)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
         self._peers_at: float | None = None
         self._progress_at = 0.0
@@ -111,28 +112,28 @@ class EvidenceCollector:
         return self._behind or self._reading
 
     @property
-    def kept(self) -> AttemptLogs:
-        if self._kept is None:
-            self._kept = AttemptLogs(cache=self._cache)
-        return self._kept
+    def logs(self) -> AttemptLogs:
+        if self._logs is None:
+            self._logs = AttemptLogs(cache=self._cache)
+        return self._logs
 
     @property
-    def book(self) -> ReadPositions:
-        if self._book is None:
-            self._book = ReadPositions(kept=self.kept)
-        return self._book
+    def positions(self) -> ReadPositions:
+        if self._positions is None:
+            self._positions = ReadPositions(logs=self.logs)
+        return self._positions
 
     def tails(self) -> dict[str, str]:
         """The end of what each member wrote that was read. Where a member has been started again since it
         failed, both tries.
         """
-        if self._kept is None:
+        if self._logs is None:
             return {}
-        members = {kept.one.member for kept in self._kept.tries()}
+        members = {kept.one.member for kept in self._logs.tries()}
         return {member: text for member in sorted(members) if (text := self._tail(member))}
 
     def _tail(self, member: str) -> str:
-        tries = [t for t in self.kept.tries() if t.one.member == member and t.lines]
+        tries = [t for t in self.logs.tries() if t.one.member == member and t.lines]
         tries.sort(key=lambda t: (t.one.begun or 0.0, t.one.restart))
         shown = tries[-1:] if tries and not tries[-1].one.init else [t for t in tries if t.one.failed][-1:]
         if shown and shown[0].one.code is None:
@@ -141,27 +142,27 @@ class EvidenceCollector:
 
     # What to read.
 
-    def evidence(self, found: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
+    def evidence(self, tries: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
         """The ends that must be read now: of tries that failed since the last time, in the order in which
         they did, and of those beside them. ``asked``: somebody wants to see them, failed or not.
         """
-        if self._kept is not None:
-            self._kept.meet(found)
+        if self._logs is not None:
+            self._logs.meet(tries)
         fresh = [
             one
-            for one in found
+            for one in tries
             if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._has(one)
         ]
         if not fresh and not asked:
             return []
         fresh.sort(key=lambda one: (one.finished is None, one.finished or 0.0, one.rank))
-        wanted = [one for victim in fresh for one in (victim, *_beside_it(victim, found))]
+        wanted = [one for victim in fresh for one in (victim, *_beside_it(victim, tries))]
         if asked or self._peers_at is None or now - self._peers_at >= AGAIN:
             self._peers_at = now
-            wanted += self._beside(fresh, found)
+            wanted += self._beside(fresh, tries)
         for one in wanted:
             if one.words and one.failed:
-                self.kept.tell(one)
+                self.logs.tell(one)
         chosen = _affordable({one.id: one for one in wanted if not self._has(one)}.values())
         last = [one.id for one in chosen if one.final or one.previous or one.leaving]
         if last:
@@ -169,36 +170,36 @@ class EvidenceCollector:
         return [Fetch(one, tail=TAILS[0], proves=not one.final) for one in chosen]
 
     def _has(self, one: ContainerRun) -> bool:
-        return self._kept is not None and any(
-            kept.one.id == one.id and kept.whole for kept in self.kept.tries()
+        return self._logs is not None and any(
+            kept.one.id == one.id and kept.whole for kept in self.logs.tries()
         )
 
-    def _beside(self, victims: Sequence[ContainerRun], found: Sequence[ContainerRun]) -> list[ContainerRun]:
+    def _beside(self, victims: Sequence[ContainerRun], tries: Sequence[ContainerRun]) -> list[ContainerRun]:
         """Rank 0 and two peers, each with its last two tries."""
         hurt = {one.member for one in victims}
-        others = list(dict.fromkeys(one.member for one in found if one.rank == 0))
-        peers = [one.member for one in found if one.rank != 0 and one.member not in hurt]
+        others = list(dict.fromkeys(one.member for one in tries if one.rank == 0))
+        peers = [one.member for one in tries if one.rank != 0 and one.member not in hurt]
         others += list(dict.fromkeys(peers))[:PEERS]
-        return [one for member in others for one in found if one.member == member and not one.init]
+        return [one for member in others for one in tries if one.member == member and not one.init]
 
-    def progress(self, found: Sequence[ContainerRun], now: float, *, over: bool = False) -> ReadPass | None:
+    def progress(self, tries: Sequence[ContainerRun], now: float, *, over: bool = False) -> ReadPass | None:
         """The pass over rank 0's log that is due now, if one is: when its time has come, when the try that
         was being read has ended, and when the run is ``over``.
         """
         if self.report is None or self._reading:
             return None
-        first = [one for one in found if one.rank == 0 and not one.init]
-        unread = [one for one in first if not self.book.is_done(one)]
+        first = [one for one in tries if one.rank == 0 and not one.init]
+        unread = [one for one in first if not self.positions.is_done(one)]
         ended = any(not one.running for one in unread)
         if not (over or (unread and (ended or now >= self._progress_at))):
             return None
         self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
         # What was saved of its pods that are gone counts too.
-        gone = self.book.look(first, Selection(ranks=(0,)))
+        gone = self.positions.look(first, Selection(ranks=(0,)))
         if not unread and not gone:
             return None
         self._reading = True
-        return ReadPass(self.book, unread, gone)
+        return ReadPass(self.positions, unread, gone)
 
     # What came of it.
 
@@ -209,35 +210,35 @@ class EvidenceCollector:
         if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
             return False
         over = not fetch.one.running
-        tape = LogParser(whole=False)
-        lines = tape.feed(data) + (tape.close() if over else [])
+        parser = LogParser(whole=False)
+        lines = parser.feed(data) + (parser.close() if over else [])
         stamped = [line for line in lines if not isinstance(line, LogGap)]
-        whole = over and tape.refused is None
-        self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
+        whole = over and parser.refused is None
+        self.logs.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
 
-    def add_capture(self, found: PodCapture, seat: PodRole) -> None:
+    def add_capture(self, capture: PodCapture, role: PodRole) -> None:
         """What was captured of a member's pod."""
-        own = found.tries(seat)
+        own = capture.tries(role)
         for ended in own:
             if ended.failed:
-                self.kept.tell(ended)
-        lines = None if found.data is None else end_of(found.data)
+                self.logs.tell(ended)
+        lines = None if capture.data is None else end_of(capture.data)
         if lines is None:
             return  # it can still be asked for
-        one = whose(lines, own, settled=found.settled)
-        if one is None and found.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
+        one = whose(lines, own, settled=capture.settled)
+        if one is None and capture.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
             # Gone before it could be looked at; that it failed is what its row said.
-            id, begun = f"{found.pod}@{lines[0].at}", lines[0].at / SECOND
-            who = (seat.container, False, seat.member, seat.rank)
-            one = ContainerRun(id, found.pod, "", *who, 0, False, False, True, begun, code=1)
+            id, begun = f"{capture.pod}@{lines[0].at}", lines[0].at / SECOND
+            who = (role.container, False, role.member, role.rank)
+            one = ContainerRun(id, capture.pod, "", *who, 0, False, False, True, begun, code=1)
         if one is not None:
-            whole = found.over and one.code is not None
-            self.kept.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
+            whole = capture.over and one.code is not None
+            self.logs.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
 
     def add_progress(self, entries: Iterable[Entry], more: bool, now: float) -> None:
         """Lines of rank 0. ``more``: there are others, to be read soon."""
-        lines = [line for entry in entries if (line := self.book.give(entry)) is not None]
+        lines = [line for entry in entries if (line := self.positions.give(entry)) is not None]
         said = [(line.time, line.text) for line in lines if line.gap is None]
         if self.report is not None and said:
             self.report = apply_reports(self.report, said, said[-1][0] or 0.0, self.own)
@@ -249,11 +250,11 @@ class EvidenceCollector:
         self._reading, self._behind = False, one.stuck or bool(one.wants())
 
 
-def _beside_it(victim: ContainerRun, found: Iterable[ContainerRun]) -> list[ContainerRun]:
+def _beside_it(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[ContainerRun]:
     """The tries before and after this one, where a node still has them."""
     return [
         one
-        for one in found
+        for one in tries
         if (one.uid, one.container) == (victim.uid, victim.container)
         and abs(one.restart - victim.restart) == 1
     ]
@@ -291,7 +292,7 @@ def collect(
     api: Api,
     namespace: str | None,
     collector: EvidenceCollector,
-    found: Sequence[ContainerRun],
+    tries: Sequence[ContainerRun],
     *,
     over: bool = False,
     asked: bool = False,
@@ -300,10 +301,10 @@ def collect(
     ended; ``asked``: the ends are wanted in any case. What cannot be read is left out.
     """
     now = time.monotonic()
-    fetches = collector.evidence(found, now, asked=asked)
+    fetches = collector.evidence(tries, now, asked=asked)
     if fetches:
         within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
-    due = collector.progress(found, now, over=over)
+    due = collector.progress(tries, now, over=over)
     if due is not None:
         within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
 
@@ -350,12 +351,12 @@ def _read_on(
     try:
         for fetches in _rounds(one, whole=whole):
             for fetch in fetches:
-                found: bytes | AllaboardError | None
+                reply: bytes | AllaboardError | None
                 try:
-                    found = answer(api, namespace, fetch)
+                    reply = answer(api, namespace, fetch)
                 except AllaboardError as error:
-                    found = error
-                settle(one, fetch, found, always=True)
+                    reply = error
+                settle(one, fetch, reply, always=True)
             entries = [*one.ready()]
             collector.add_progress(entries, bool(one.wants()), time.monotonic())
     finally:
@@ -366,7 +367,7 @@ async def acollect(
     api: AsyncApi,
     namespace: str | None,
     collector: EvidenceCollector,
-    found: Sequence[ContainerRun],
+    tries: Sequence[ContainerRun],
     *,
     over: bool = False,
     asked: bool = False,
@@ -379,8 +380,8 @@ async def acollect(
         async with turn:
             await _aread_end(api, namespace, collector, fetch)
 
-    jobs = [read_end(fetch) for fetch in collector.evidence(found, now, asked=asked)]
-    due = collector.progress(found, now, over=over)
+    jobs = [read_end(fetch) for fetch in collector.evidence(tries, now, asked=asked)]
+    due = collector.progress(tries, now, over=over)
     if due is not None:
         jobs.append(_aread_on(api, namespace, collector, due, whole=over or asked))
     if jobs:
@@ -424,12 +425,12 @@ async def _aread_on(
     try:
         for fetches in _rounds(one, whole=whole):
             for fetch in fetches:
-                found: bytes | AllaboardError | None
+                reply: bytes | AllaboardError | None
                 try:
-                    found = await aanswer(api, namespace, fetch)
+                    reply = await aanswer(api, namespace, fetch)
                 except AllaboardError as error:
-                    found = error
-                settle(one, fetch, found, always=True)
+                    reply = error
+                settle(one, fetch, reply, always=True)
             entries = [*one.ready()]
             collector.add_progress(entries, bool(one.wants()), time.monotonic())
     finally:

@@ -180,10 +180,10 @@ class ReadPositions:
     are still on their way.
     """
 
-    def __init__(self, cursor: Cursor | None = None, kept: AttemptLogs | None = None) -> None:
-        self.kept = kept
-        found = (cursor or {}).get("tries", {})
-        self._known = {id: _Known.from_list(id, data) for id, data in found.items()}
+    def __init__(self, cursor: Cursor | None = None, logs: AttemptLogs | None = None) -> None:
+        self.logs = logs
+        tries = (cursor or {}).get("tries", {})
+        self._known = {id: _Known.from_list(id, data) for id, data in tries.items()}
 
     def cursor(self) -> Cursor:
         return {"v": _VERSION, "tries": {id: known.to_list() for id, known in self._known.items()}}
@@ -192,26 +192,26 @@ class ReadPositions:
         return self._known.setdefault(one.id, _Known(one))
 
     def is_done(self, one: ContainerRun) -> bool:
-        found = self._known.get(one.id)
-        return found is not None and found.done
+        known = self._known.get(one.id)
+        return known is not None and known.done
 
-    def look(self, found: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
-        """``found`` are all tries that can be read now. What is to be said of those that cannot: lines that
+    def look(self, tries: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
+        """``tries`` are all tries that can be read now. What is to be said of those that cannot: lines that
         were kept of them, and a mark where some are lost. Each is said once.
         """
-        here = {one.id for one in found}
+        here = {one.id for one in tries}
         for known in [*self._known.values()]:
-            other = None if known.done else self.whose(known, found, surely=known.one.id in here)
+            other = None if known.done else self.whose(known, tries, surely=known.one.id in here)
             if other is not None:
                 self.move(known.one, other)
         gone = [known for id, known in self._known.items() if id not in here and not known.done]
-        kept = {} if self.kept is None else {k.one.id: k for k in self.kept.tries()}
+        kept = {} if self.logs is None else {k.one.id: k for k in self.logs.tries()}
         gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
-        said = [list(_leaving(known, kept.get(known.one.id), found)) for known in gone]
-        said += [[mark] for mark in self._skipped(found, [k.one for k in kept.values()])]
+        said = [list(_leaving(known, kept.get(known.one.id), tries)) for known in gone]
+        said += [[mark] for mark in self._skipped(tries, [k.one for k in kept.values()])]
         self._known |= {known.one.id: known for known in gone}
         self._known = {id: known for id, known in self._known.items() if id in here or id in kept}
-        for one in found:
+        for one in tries:
             self.known(one).one = one
         return [
             entries
@@ -220,11 +220,11 @@ class ReadPositions:
             and wanted(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
         ]
 
-    def _skipped(self, found: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
+    def _skipped(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
         """Tries that nobody here has met and no node has any more."""
         ours = [*kept, *(known.one for known in self._known.values())]
         groups: dict[tuple[str, str], list[ContainerRun]] = {}
-        for one in found:
+        for one in tries:
             groups.setdefault((one.uid, one.container), []).append(one)
         for group, readable in groups.items():
             fresh = [one for one in readable if one.id not in self._known]
@@ -235,7 +235,7 @@ class ReadPositions:
                     words = f"{_restarts(first, last)} lost: a node keeps two tries"
                     yield _mark(min(readable, key=lambda one: one.restart), None, readable[0].begun, words)
 
-    def whose(self, known: _Known, found: Iterable[ContainerRun], *, surely: bool) -> ContainerRun | None:
+    def whose(self, known: _Known, tries: Iterable[ContainerRun], *, surely: bool) -> ContainerRun | None:
         """A container may restart between the look at its pod and the request for its log: then what was
         read in the name of one try was written by a later one, which had begun by then. That one, if any.
         Whole seconds are known of its beginning; ``surely``: it is more than one before.
@@ -243,7 +243,7 @@ class ReadPositions:
         at = known.read.at // SECOND - (1 if surely else 0)
         later = [
             other
-            for other in found
+            for other in tries
             if (other.uid, other.container) == (known.one.uid, known.one.container)
             and other.restart > known.one.restart
             and other.begun is not None
@@ -257,8 +257,8 @@ class ReadPositions:
         known = self.known(one)
         self._known[other.id] = _Known(other, known.read, known.given)
         self._known[one.id] = _Known(one)
-        if self.kept is not None:
-            self.kept.pass_on(one, other)
+        if self.logs is not None:
+            self.logs.pass_on(one, other)
 
     def give(self, entry: Entry) -> LogLine | None:
         """The entry leaves."""
@@ -267,12 +267,12 @@ class ReadPositions:
             known.given = entry.position
             known.done = known.done or entry.done
             known.told = False
-        if self.kept is not None and not entry.gone and (entry.stamped is not None or entry.done):
-            self.kept.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
+        if self.logs is not None and not entry.gone and (entry.stamped is not None or entry.done):
+            self.logs.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
         return entry.line
 
 
-def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[ContainerRun]) -> Iterator[Entry]:
+def _leaving(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
     one, at = known.one, known.read.at
     ends = kept is not None and (kept.whole or (kept.told and not at))
@@ -285,7 +285,7 @@ def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[ContainerRun])
             at = line.at
             yield Entry(at, one, _line(one, line), None, Position(at, 0, counted=False))
     if not known.closed and not ends:
-        later = [t for t in found if (t.uid, t.container) == (one.uid, one.container)]
+        later = [t for t in tries if (t.uid, t.container) == (one.uid, one.container)]
         until = min((t.begun for t in later if t.begun is not None), default=None)
         why = "a node keeps two tries" if later else "its pod is gone"
         written = f"after {stamp(at)}, if anything, is" if at else "is"
@@ -303,7 +303,7 @@ def _restarts(first: int, last: int) -> str:
 @dataclass(slots=True)
 class _Chain:
     """The tries of one pod that are to be read, in order, and what was read of the first and has not left.
-    ``comes``: its answers are read as they come; ``tape``: of one of which there is more to read.
+    ``comes``: its answers are read as they come; ``parser``: of one of which there is more to read.
     """
 
     tries: deque[ContainerRun]
@@ -311,7 +311,7 @@ class _Chain:
     limit: int = LARGEST
     key: int = 0
     comes: bool = False
-    tape: LogParser | None = None
+    parser: LogParser | None = None
     broke: Position | None = None
 
 
@@ -326,8 +326,8 @@ class ReadPass:
 
     def __init__(
         self,
-        book: ReadPositions,
-        found: Iterable[ContainerRun],
+        positions: ReadPositions,
+        unread: Iterable[ContainerRun],
         leaving: Iterable[Sequence[Entry]] = (),
         *,
         tail: int | None = None,
@@ -335,10 +335,10 @@ class ReadPass:
         comes: bool = False,
     ) -> None:
         """``comes``: whoever fetches can read an answer as it comes."""
-        self.book, self.tail, self.since, self.comes = book, tail, since, comes
+        self.positions, self.tail, self.since, self.comes = positions, tail, since, comes
         pods: dict[str, deque[ContainerRun]] = {}
-        for one in found:
-            if not book.is_done(one):
+        for one in unread:
+            if not positions.is_done(one):
                 pods.setdefault(one.uid, deque()).append(one)
         limit = min(LARGEST, max(SMALLEST, AT_ONCE // max(1, len(pods))))
         # Marks first: at equal times they go before what follows them.
@@ -363,19 +363,19 @@ class ReadPass:
     def reads_on(self, fetch: Fetch) -> bool:
         """Whether more of the answer to this one's try that was begun is wanted next."""
         chain = self._chains[fetch.chain]
-        return chain.tape is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
+        return chain.parser is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
 
     def broken(self, fetch: Fetch) -> bool:
         """An answer of which there was more to read was cut. Whether the rest is to be asked for anew:
         something was read since that had to be the last time.
         """
         chain = self._chains[fetch.chain]
-        chain.tape, before, chain.broke = None, chain.broke, self.book.known(fetch.one).read
+        chain.parser, before, chain.broke = None, chain.broke, self.positions.known(fetch.one).read
         return before != chain.broke
 
     def _bounded(self, n: int, chain: _Chain) -> Fetch:
         one = chain.tries[0]
-        known = self.book.known(one)
+        known = self.positions.known(one)
         if known.read.at:
             proves = bool(known.doubted) and not one.final
             return Fetch(one, n, since=known.read.second, limit=chain.limit, proves=proves)
@@ -388,36 +388,36 @@ class ReadPass:
         """The answer to a request; ``goes_on``: a piece of it, and not the last."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
-        known = self.book.known(one)
+        known = self.positions.known(one)
         more = goes_on or (fetch.limit is not None and len(data) >= fetch.limit)
-        tape = chain.tape or LogParser(known.read, whole=fetch.tail is None)
-        chain.tape = None
-        found = tape.feed(data)
+        parser = chain.parser or LogParser(known.read, whole=fetch.tail is None)
+        chain.parser = None
+        items = parser.feed(data)
         if not more and not one.running:
-            found += tape.close()
-        if tape.refused is not None:
-            self.failed(fetch, tape.refused, lost=not one.running)
+            items += parser.close()
+        if parser.refused is not None:
+            self.failed(fetch, parser.refused, lost=not one.running)
             return
-        missing = isinstance(found[0], LogGap) if found else not (more or tape.is_anchored)
+        missing = isinstance(items[0], LogGap) if items else not (more or parser.is_anchored)
         known.told = False
         if missing:
             if self._doubts(n, chain, known):
                 return
-            if (other := self.book.whose(known, chain.tries, surely=False)) is not None:
-                self.book.move(one, other)
+            if (other := self.positions.whose(known, chain.tries, surely=False)) is not None:
+                self.positions.move(one, other)
                 return
-        if missing and not found:
+        if missing and not items:
             words = f"what it wrote{_after(known)}, if anything, is lost: the node rotated the log"
             self._put(chain, _mark(one, known.read.at / SECOND, None, words))
         known.doubted = ""
-        self._take(chain, one, known, found)
+        self._take(chain, one, known, items)
         if goes_on:
-            chain.tape = tape
-        elif more and not found and self.comes:  # one second holds more than a request does
+            chain.parser = parser
+        elif more and not items and self.comes:  # one second holds more than a request does
             chain.comes = True
-        elif more and not found:
+        elif more and not items:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
-        if not more or (not found and fetch.limit == MOST_GROWN):
+        if not more or (not items and fetch.limit == MOST_GROWN):
             self._over(chain, one, done=not one.running)
         self._filled(n, chain)
 
@@ -440,9 +440,9 @@ class ReadPass:
         self._filled(fetch.chain, chain)
 
     def _take(
-        self, chain: _Chain, one: ContainerRun, known: _Known, found: Sequence[Stamped | LogGap]
+        self, chain: _Chain, one: ContainerRun, known: _Known, items: Sequence[Stamped | LogGap]
     ) -> None:
-        for item in found:
+        for item in items:
             if isinstance(item, LogGap):
                 self._put(chain, _rotated(one, item))
                 continue
@@ -459,7 +459,7 @@ class ReadPass:
         """There is no more of this try now; ``done``: nor will there be."""
         chain.tries.popleft()
         if done:
-            chain.buffer.append(Entry(chain.key, one, None, None, self.book.known(one).read, done=True))
+            chain.buffer.append(Entry(chain.key, one, None, None, self.positions.known(one).read, done=True))
 
     def failed(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
         """There is no answer. ``lost``: the node has none, nor will it have one; ``gone``: the pod is not
@@ -467,7 +467,7 @@ class ReadPass:
         """
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
-        known = self.book.known(one)
+        known = self.positions.known(one)
         since = known.read.at / SECOND if known.read.at else one.begun
         if gone:
             chain.tries.clear()
@@ -529,7 +529,7 @@ def _after(known: _Known) -> str:
 @dataclass(slots=True)
 class _Stream:
     one: ContainerRun
-    tape: LogParser
+    parser: LogParser
     key: int
 
 
@@ -539,8 +539,8 @@ class Following:
     does not go back.
     """
 
-    def __init__(self, book: ReadPositions, hold: float = HOLD) -> None:
-        self.book = book
+    def __init__(self, positions: ReadPositions, hold: float = HOLD) -> None:
+        self.positions = positions
         self.merge: Merge[Entry] = Merge(hold)
         self._streams: dict[str, _Stream] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
@@ -549,17 +549,17 @@ class Following:
     def streaming(self) -> list[ContainerRun]:
         return [stream.one for stream in self._streams.values()]
 
-    def unread(self, found: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
+    def unread(self, tries: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
         """What a pass must read before a stream is opened: all of the pods that have none."""
         busy = {stream.one.uid for stream in self._streams.values()}
-        return [one for one in found if one.uid not in busy and not self._rests(one, now)]
+        return [one for one in tries if one.uid not in busy and not self._rests(one, now)]
 
-    def opens(self, found: Iterable[ContainerRun], now: float) -> list[Fetch]:
+    def opens(self, tries: Iterable[ContainerRun], now: float) -> list[Fetch]:
         """The streams to open, now that a pass has read everything before."""
         fetches = []
-        for one in self.unread(found, now):
+        for one in self.unread(tries, now):
             if one.running:
-                known = self.book.known(one)
+                known = self.positions.known(one)
                 known.closed, position = False, known.read
                 self._streams[one.id] = _Stream(one, LogParser(position), position.at)
                 fetches.append(Fetch(one, since=position.second, follow=True, proves=not position.at))
@@ -568,16 +568,16 @@ class Following:
     def fed(self, id: str, data: bytes, now: float) -> bool:
         """Whether to go on with this stream."""
         stream = self._streams[id]
-        known = self.book.known(stream.one)
-        found = stream.tape.feed(data)
-        if found:
-            if isinstance(found[0], LogGap) and not known.doubted:
+        known = self.positions.known(stream.one)
+        items = stream.parser.feed(data)
+        if items:
+            if isinstance(items[0], LogGap) and not known.doubted:
                 known.doubted = _how(stream.one)
                 self.rest([stream.one], now)
                 return False
             known.doubted = ""
             self._pauses.pop(id, None)
-        for item in found:
+        for item in items:
             if isinstance(item, LogGap):
                 mark = _rotated(stream.one, item)
                 self._hold(mark._replace(key=max(stream.key, mark.key)), now)
@@ -587,16 +587,16 @@ class Following:
             self._hold(Entry(stream.key, stream.one, _line(stream.one, item), item, item.position), now)
         return True
 
-    def rest(self, found: Iterable[ContainerRun], now: float) -> None:
+    def rest(self, tries: Iterable[ContainerRun], now: float) -> None:
         """Leave these alone until another look at their pods tells what became of them."""
-        for one in found:
+        for one in tries:
             self._pauses[one.id] = (now + REST, REST)
 
-    def stale(self, found: Iterable[ContainerRun]) -> list[str]:
+    def stale(self, tries: Iterable[ContainerRun]) -> list[str]:
         """Streams whose container had ended by this look and the one before: either they end by themselves
         in a moment, or they are the next container's, which was there by the time they were opened.
         """
-        ended = {one.id for one in found if not one.running} & {*self._streams}
+        ended = {one.id for one in tries if not one.running} & {*self._streams}
         again, self._ended = [*(ended & self._ended)], ended
         return again
 
@@ -607,7 +607,7 @@ class Following:
         one = self._streams.pop(id).one
         pause = min(10.0, 2 * self._pauses.get(id, (0.0, 0.1))[1])
         self._pauses[id] = (now + pause, pause)
-        self.book.known(one).closed = whole
+        self.positions.known(one).closed = whole
 
     def _rests(self, one: ContainerRun, now: float) -> bool:
         """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
@@ -624,7 +624,7 @@ class Following:
 
     def take(self, now: float, *, everything: bool = False) -> Iterator[LogLine]:
         for entry in self.merge.take(now, everything=everything):
-            line = self.book.give(entry)
+            line = self.positions.give(entry)
             if line is not None:
                 yield line
 
@@ -665,35 +665,37 @@ def _of_node(error: AllaboardError) -> bool:
 def read(
     api: Api,
     namespace: str | None,
-    found: Sequence[ContainerRun],
+    tries: Sequence[ContainerRun],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The lines selected after the cursor, up to the present, merged by time; the last item is the new
     cursor.
 
-    ``found``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
+    ``tries``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
     """
-    book = ReadPositions(cursor, kept)
-    one = _begin(book, found, selection, first=cursor is None)
-    yield from _shown(book, _entries(api, namespace, one), selection, first=cursor is None)
-    yield book.cursor()
+    positions = ReadPositions(cursor, logs)
+    one = _begin(positions, tries, selection, first=cursor is None)
+    yield from _shown(positions, _entries(api, namespace, one), selection, first=cursor is None)
+    yield positions.cursor()
 
 
 def _begin(
-    book: ReadPositions, found: Sequence[ContainerRun], selection: Selection, *, first: bool
+    positions: ReadPositions, tries: Sequence[ContainerRun], selection: Selection, *, first: bool
 ) -> ReadPass:
-    leaving = book.look(found, selection)
+    leaving = positions.look(tries, selection)
     tail = selection.tail if first else None
-    return ReadPass(book, chosen(found, selection), leaving, tail=tail, since=selection.since, comes=True)
+    return ReadPass(
+        positions, chosen(tries, selection), leaving, tail=tail, since=selection.since, comes=True
+    )
 
 
 def _shown(
-    book: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
+    positions: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
 ) -> Iterator[LogLine]:
     """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
-    lines = (line for entry in entries if (line := book.give(entry)) is not None)
+    lines = (line for entry in entries if (line := positions.give(entry)) is not None)
     if first and selection.tail is not None:
         last = _Last(selection.tail)
         for line in lines:
@@ -799,64 +801,64 @@ class _Answers:
 
 def _taken(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
     """So many bytes of an answer, or a little more, and whether there may be others."""
-    found, size = [], 0
+    pieces, size = [], 0
     for data in body:
-        found.append(data)
+        pieces.append(data)
         size += len(data)
         if size >= most:
-            return b"".join(found), True
-    return b"".join(found), False
+            return b"".join(pieces), True
+    return b"".join(pieces), False
 
 
 class LogSources(NamedTuple):
-    """``found``: every try that can be read now. ``over``: the run has ended and starts no member anew."""
+    """``tries``: every one that can be read now. ``over``: the run has ended and starts no member anew."""
 
-    found: Sequence[ContainerRun]
+    tries: Sequence[ContainerRun]
     over: bool
 
 
 def follow(
     api: Api,
     namespace: str | None,
-    look: Callable[[], LogSources],
+    find_sources: Callable[[], LogSources],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The same, and then lines as they come, until the run is over and everything was read. A cursor comes
-    where there are no more lines at the moment, and as the last item. ``look`` is called every two seconds
-    and whenever a stream has ended.
+    where there are no more lines at the moment, and as the last item. ``find_sources`` is called every two
+    seconds and whenever a stream has ended.
     """
-    book = ReadPositions(cursor, kept)
-    following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
+    positions = ReadPositions(cursor, logs)
+    following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=QUEUED)
     pumps: dict[str, _Pump] = {}
-    first, told, given = cursor is None, time.monotonic(), False
+    first, cursor_at, given = cursor is None, time.monotonic(), False
     try:
         while True:
-            seen = look()
-            for id in following.stale(seen.found):
+            sources = find_sources()
+            for id in following.stale(sources.tries):
                 following.ended(id, time.monotonic(), whole=False)
                 pumps.pop(id).stop()
-            one = _step(following, seen, selection, first=first)
+            one = _step(following, sources, selection, first=first)
             entries = _entries(api, namespace, one)
             if pumps:
                 following.put(entries, time.monotonic())
             else:
                 yield from following.take(0.0, everything=True)
-                yield from _shown(book, entries, selection, first=first)
+                yield from _shown(positions, entries, selection, first=first)
             first, given = False, given or not pumps
             following.rest(one.doubtful, time.monotonic())
-            found = chosen(seen.found, selection)
-            for fetch in following.opens(found, time.monotonic()):
+            tries = chosen(sources.tries, selection)
+            for fetch in following.opens(tries, time.monotonic()):
                 pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
-            if seen.over and not pumps and not any(one.running for one in found):
+            if sources.over and not pumps and not any(one.running for one in tries):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(queue.Empty):
-                    next_at = min(until, due or until, told + PAUSE if given else until)
+                    next_at = min(until, due or until, cursor_at + PAUSE if given else until)
                     id, data = events.get(timeout=max(0.0, next_at - now))
                     if id in pumps and _happened(following, id, data):
                         pumps.pop(id).stop()
@@ -864,11 +866,11 @@ def follow(
                 for line in following.take(time.monotonic()):
                     given = True
                     yield line
-                if given and time.monotonic() >= told + PAUSE:
-                    told, given = time.monotonic(), False
-                    yield book.cursor()
+                if given and time.monotonic() >= cursor_at + PAUSE:
+                    cursor_at, given = time.monotonic(), False
+                    yield positions.cursor()
         yield from following.take(0.0, everything=True)
-        yield book.cursor()
+        yield positions.cursor()
     finally:
         for pump in pumps.values():
             pump.stop()
@@ -879,16 +881,17 @@ def _is_single(selection: Selection) -> bool:
     return len(selection.members or selection.ranks or ()) == 1
 
 
-def _step(following: Following, seen: LogSources, selection: Selection, *, first: bool) -> ReadPass:
+def _step(following: Following, sources: LogSources, selection: Selection, *, first: bool) -> ReadPass:
     """What is to be read before streams are opened."""
-    book, now = following.book, time.monotonic()
+    positions, now = following.positions, time.monotonic()
     streaming = following.streaming()
-    here = {one.id for one in seen.found}
+    here = {one.id for one in sources.tries}
     # What still comes of a pod that is gone is not lost.
-    leaving = book.look([*seen.found, *(one for one in streaming if one.id not in here)], selection)
+    still_open = [one for one in streaming if one.id not in here]
+    leaving = positions.look([*sources.tries, *still_open], selection)
     tail = selection.tail if first else None
-    unread = following.unread(chosen(seen.found, selection), now)
-    return ReadPass(book, unread, leaving, tail=tail, since=selection.since, comes=True)
+    unread = following.unread(chosen(sources.tries, selection), now)
+    return ReadPass(positions, unread, leaving, tail=tail, since=selection.since, comes=True)
 
 
 def _happened(following: Following, id: str, data: bytes | _End) -> bool:
@@ -929,18 +932,18 @@ class _Pump:
             self.stream.close()
 
     def _run(self) -> None:
-        heard, error, whole = time.monotonic(), None, False
+        last_at, error, whole = time.monotonic(), None, False
         try:
             options = {**self.fetch.options, "silence": SILENCE}
             with self.api.log(self.fetch.one.pod, self.namespace, **options) as self.stream:
                 proven = not self.fetch.proves
                 for data in self.stream:
-                    heard = time.monotonic()
+                    last_at = time.monotonic()
                     proven = proven or self._is_its_own()
                     if not proven or not self._put(data):
                         break
             # A stream that fell silent, or whose connection did, ends without an error too.
-            whole = proven and time.monotonic() - heard < SILENCE - 2
+            whole = proven and time.monotonic() - last_at < SILENCE - 2
         except AllaboardError as caught:
             error = caught
         self._put(_End(whole, error))
@@ -962,32 +965,32 @@ class _Pump:
 async def aread(
     api: AsyncApi,
     namespace: str | None,
-    found: Sequence[ContainerRun],
+    tries: Sequence[ContainerRun],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
     """`read` in a loop."""
-    book = ReadPositions(cursor, kept)
-    one = _begin(book, found, selection, first=cursor is None)
-    async for line in _ashown(book, _aentries(api, namespace, one), selection, first=cursor is None):
+    positions = ReadPositions(cursor, logs)
+    one = _begin(positions, tries, selection, first=cursor is None)
+    async for line in _ashown(positions, _aentries(api, namespace, one), selection, first=cursor is None):
         yield line
-    yield book.cursor()
+    yield positions.cursor()
 
 
 async def _ashown(
-    book: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
+    positions: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
 ) -> AsyncIterator[LogLine]:
     if first and selection.tail is not None:
         last = _Last(selection.tail)
         async for some in entries:
-            for line in _shown(book, some, selection, first=False):
+            for line in _shown(positions, some, selection, first=False):
                 last.add(line)
         for line in last.lines:
             yield line
         return
     async for some in entries:
-        for line in _shown(book, some, selection, first=False):
+        for line in _shown(positions, some, selection, first=False):
             yield line
 
 
@@ -1008,8 +1011,8 @@ class _AsyncAnswers:
         self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def to(self, wants: Sequence[Fetch]) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
-        found = await asyncio.gather(*(self._fetched(fetch) for fetch in wants))
-        return list(zip(wants, found, strict=True))
+        answers = await asyncio.gather(*(self._fetched(fetch) for fetch in wants))
+        return list(zip(wants, answers, strict=True))
 
     async def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
         reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
@@ -1045,13 +1048,13 @@ class _AsyncAnswers:
 
 
 async def _ataken(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
-    found, size = [], 0
+    pieces, size = [], 0
     async for data in body:
-        found.append(data)
+        pieces.append(data)
         size += len(data)
         if size >= most:
-            return b"".join(found), True
-    return b"".join(found), False
+            return b"".join(pieces), True
+    return b"".join(pieces), False
 
 
 async def _aentries(api: AsyncApi, namespace: str | None, one: ReadPass) -> AsyncIterator[Sequence[Entry]]:
@@ -1072,24 +1075,24 @@ async def _aentries(api: AsyncApi, namespace: str | None, one: ReadPass) -> Asyn
 async def afollow(
     api: AsyncApi,
     namespace: str | None,
-    look: Callable[[], Awaitable[LogSources]],
+    find_sources: Callable[[], Awaitable[LogSources]],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
     """`follow` in a loop."""
-    book = ReadPositions(cursor, kept)
-    following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
+    positions = ReadPositions(cursor, logs)
+    following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
     pumps: dict[str, asyncio.Task[None]] = {}
-    first, told, given = cursor is None, time.monotonic(), False
+    first, cursor_at, given = cursor is None, time.monotonic(), False
     try:
         while True:
-            seen = await look()
-            for id in following.stale(seen.found):
+            sources = await find_sources()
+            for id in following.stale(sources.tries):
                 following.ended(id, time.monotonic(), whole=False)
                 pumps.pop(id).cancel()
-            one = _step(following, seen, selection, first=first)
+            one = _step(following, sources, selection, first=first)
             entries = _aentries(api, namespace, one)
             if pumps:
                 async for some in entries:
@@ -1097,20 +1100,20 @@ async def afollow(
             else:
                 for line in following.take(0.0, everything=True):
                     yield line
-                async for line in _ashown(book, entries, selection, first=first):
+                async for line in _ashown(positions, entries, selection, first=first):
                     yield line
             first, given = False, given or not pumps
             following.rest(one.doubtful, time.monotonic())
-            found = chosen(seen.found, selection)
-            for fetch in following.opens(found, time.monotonic()):
+            tries = chosen(sources.tries, selection)
+            for fetch in following.opens(tries, time.monotonic()):
                 pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
-            if seen.over and not pumps and not any(one.running for one in found):
+            if sources.over and not pumps and not any(one.running for one in tries):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(asyncio.TimeoutError):
-                    next_at = min(until, due or until, told + PAUSE if given else until)
+                    next_at = min(until, due or until, cursor_at + PAUSE if given else until)
                     id, data = await asyncio.wait_for(events.get(), max(0.0, next_at - now))
                     if id in pumps and _happened(following, id, data):
                         pumps.pop(id).cancel()
@@ -1118,12 +1121,12 @@ async def afollow(
                 for line in following.take(time.monotonic()):
                     given = True
                     yield line
-                if given and time.monotonic() >= told + PAUSE:
-                    told, given = time.monotonic(), False
-                    yield book.cursor()
+                if given and time.monotonic() >= cursor_at + PAUSE:
+                    cursor_at, given = time.monotonic(), False
+                    yield positions.cursor()
         for line in following.take(0.0, everything=True):
             yield line
-        yield book.cursor()
+        yield positions.cursor()
     finally:
         for task in pumps.values():
             task.cancel()
@@ -1133,15 +1136,15 @@ async def afollow(
 async def _pump(
     api: AsyncApi, namespace: str | None, fetch: Fetch, events: asyncio.Queue[tuple[str, bytes | _End]]
 ) -> None:
-    heard, error, whole, proven = time.monotonic(), None, False, not fetch.proves
+    last_at, error, whole, proven = time.monotonic(), None, False, not fetch.proves
     try:
         async for data in api.log(fetch.one.pod, namespace, **{**fetch.options, "silence": SILENCE}):
-            heard = time.monotonic()
+            last_at = time.monotonic()
             proven = proven or stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
             if not proven:
                 break
             await events.put((fetch.one.id, data))
-        whole = proven and time.monotonic() - heard < SILENCE - 2
+        whole = proven and time.monotonic() - last_at < SILENCE - 2
     except AllaboardError as caught:
         error = caught
     await events.put((fetch.one.id, _End(whole, error)))

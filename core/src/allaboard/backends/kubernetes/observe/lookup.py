@@ -122,81 +122,81 @@ def look(stored: Stored) -> Operation[AttemptObjects]:
         pass
     of_it = labels.selector(record.run, record.attempt, record.generation)
     pods = yield from effects.list_all(PODS, labels=of_it)
-    found = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
-    if found.is_missing and record.object_uid is not None:
+    objects = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
+    if objects.is_missing and record.object_uid is not None:
         # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-        found = replace(found, events=tuple((yield from list_events([record.object_uid], []))))
-    return found
+        objects = replace(objects, events=tuple((yield from list_events([record.object_uid], []))))
+    return objects
 
 
-def look_at_pods(found: AttemptObjects) -> Operation[AttemptObjects]:
+def look_at_pods(objects: AttemptObjects) -> Operation[AttemptObjects]:
     """The same with its pods as they are now."""
-    record = found.record
+    record = objects.record
     of_it = labels.selector(record.run, record.attempt, record.generation)
-    return replace(found, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
+    return replace(objects, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
 
 
 def last_word(events: Iterable[Json]) -> State | None:
     """How a job ended, by the events of its operator."""
     ends = {reason: State(word) for engine in ENGINES.values() for reason, word in engine.ENDS.items()}
-    found = {ends[e["reason"]] for e in events if e.get("reason") in ends}
-    return State.FAILED if State.FAILED in found else next(iter(found), None)
+    states = {ends[e["reason"]] for e in events if e.get("reason") in ends}
+    return State.FAILED if State.FAILED in states else next(iter(states), None)
 
 
 def look_closer(
-    found: AttemptObjects, *, everything: bool = False
+    objects: AttemptObjects, *, everything: bool = False
 ) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
     that object; of its pods too, where these say nothing else; ``everything``: and of what is gone. With it,
     sentences about what may not be read here.
     """
     notes: list[str] = []
-    groups = yield from _gang(found, notes)
-    pods = found.pods if everything or only_echoes(found.pods) else unexplained(found.pods)
-    about = [t for t in (found.job, *groups, *pods) if t is not None]
+    groups = yield from _gang(objects, notes)
+    pods = objects.pods if everything or only_echoes(objects.pods) else unexplained(objects.pods)
+    about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
-    events = yield from list_events([*uids, *(_gone(found, uids) if everything else ())], notes)
-    rivals = yield from _rivals(found)
-    return replace(found, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
+    events = yield from list_events([*uids, *(_gone(objects, uids) if everything else ())], notes)
+    rivals = yield from _rivals(objects)
+    return replace(objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
 
 
 def unexplained(pods: Iterable[Json]) -> list[Json]:
     """Pods that have a node, and whose containers do not say why they do not start: their events may. Some of
     them tell for all.
     """
-    found = []
+    unexplained = []
     for pod in pods:
         status = pod.get("status") or {}
         every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         begun = any((c.get("state") or {}).get("running") or c.get("restartCount") for c in every)
         if status.get("phase") == "Pending" and "nodeName" in pod["spec"] and not begun:
-            found.append(pod)
-    return found[:TELLS_FOR_ALL]
+            unexplained.append(pod)
+    return unexplained[:TELLS_FOR_ALL]
 
 
-def _gone(found: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
+def _gone(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
     """The uids of the job and of the pods that were seen and are not there any more: their events are."""
-    known = [found.record.object_uid] if found.record.object_uid is not None else []
-    for pods in (found.stored.memory.get("pods") or {}).values():
+    known = [objects.record.object_uid] if objects.record.object_uid is not None else []
+    for pods in (objects.stored.memory.get("pods") or {}).values():
         known += pods
     return (uid for uid in known if uid not in there)
 
 
-def _rivals(found: AttemptObjects) -> Operation[list[Json]]:
+def _rivals(objects: AttemptObjects) -> Operation[list[Json]]:
     """Pods of other runs of the namespace, when this one has places for some of its members alone, and nobody
     who would take them back: others may be in the same trap.
     """
-    has_place = {"nodeName" in pod["spec"] for pod in found.living}
-    if found.job is None or found.stored.gang or has_place != {True, False}:
+    has_place = {"nodeName" in pod["spec"] for pod in objects.living}
+    if objects.job is None or objects.stored.gang or has_place != {True, False}:
         return []
-    run = found.record.run
+    run = objects.record.run
     others = yield from effects.list_all(PODS, labels=f"{labels.selector()},{labels.RUN}!={run}")
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
-def _gang(found: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
-    gang = found.stored.gang
-    if not gang or found.job is None:
+def _gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
+    gang = objects.stored.gang
+    if not gang or objects.job is None:
         return []
     try:
         return [(yield from effects.get(resource_of(gang), gang["name"]))]
@@ -209,17 +209,17 @@ def _gang(found: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
 
 def list_events(uids: Sequence[str], notes: list[str]) -> Operation[list[Json]]:
     """The events of these objects, as far as the cluster keeps them (an hour, mostly)."""
-    found: list[Json] = []
+    events: list[Json] = []
     try:
         if len(uids) > ONE_BY_ONE:
             wanted = set(uids)
             every = yield from effects.list_all(EVENTS)
             return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
         for uid in dict.fromkeys(uids):
-            found += yield from effects.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
+            events += yield from effects.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")
-    return found
+    return events
 
 
 def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[ContainerRun]:
@@ -227,12 +227,12 @@ def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) ->
     is not known comes last.
     """
     ranks = {member.name: member.rank for member in members}
-    seats = {}
+    roles = {}
     for pod in pods:
         member = engine.member_of(pod)
         if member is not None:
-            seats[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
-    return tries(pods, seats)
+            roles[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
+    return tries(pods, roles)
 
 
 class Ranked(Protocol):
@@ -269,7 +269,7 @@ def is_of_spec(job: Json, record: RunRecord) -> bool:
 
 
 def seen(
-    found: AttemptObjects,
+    objects: AttemptObjects,
     *,
     memory: Memory | None = None,
     report: ProgressState | None = None,
@@ -277,60 +277,62 @@ def seen(
     notes: tuple[str, ...] = (),
 ) -> Observation:
     """What is seen of a run: what its objects say, and what its record knows beyond them."""
-    record = found.record
-    if found.overdue:
-        notes = (*notes, stuck(found))
-    looked = observation.observation(
+    record = objects.record
+    if objects.overdue:
+        notes = (*notes, stuck(objects))
+    observed = observation.observation(
         record,
-        found.job,
-        now=found.now,
-        submitted=found.was_created,
-        pods=found.pods,
-        events=found.events,
-        groups=found.groups,
-        rivals=found.rivals,
-        nodes=found.nodes,
-        layout=Layout.from_dict(found.stored.layout) if found.job is None and found.stored.layout else None,
+        objects.job,
+        now=objects.now,
+        submitted=objects.was_created,
+        pods=objects.pods,
+        events=objects.events,
+        groups=objects.groups,
+        rivals=objects.rivals,
+        nodes=objects.nodes,
+        layout=Layout.from_dict(objects.stored.layout)
+        if objects.job is None and objects.stored.layout
+        else None,
         report=report,
         memory=memory,
         notes=notes,
         tails=tails,
     )
-    if found.overdue:
-        looked = replace(looked, flags=(*looked.flags, NODE_LOST))
+    if objects.overdue:
+        observed = replace(observed, flags=(*observed.flags, NODE_LOST))
     if record.outcome is not None:
         # The first word stands: also over a job that a client which came too late has made.
         outcome = record.outcome
-        said = (*looked.notes, outcome.why) if outcome.why else looked.notes
+        said = (*observed.notes, outcome.why) if outcome.why else observed.notes
         stopped = outcome.state == State.STOPPED
-        return replace(looked, recorded=outcome.state, stopped=stopped, notes=said)
-    if looked.stopped and record.stop is not None and (record.stop.timed_out or record.stop.code):
+        return replace(observed, recorded=outcome.state, stopped=stopped, notes=said)
+    if observed.stopped and record.stop is not None and (record.stop.timed_out or record.stop.code):
         ended = State.TIMED_OUT if record.stop.timed_out else State.FAILED
-        return replace(looked, stopped=False, recorded=ended.value)
-    if not found.was_created and record.stop is None:
-        return replace(looked, waiting=NOT_CREATED)
-    if found.is_missing and (end := last_word(found.events)) is not None:
+        return replace(observed, stopped=False, recorded=ended.value)
+    if not objects.was_created and record.stop is None:
+        return replace(observed, waiting=NOT_CREATED)
+    if objects.is_missing and (end := last_word(objects.events)) is not None:
         notes = ("its job is gone; how it ended is told by an event of its operator",)
-        return replace(looked, alive=None, deleted=False, recorded=end.value, notes=notes)
-    if found.job is None:
-        return looked
-    policy = Layout.from_dict(found.stored.layout).policy
-    idle = not state_of(looked).is_final and idle_clock(looked.phases, policy.clocks) is not None
+        return replace(observed, alive=None, deleted=False, recorded=end.value, notes=notes)
+    if objects.job is None:
+        return observed
+    policy = Layout.from_dict(objects.stored.layout).policy
+    idle = not state_of(observed).is_final and idle_clock(observed.phases, policy.clocks) is not None
     return replace(
-        looked,
-        limit=limit_of(looked, policy, found.now, nudged(found.job), found.ending),
-        flags=(*looked.flags, *((CLOCK_IDLE,) if idle else ())),
+        observed,
+        limit=limit_of(observed, policy, objects.now, nudged(objects.job), objects.ending),
+        flags=(*observed.flags, *((CLOCK_IDLE,) if idle else ())),
     )
 
 
-def stuck(found: AttemptObjects) -> str:
+def stuck(objects: AttemptObjects) -> str:
     """What keeps an attempt from being gone, and what to do about it."""
-    record = found.record
-    pods = found.overdue or found.living
+    record = objects.record
+    pods = objects.overdue or objects.living
     if not pods:
         return (
             f"run {record.run}: its attempt {record.attempt} is being deleted and does not go; look at the "
-            f"finalizers of {found.stored.job['name']}"
+            f"finalizers of {objects.stored.job['name']}"
         )
     return do_not_end(f"run {record.run}: members of attempt {record.attempt}", pods)
 

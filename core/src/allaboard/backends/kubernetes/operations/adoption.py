@@ -146,10 +146,10 @@ def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Operation[None]:
 def _workload(job: Json) -> Operation[str | None]:
     """The name of the Workload that Kueue has made for this job; None also where these may not be read."""
     try:
-        found = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
+        workloads = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
     except (Missing, Forbidden):
         return None
-    return str(found[0]["metadata"]["name"]) if found else None
+    return str(workloads[0]["metadata"]["name"]) if workloads else None
 
 
 def _left(engine: Engine, job: Json) -> Operation[str | None]:
@@ -165,8 +165,10 @@ def _left(engine: Engine, job: Json) -> Operation[str | None]:
         return None
     if there["metadata"]["uid"] != uid:
         return None
-    kept = ", ".join(there["metadata"].get("finalizers") or ())
-    return f"{engine.KIND} {name} is being deleted and does not go; its finalizers are waited for: {kept}"
+    finalizers = ", ".join(there["metadata"].get("finalizers") or ())
+    return (
+        f"{engine.KIND} {name} is being deleted and does not go; its finalizers are waited for: {finalizers}"
+    )
 
 
 def _has_ended(job: Json) -> bool:

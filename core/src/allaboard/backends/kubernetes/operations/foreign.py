@@ -84,7 +84,7 @@ def engine_of(name: str) -> Operation[Engine]:
 
 def every() -> Operation[list[Observation]]:
     """All jobs that others made in this namespace, newest first: two lists for each kind that is served."""
-    found: list[Observation] = []
+    observations: list[Observation] = []
     for engine in ENGINES.values():
         try:
             jobs = [job for job in (yield from effects.list_all(resource_for(engine))) if not _is_ours(job)]
@@ -105,8 +105,8 @@ def every() -> Operation[list[Observation]]:
                 if labels.label_of(pod, engine.JOB_LABEL) == name
                 and not _is_of_another(pod, engine.KIND, uid)
             ]
-            found.append(observation.of_object(job, now=now, pods=its))
-    return sorted(found, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
+            observations.append(observation.of_object(job, now=now, pods=its))
+    return sorted(observations, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
 
 
 def events(engine: Engine, name: str) -> Operation[list[Event]]:
@@ -161,11 +161,11 @@ def pods_of(engine: Engine, job: Json, notes: list[str]) -> Operation[list[Json]
     """Those that its operator made for it, and not for one of the same name that was there before."""
     metadata = job["metadata"]
     try:
-        found = yield from effects.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
+        pods = yield from effects.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
     except Forbidden:
         notes.append("pods may not be read here, and with them how each member is")
         return []
-    return [pod for pod in found if not _is_of_another(pod, engine.KIND, metadata["uid"])]
+    return [pod for pod in pods if not _is_of_another(pod, engine.KIND, metadata["uid"])]
 
 
 def _is_of_another(pod: Json, kind: str, uid: str) -> bool:

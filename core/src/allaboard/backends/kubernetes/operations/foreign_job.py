@@ -69,7 +69,7 @@ class OthersJob:
 
         if follow:
             return stream.follow(self.backend.api, None, look, selection, cursor)
-        return stream.read(self.backend.api, None, look().found, selection, cursor)
+        return stream.read(self.backend.api, None, look().tries, selection, cursor)
 
     def list(self) -> list[Observation]:
         return [self.observe(self.job)]

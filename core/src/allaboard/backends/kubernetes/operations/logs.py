@@ -33,14 +33,14 @@ from allaboard.status import state_of
 
 @dataclass(frozen=True, slots=True)
 class ReadableLogs:
-    """The logs of an attempt. ``over``: nothing more will be written; ``kept``: what this process has read of
+    """The logs of an attempt. ``over``: nothing more will be written; ``logs``: what this process has read of
     it, and once it is over what others have.
     """
 
     attempt: int
     tries: list[ContainerRun]
     over: bool
-    kept: AttemptLogs
+    logs: AttemptLogs
 
 
 def readable_logs(
@@ -72,7 +72,7 @@ def _current_logs(
     objects = (yield from look(stored)) if last is None else last.objects
     over = state_of(seen(objects)).is_final and not objects.living
     history = session_of(workspace, stored).history_with_captures(stored)
-    tries, kept = container_runs(layout, objects.pods), history.collector.kept
+    tries, kept = container_runs(layout, objects.pods), history.collector.logs
     if record.outcome is not None and not record.deleted:
         yield from load_archive(history, stored, record.attempt)
         known = [*tries, *(one.one for one in kept.tries())]
@@ -86,4 +86,4 @@ def _earlier_logs(workspace: Workspace, stored: Stored, attempt: int) -> Operati
     history = session_of(workspace, stored).earlier_history(record, attempt)
     yield from load_archive(history, stored, attempt)
     tries = container_runs(Layout.from_dict(stored.layout), pods)
-    return ReadableLogs(attempt, tries, True, history.collector.kept)
+    return ReadableLogs(attempt, tries, True, history.collector.logs)

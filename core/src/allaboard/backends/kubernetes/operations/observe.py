@@ -188,7 +188,7 @@ def _observe_ended(
         if not is_first:
             yield from load_archive(history, stored, stored.record.attempt)
         if observation.restarts or state_of(observation) is not State.SUCCEEDED or loses_rank_0:
-            tries = history.collector.kept.tries()
+            tries = history.collector.logs.tries()
             yield from archive.save(stored, tries, history.memory, observation.finished)
     if is_first:
         now = yield from stop.recorded(objects, state_of(observation), history.to_dict())
@@ -230,7 +230,7 @@ def load_archive(history: AttemptHistory, stored: Stored, attempt: int) -> Opera
     if not history.is_shared:
         history.is_shared = True
         tries = yield from archive.load(stored, attempt, stored.record.generation)
-        history.collector.kept.restore(tries)
+        history.collector.logs.restore(tries)
 
 
 def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:

@@ -56,7 +56,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
-    there = namespace.found is not None or not namespace.known
+    there = namespace.body is not None or not namespace.known
     return Facts(
         survey=survey,
         manifests=ready.manifests,
@@ -90,10 +90,10 @@ def _who() -> Operation[str | None]:
 
 
 def _allowed(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
-    found = {}
+    allowed = {}
     for access in wanted:
-        found[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
-    return found
+        allowed[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
+    return allowed
 
 
 def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
@@ -108,10 +108,10 @@ def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
 
 
 def _each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
-    found = {}
+    lookups = {}
     for name in sorted(names):
-        found[name] = yield from _sought(resource, name, permitted)
-    return found
+        lookups[name] = yield from _sought(resource, name, permitted)
+    return lookups
 
 
 def _all(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
@@ -135,12 +135,12 @@ def _tried(
     manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey
 ) -> Operation[list[DryRunResult]]:
     """A dry run of the creation of each object whose kind is served."""
-    found = []
+    results = []
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"
-            found.append(DryRunResult(what, (yield from _dry(resource, manifest))))
-    return found
+            results.append(DryRunResult(what, (yield from _dry(resource, manifest))))
+    return results
 
 
 def _pods_tried(
@@ -151,7 +151,7 @@ def _pods_tried(
     """
     if not (yield from permitted.do("create", PODS)):
         return None
-    found = []
+    results = []
     for group in pods:
         spec = {k: v for k, v in group.spec.items() if k != "schedulingGroup"}
         # What the operator adds has an image of its own choice, which does not matter here.
@@ -162,8 +162,8 @@ def _pods_tried(
             "metadata": _pod_metadata(ready, group),
             "spec": {**spec, **({"initContainers": inits} if inits else {})},
         }
-        found.append(DryRunResult(f"a pod of {group.role}", (yield from _dry(PODS, body))))
-    return found
+        results.append(DryRunResult(f"a pod of {group.role}", (yield from _dry(PODS, body))))
+    return results
 
 
 def _pod_metadata(ready: PreparedAttempt, group: capacity.Pods) -> Mapping[str, Any]:

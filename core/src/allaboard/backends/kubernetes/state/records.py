@@ -72,8 +72,8 @@ class Stored:
     @property
     def created(self) -> str | None:
         """When the record was made, as the API server writes it."""
-        found = self.body.get("metadata", {}).get("creationTimestamp")
-        return None if found is None else str(found)
+        stamp = self.body.get("metadata", {}).get("creationTimestamp")
+        return None if stamp is None else str(stamp)
 
 
 def manifest(stored: Stored) -> Json:
@@ -244,8 +244,8 @@ def overdue(now: float, keep: float) -> str:
     ended = f"{selector()},{ENDED}"
     if len(days) > 366:
         return ended
-    kept = [_day((today - timedelta(days=n)).timestamp()) for n in days]
-    return f"{ended},{ENDED} notin ({','.join(kept)})"
+    days_kept = [_day((today - timedelta(days=n)).timestamp()) for n in days]
+    return f"{ended},{ENDED} notin ({','.join(days_kept)})"
 
 
 def is_overdue(stored: Stored, now: float, keep: float) -> bool:

@@ -113,9 +113,9 @@ class Changes:
 
     def settle(self) -> bool:
         """`quiet`, asked before a look: what is told from this moment on is told after it."""
-        told, blind, quiet = self._told, _blind(self._feeds), self.quiet
+        number, blind, quiet = self._told, _blind(self._feeds), self.quiet
         # What happens after a look of the blind is told by no row.
-        self._settled = -1 if blind else told
+        self._settled = -1 if blind else number
         return quiet
 
     @property
@@ -137,14 +137,14 @@ class Hub:
     @contextmanager
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for a run of ours: its job, and its pods."""
-        with self._follow(run, _ours(resource, self._in(namespace))) as found:
-            yield found
+        with self._follow(run, _ours(resource, self._in(namespace))) as follower:
+            yield follower
 
     @contextmanager
     def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for one object, whoever made it."""
-        with self._follow(name, _theirs(name, resource, self._in(namespace))) as found:
-            yield found
+        with self._follow(name, _theirs(name, resource, self._in(namespace))) as follower:
+            yield follower
 
     @property
     def open(self) -> int:

@@ -157,11 +157,11 @@ class Feed:
         changed: set[str] = set()
         for row in rows:
             name = _name(row)
-            key, looks = hash(name), _looks(row)
-            self._known[key] = looks
+            key, signature = hash(name), _looks(row)
+            self._known[key] = signature
             runs = [run for run in _runs(name) if run in self._followers]
             present.update(runs)
-            if self._listed and (looks is None or before.get(key) != looks):
+            if self._listed and (signature is None or before.get(key) != signature):
                 changed.update(runs)
         if self._listed and self._expected:
             # One without a row may have come and gone since the last: nothing else would tell.
@@ -181,13 +181,13 @@ class Feed:
             return
         for row in thing["rows"]:
             name = _name(row)
-            key, looks = hash(name), _looks(row)
+            key, signature = hash(name), _looks(row)
             if kind == "DELETED":
                 self._known.pop(key, None)
-            elif looks is not None and self._known.get(key) == looks:
+            elif signature is not None and self._known.get(key) == signature:
                 continue
             else:
-                self._known[key] = looks
+                self._known[key] = signature
             ails = kind != "DELETED" and _indicates_failure(row)
             leaves = kind != "DELETED" and _leaves(row)
             for run in _runs(name):
