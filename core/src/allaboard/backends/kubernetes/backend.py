@@ -202,25 +202,25 @@ class KubernetesBackend:
             others_job = OthersJob(self, engine_of_kind(kind), job, adopt=adopt)
             others_job.observe(job)
             return others_job
-        return OthersJob(self, self._do(foreign.engine_of(name)), name, adopt=adopt)
+        return OthersJob(self, self._do(foreign.find_engine(name)), name, adopt=adopt)
 
     def list_others(self) -> list[Observation]:
         """Every job that somebody else made here, newest first."""
-        return self._do(foreign.every())
+        return self._do(foreign.list_jobs())
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         first = self._do(logs.readable_logs(self.workspace, run, selection, cached=True))
         if not follow:
-            return stream.read(self.api, None, first.tries, selection, cursor, first.logs)
+            return stream.read_logs(self.api, None, first.tries, selection, cursor, first.logs)
         chosen = replace(selection, attempt=first.attempt)
 
         def look() -> stream.LogSources:
             now = self._do(logs.readable_logs(self.workspace, run, chosen))
             return stream.LogSources(now.tries, now.over)
 
-        return stream.follow(self.api, None, look, chosen, cursor, first.logs)
+        return stream.follow_logs(self.api, None, look, chosen, cursor, first.logs)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
@@ -361,9 +361,9 @@ class AsyncKubernetesBackend:
             return stream.LogSources(now.tries, now.over)
 
         lines = (
-            stream.afollow(self.api, None, look, chosen, cursor, first.logs)
+            stream.afollow_logs(self.api, None, look, chosen, cursor, first.logs)
             if follow
-            else stream.aread(self.api, None, first.tries, selection, cursor, first.logs)
+            else stream.aread_logs(self.api, None, first.tries, selection, cursor, first.logs)
         )
         async for item in lines:
             yield item

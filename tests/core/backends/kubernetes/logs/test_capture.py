@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs.capture import PodCapture, acapture_pod, capture_pod, whose
+from allaboard.backends.kubernetes.logs.capture import PodCapture, acapture_pod, capture_pod, writer_of
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.logs.parsing import Stamped
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
 from allaboard.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 
@@ -95,7 +95,7 @@ def test_what_is_still_written_is_not_the_whole_of_it(
     collector.add_capture(captures("worker-0", failed=False), node.seats()["worker-0"])
     worker.writes("RuntimeError: odd")
     worker.ends(1)
-    collect(node.api(), None, collector, tries(node.pods(), node.seats()))
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
     assert kept(collector) == [(0, ["begins", "RuntimeError: odd"], True)]
 
 
@@ -111,7 +111,7 @@ def test_one_that_ends_while_it_is_read_is_read_again(
     collector.add_capture(captures("worker-0", failed=False), node.seats()["worker-0"])
     assert kept(collector) == [(0, ["begins"], False)]
     worker.writes("its last word")
-    collect(node.api(), None, collector, tries(node.pods(), node.seats()))
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
     assert kept(collector) == [(0, ["begins", "its last word"], True)]
 
 
@@ -127,7 +127,7 @@ def test_one_that_was_started_again_before_its_log_was_read(
     collector.add_capture(captures("worker-0"), node.seats()["worker-0"])
     assert all(lines == ["begins again"] for restart, lines, _ in kept(collector) if restart == 1)
     assert all(lines == ["begins"] for restart, lines, _ in kept(collector) if restart == 0)
-    collect(node.api(), None, collector, tries(node.pods(), node.seats()))
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
     assert sorted(kept(collector)) == [(0, ["begins"], True), (1, ["begins again"], False)]
 
 
@@ -176,7 +176,7 @@ def test_a_log_that_could_not_be_captured_can_still_be_read(node: Node, collecto
         collector.add_capture(
             PodCapture("worker-0", (worker.object(),), data, True, True), node.seats()["worker-0"]
         )
-    collect(node.api(), None, collector, tries(node.pods(), node.seats()))
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
     assert kept(collector) == [(0, ["begins"], True)]
 
 
@@ -247,7 +247,7 @@ def test_what_was_captured_is_not_kept_twice(
     node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     a_worker(node).ends(1)
-    collect(node.api(), None, collector, tries(node.pods(), node.seats()))
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
     collector.add_capture(captures("worker-0"), node.seats()["worker-0"])
     assert kept(collector) == [(0, ["begins"], True)]
 
@@ -261,9 +261,9 @@ def test_a_try_that_was_replaced_since_it_was_looked_at_is_read_at_the_next_look
     worker = a_worker(node)
     worker.ends(1, final=False)
     meanwhile(node, starts_again())
-    collects(tries(node.pods(), node.seats()))
+    collects(container_runs(node.pods(), node.seats()))
     assert kept(collector) == []
-    collects(tries(node.pods(), node.seats()))
+    collects(container_runs(node.pods(), node.seats()))
     assert sorted(kept(collector)) == [(0, ["begins"], True), (1, ["begins again"], False)]
 
 
@@ -278,8 +278,8 @@ def test_so_is_the_try_before(
         pod.writes("a third time")
 
     meanwhile(node, once_more)
-    collects(tries(node.pods(), node.seats()))
-    collects(tries(node.pods(), node.seats()))
+    collects(container_runs(node.pods(), node.seats()))
+    collects(container_runs(node.pods(), node.seats()))
     told = {restart: lines for restart, lines, _ in kept(collector)}
     assert told.get(0, ["begins"]) == ["begins"], "no node has it any more"
     assert (told[1], told[2]) == (["begins again"], ["a third time"])
@@ -291,7 +291,7 @@ def test_where_its_times_prove_it_the_pod_is_not_looked_at_again(
     worker = a_worker(node)
     node.passes(2)
     worker.ends(1, final=False)
-    found = tries(node.pods(), node.seats())
+    found = container_runs(node.pods(), node.seats())
     api = node.api()
     looked: list[str] = []
     api.get = lambda resource, name, namespace=None: looked.append(name)
@@ -328,7 +328,7 @@ def test_of_all_lives_of_a_container_no_line_is_given_to_another() -> None:
         before = _seen(lives, asked - 5 * chance.random())
         after = _seen(lives, asked + 5 * chance.random())
         for known, settled in ((before, False), (after, True), ({**before, **after}, True)):
-            found = whose(lines, [*known.values()], settled=settled)
+            found = writer_of(lines, [*known.values()], settled=settled)
             assert found is None or found.restart == number
             right += found is not None
     assert right > 3000

@@ -18,13 +18,13 @@ from allaboard.backends.kubernetes.logs.collector import (
     acollect,
     collect,
 )
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
 from allaboard.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 
 def found(node: Node) -> list[ContainerRun]:
-    return tries(node.pods(), node.seats())
+    return container_runs(node.pods(), node.seats())
 
 
 def collects(node: Node, collector: EvidenceCollector, **how: bool) -> list[str]:
@@ -109,7 +109,7 @@ def test_a_member_that_the_cluster_takes_away_is_read_before_it_goes(
     a_gang(node, 2)
     pods = node.pods()
     pods[1]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
-    collect(node.api(), None, collector, tries(pods, node.seats()))
+    collect(node.api(), None, collector, container_runs(pods, node.seats()))
     assert collector.tails()["worker-0"] == "worker-0 begins"
 
 

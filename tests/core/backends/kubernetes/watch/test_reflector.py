@@ -15,7 +15,7 @@ from allaboard.backends.kubernetes.watch.reflector import (
     List,
     Rest,
     Watch,
-    spaced,
+    space_wakes,
 )
 from allaboard.errors import BackendUnreachable
 
@@ -340,10 +340,10 @@ def test_where_listing_is_forbidden_nobody_relies_on_it() -> None:
 def test_a_run_is_woken_some_times_at_once_then_once_a_second() -> None:
     due, waits = 0.0, []
     for _ in range(7):
-        due, wait = spaced(due, 100.0)
+        due, wait = space_wakes(due, 100.0)
         waits.append(wait)
     assert waits == [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0]
-    assert spaced(due, 200.0)[1] == 0.0
+    assert space_wakes(due, 200.0)[1] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ class Api(_Client):
         """
         request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
         response = self._exchange(request).stream
-        return Stream(response, _events(self._chunks(response, request), table, self._echo))
+        return Stream(response, _read_events(self._chunks(response, request), table, self._echo))
 
     def log(
         self,
@@ -430,7 +430,7 @@ class Api(_Client):
                 return TOO_LARGE
             response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            return _broken(error, request)
+            return _broken_by(error, request)
         return self._reply(response.status, headers, body)
 
     def _pool_for(self, settings: Settings, secret: Secret) -> urllib3.PoolManager:
@@ -447,7 +447,7 @@ class Api(_Client):
         try:
             yield from response.stream(CHUNK, decode_content=True)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _cut(self.server, _broken(error, request), request) from error
+            raise _cut(self.server, _broken_by(error, request), request) from error
 
     def _lines(self, response: urllib3.BaseHTTPResponse, request: Request, follow: bool) -> Iterator[bytes]:
         splitter = protocol.Splitter()
@@ -722,7 +722,7 @@ class AsyncApi(_Client):
             if body is None:
                 return TOO_LARGE
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return _broken(error, request)
+            return _broken_by(error, request)
         return self._reply(response.status, headers, body)
 
     async def _secret(self, settings: Settings) -> Secret:
@@ -753,7 +753,7 @@ class AsyncApi(_Client):
             async for chunk in response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _cut(self.server, _broken(error, request), request) from error
+            raise _cut(self.server, _broken_by(error, request), request) from error
 
 
 # --- shared, without a network ------------------------------------------------------------------------------
@@ -861,7 +861,7 @@ class _EventReader:
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         try:
-            said = protocol.parsed(line)
+            said = protocol.parse_body(line)
             kind, thing = said["type"], said["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise BackendUnreachable("the API server sent half an event") from error
@@ -882,7 +882,7 @@ def _error_of_event(status: Json) -> AllaboardError:
     return error
 
 
-def _events(chunks: Iterator[bytes], table: bool, echo: Echo) -> Iterator[tuple[str, Json]]:
+def _read_events(chunks: Iterator[bytes], table: bool, echo: Echo) -> Iterator[tuple[str, Json]]:
     reader = _EventReader(table, echo)
     for chunk in chunks:
         yield from reader.feed(chunk)
@@ -969,7 +969,7 @@ async def _awhole(response: aiohttp.ClientResponse) -> bytes | None:
     return bytes(body)
 
 
-def _broken(error: BaseException, request: Request) -> Broken:
+def _broken_by(error: BaseException, request: Request) -> Broken:
     """What went wrong below HTTP, in words; the libraries' own show URLs of proxies, with passwords."""
     chain = _chain(error)
     # OpenSSL's own is the innermost; that of urllib3 1.26 is about the name.

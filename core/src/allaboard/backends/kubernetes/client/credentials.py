@@ -267,7 +267,7 @@ def plain_words(said: str) -> str:
 # --- configurations of the client libraries -----------------------------------------------------------------
 
 
-def borrowed(configure: Callable[[], Any], source: str) -> Renewed:
+def borrowed_credentials(configure: Callable[[], Any], source: str) -> Renewed:
     """Those in a Configuration of `kubernetes` or `kubernetes_asyncio`, refreshed by its own hook."""
 
     def read() -> Secret:

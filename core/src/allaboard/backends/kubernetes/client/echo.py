@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from allaboard.backends.kubernetes.client.protocol import parsed
+from allaboard.backends.kubernetes.client.protocol import parse_body
 from allaboard.redaction import KNOWN_FROM, hide_known, hide_known_in, spellings
 
 BEGIN = 16
@@ -46,7 +46,7 @@ class Echo:
         if not self._words:
             return body
         try:
-            return json.dumps(self.value(parsed(body))).encode()
+            return json.dumps(self.value(parse_body(body))).encode()
         except ValueError:
             return hide_known(body.decode("utf-8", "replace"), self._words).encode("utf-8", "replace")
 

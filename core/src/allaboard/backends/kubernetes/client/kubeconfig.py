@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from allaboard.backends.kubernetes.client.config import Credentials, Fixed, Secret
 from allaboard.backends.kubernetes.client.credentials import (
     Plugin,
-    borrowed,
+    borrowed_credentials,
     token_file,
     without_credentials,
 )
@@ -189,7 +189,7 @@ class Context:
                 ) from error
             return configuration
 
-        return borrowed(configure, f"auth-provider {name} of {self.where}")
+        return borrowed_credentials(configure, f"auth-provider {name} of {self.where}")
 
 
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
@@ -198,7 +198,7 @@ def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     return tuple(home_of(part) for part in listed) or (home / ".kube" / "config",)
 
 
-def read(paths: Sequence[Path]) -> Kubeconfig:
+def read_kubeconfigs(paths: Sequence[Path]) -> Kubeconfig:
     """Those of the files that are there, as one. Raises BadInput when one of them cannot be read."""
     kubeconfig = Kubeconfig(tuple(paths))
     current = ""

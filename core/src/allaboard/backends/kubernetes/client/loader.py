@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
-from allaboard.backends.kubernetes.client.credentials import borrowed, token_file
+from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
 from allaboard.errors import BadInput, SiteError
 from allaboard.spec.loader import home_of
 
@@ -76,7 +76,7 @@ class Access:
         return getattr(self, option) or self.environ.get(f"ALLABOARD_{option.upper()}") or None
 
     def _of_kubeconfig(self, paths: tuple[Path, ...]) -> Settings:
-        chosen = kubeconfig.read(paths).context(self._said("context"))
+        chosen = kubeconfig.read_kubeconfigs(paths).context(self._said("context"))
         return Settings(
             server=chosen.server,
             credentials=chosen.credentials(),
@@ -128,7 +128,7 @@ def settings_of(configuration: Any, namespace: str = "default", source: str = ""
             ) from error
     return Settings(
         server=str(configuration.host).rstrip("/"),
-        credentials=borrowed(lambda: configuration, f"configuration {id(configuration)}"),
+        credentials=borrowed_credentials(lambda: configuration, f"configuration {id(configuration)}"),
         authority=authority,
         verify=bool(configuration.verify_ssl),
         tls_name=getattr(configuration, "tls_server_name", None),

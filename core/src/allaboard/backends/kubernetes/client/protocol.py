@@ -96,7 +96,7 @@ class Request:
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parsed(data: bytes) -> Any:
+def parse_body(data: bytes) -> Any:
     """The value of an answer's JSON, within the `ANSWERS` limits. Half of a surrogate pair, which no API
     server writes, becomes U+FFFD, as Go reads it. Raises ValueError.
     """
@@ -125,7 +125,7 @@ class Reply:
     retried: bool = False
 
     def json(self) -> Any:
-        return parsed(self.body) if self.body else None
+        return parse_body(self.body) if self.body else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,7 +616,7 @@ def as_list(value: Any) -> list[Any]:
 def _status(reply: Reply) -> Json:
     """The Status object of an answer; empty when there is none: a gateway, or the router, spoke."""
     try:
-        status = parsed(reply.body)
+        status = parse_body(reply.body)
     except ValueError:
         return {}
     return status if isinstance(status, dict) and status.get("kind") == "Status" else {}

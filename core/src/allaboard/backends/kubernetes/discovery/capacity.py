@@ -84,7 +84,7 @@ def _templates(thing: Any, name: str) -> Iterator[tuple[str, Json]]:
             yield from _templates(value, str(key))
 
 
-def asked(spec: Json, which: str = "requests") -> dict[str, Decimal]:
+def requested(spec: Json, which: str = "requests") -> dict[str, Decimal]:
     """What one pod asks for: all containers together, or the largest init container. ``which``: requests
     (limits where a container has none of that name) or limits.
     """
@@ -225,7 +225,7 @@ def lacking(spec: Json, node: Node) -> list[str]:
     """What one pod asks for and the whole node does not have, in words."""
     return [
         f"{show(name, value)} {name} (it has {show(name, amount(node.allocatable.get(name, 0)))})"
-        for name, value in asked(spec).items()
+        for name, value in requested(spec).items()
         if value > 0 and value > amount(node.allocatable.get(name, 0))
     ]
 
@@ -235,8 +235,8 @@ def room(pods: Sequence[Pods], nodes: Sequence[Node]) -> int:
     free = {node.name: {k: amount(v) for k, v in node.allocatable.items()} for node in nodes}
     by_name = {node.name: node for node in nodes}
     placed = 0
-    for group in sorted(pods, key=lambda g: -max(asked(g.spec).values(), default=Decimal(0))):
-        need = {name: value for name, value in asked(group.spec).items() if value > 0}
+    for group in sorted(pods, key=lambda g: -max(requested(g.spec).values(), default=Decimal(0))):
+        need = {name: value for name, value in requested(group.spec).items() if value > 0}
         need["pods"] = Decimal(1)
         left = group.replicas
         for name, has in free.items():

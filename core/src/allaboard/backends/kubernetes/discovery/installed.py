@@ -138,7 +138,7 @@ class Survey:
 # --- the whole survey ---------------------------------------------------------------------------------------
 
 
-def survey(server: str, namespace: str) -> Operation[Survey]:
+def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
     """Everything. Some twenty small requests; nothing is created."""
     version = yield from effects.raw("GET", "/version")
     kinds = yield from served()
@@ -170,7 +170,7 @@ def survey(server: str, namespace: str) -> Operation[Survey]:
     )
 
 
-def known(base: ClusterFacts) -> Operation[ClusterFacts]:
+def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
     """What a launch must know of the cluster and costs a few requests: what is served, and what the
     operator does by itself.
     """

@@ -41,7 +41,7 @@ from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
     carry_out,
     change_object,
-    clear,
+    clear_attempt,
     delete_job,
     delete_object,
     owned,
@@ -51,9 +51,9 @@ from allaboard.backends.kubernetes.lifecycle.stop import (
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     is_of_spec,
-    look,
     matches_record,
-    seen,
+    observation_of,
+    read_objects,
 )
 from allaboard.backends.kubernetes.observe.progress import carried
 from allaboard.backends.kubernetes.state import records
@@ -83,10 +83,10 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
     """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
     unheard_of = plan.key.startswith("once/")
     for _ in range(TRIES):
-        stored = None if unheard_of else (yield from records.read(plan.run))
+        stored = None if unheard_of else (yield from records.read_record(plan.run))
         unheard_of = False
         request = _LaunchRequest(plan, owner, prepare, lease)
-        handle = yield from (_first(request) if stored is None else _again(request, stored))
+        handle = yield from (_launch_first(request) if stored is None else _launch_again(request, stored))
         if handle is not None:
             return handle
     raise OwnershipConflict(
@@ -111,7 +111,7 @@ class _LaunchRequest:
 # The rows of the table.
 
 
-def _first(request: _LaunchRequest) -> Operation[Handle | None]:
+def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
     """Nothing is there."""
     plan = request.plan
     ready = yield from request.prepare(plan, 1, 1)
@@ -119,7 +119,7 @@ def _first(request: _LaunchRequest) -> Operation[Handle | None]:
         plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, request.owner, _uid(plan, 1, 1), 0.0
     )
     now = yield from effects.server_time()
-    wanted = request.noted(meant(Stored(record), record, ready), now)
+    wanted = request.noted(meant_record(Stored(record), record, ready), now)
     try:
         stored = yield from records.create(wanted)
     except Exists:
@@ -127,23 +127,23 @@ def _first(request: _LaunchRequest) -> Operation[Handle | None]:
     return (yield from _make(stored, ready, None))
 
 
-def _again(request: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
+def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
     """The key is known. None: something was done first, and the table is looked at again."""
     plan, record = request.plan, stored.record
     if record.key != plan.key:
         raise BadInput(
             f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key"
         )
-    objects = yield from look(stored)
+    objects = yield from read_objects(stored)
     if not objects.was_created and record.outcome is None and record.stop is None:
         return (yield from _complete(request, objects))
     # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
-    state = state_of(seen(objects)) if record.outcome is None else State(record.outcome.state)
+    state = state_of(observation_of(objects)) if record.outcome is None else State(record.outcome.state)
     if state is State.STOPPING:
         # Whoever asked for it may have died before it was done; it is neither adopted nor left half done.
         if record.stop is not None:
             yield from carry_out(objects, record.stop)
-        yield from clear(objects)
+        yield from clear_attempt(objects)
         return None
     decision = run_record.decide(record, state, request.owner, plan.spec)
     match decision:
@@ -157,7 +157,7 @@ def _again(request: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
             yield from stop_recorded(objects, Stop(request.owner.id, "started anew", objects.now))
             return None
         case run_record.NewAttempt() | run_record.NewGeneration():
-            return (yield from _next(request, objects, state, decision))
+            return (yield from _launch_next(request, objects, state, decision))
     raise AssertionError(decision)
 
 
@@ -186,13 +186,13 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
         raise SpecChanged.of(plan.run, changes)
     ready = yield from request.prepare(plan, record.generation, record.attempt)
     record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
-    stored = yield from _swapped(request.noted(meant(objects.stored, record, ready), objects.now))
+    stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
     return (yield from _make(stored, ready, () if record.history else None))
 
 
-def _next(
+def _launch_next(
     request: _LaunchRequest,
     objects: AttemptObjects,
     state: State,
@@ -202,12 +202,12 @@ def _next(
     plan = request.plan
     old = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
     ready = yield from _prepared_next(request, old, decision)
-    yield from clear(objects)
+    yield from clear_attempt(objects)
     layout = ready.layout
     step = old.next_attempt if isinstance(decision, run_record.NewAttempt) else old.next_generation
     uid = _uid(plan, layout.generation, layout.attempt)
     record = step(uid, request.owner, plan.spec, plan.spec_hash)
-    stored = yield from _swapped(request.noted(meant(objects.stored, record, ready), objects.now))
+    stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
     before = replace(objects.stored, record=old)
@@ -234,7 +234,7 @@ def _launch_notes(
     return notes + (["the job has changed: " + "; ".join(decision.changes)] if decision.changes else [])
 
 
-def meant(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> Stored:
+def meant_record(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> Stored:
     """The record that means this attempt."""
     return replace(
         stored,
@@ -258,7 +258,7 @@ def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | N
         job = yield from _create(stored, ready)
     except (Invalid, Forbidden, Missing, _Taken) as error:
         yield from _undo(stored, before)
-        raise _refused(error, stored, ready) from error
+        raise _refusal(error, stored, ready) from error
     stored = yield from _confirm(stored, job)
     return replace(handle_of(stored.record), notes=ready.notes)
 
@@ -326,7 +326,7 @@ def _holds(there: Any, wanted: Any) -> bool:
 
 def _still_meant(stored: Stored) -> Operation[None]:
     """Raises Lost when the record no longer means what we are making."""
-    now = yield from records.read(stored.record.run)
+    now = yield from records.read_record(stored.record.run)
     if now is None or _claim(now) != _claim(stored):
         raise OwnershipConflict(_overtaken(stored, now))
 
@@ -342,7 +342,7 @@ def _survived(job: Json, stored: Stored) -> bool:
     """
     record = stored.record
     same = labels.annotation_of(job, labels.LAUNCH) == record.uid and is_of_spec(job, record)
-    return same and not state_of(seen(AttemptObjects(stored, job))).is_final
+    return same and not state_of(observation_of(AttemptObjects(stored, job))).is_final
 
 
 def _own_extras(stored: Stored, job: Json) -> Operation[None]:
@@ -438,11 +438,11 @@ def _object_uid(objects: AttemptObjects) -> str | None:
     return objects.record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
 
 
-def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:
+def _refusal(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:
     """Why the cluster did not take an attempt, and what to do."""
     run = stored.record.run
     if isinstance(error, _Taken):
-        return BadInput(_taken(run, error.there, error.body), code="name_taken")
+        return BadInput(_describe_taken_name(run, error.there, error.body), code="name_taken")
     if isinstance(error, Missing) and error.unserved:
         kind = ready.manifests[-1]["kind"]
         return SiteError(
@@ -459,7 +459,7 @@ def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -
     return BadInput(f"run {run} was not started: {error}")
 
 
-def _taken(run: str, there: Json, body: Json) -> str:
+def _describe_taken_name(run: str, there: Json, body: Json) -> str:
     """Whose the name is, and how what they made differs."""
     metadata = there["metadata"]
     kind, name = body["kind"], metadata["name"]

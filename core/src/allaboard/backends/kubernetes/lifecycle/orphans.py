@@ -34,10 +34,10 @@ from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     check_namespace,
-    look,
     matches_record,
-    readable,
-    seen,
+    observation_of,
+    parse_records,
+    read_objects,
 )
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
@@ -116,7 +116,7 @@ class Picture:
 
 def orphans(namespace: str) -> Operation[list[Orphan]]:
     """All of them, runs first. Raises BadInput for a namespace that is not there."""
-    orphans_here = [*found_in((yield from taken()))]
+    orphans_here = [*found_in((yield from take_picture()))]
     if not orphans_here:
         yield from check_namespace(namespace)
     return orphans_here
@@ -134,16 +134,16 @@ def tidy_up(namespace: str) -> Operation[list[Tidied]]:
 # Finding.
 
 
-def taken() -> Operation[Picture]:
+def take_picture() -> Operation[Picture]:
     """A picture of the namespace. Records come first, so that a job that is younger than they are is not
     taken for one without a record: its own is looked for before anything is done.
     """
     bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
-    stored = [*readable(bodies)]
+    stored = [*parse_records(bodies)]
     kinds = {*job_kinds(), *(resource_of(s.job) for s in stored)}
-    jobs = yield from _all(kinds)
-    pods = yield from _all({PODS})
-    extras = yield from _all(_extra_kinds())
+    jobs = yield from _list_objects(kinds)
+    pods = yield from _list_objects({PODS})
+    extras = yield from _list_objects(_extra_kinds())
     try:
         held = yield from effects.list_all(LEASES, labels=labels.selector())
         by_name = {lease["metadata"]["name"]: lease for lease in held}
@@ -163,7 +163,7 @@ def _extra_kinds() -> set[Resource]:
     return kinds
 
 
-def _all(kinds: set[Resource]) -> Operation[list[Json]]:
+def _list_objects(kinds: set[Resource]) -> Operation[list[Json]]:
     """Objects of ours of these kinds that belong to an attempt, as far as they are served and may be read."""
     objects: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
@@ -207,8 +207,8 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
 
     if record.outcome is not None:
         return
-    observation = seen(objects)
-    if record.stop is not None and objects.job is not None and not objects.ending and not _over(objects):
+    observation = observation_of(objects)
+    if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
         why = f"{record.stop.by} stopped it ({record.stop.reason}), and nobody has ended its job"
         yield orphan("stop", why, record.stop.at, SAFE["stop"])
     elif not objects.was_created and record.stop is None:
@@ -233,16 +233,16 @@ def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> f
     lease = held.get(stored.lease)
     if lease is None:
         return stored.followed or stored.record.created
-    return None if leases.holds(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
+    return None if leases.is_held(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
 
 
-def _over(objects: AttemptObjects) -> bool:
+def _is_over(objects: AttemptObjects) -> bool:
     without = replace(objects.record, stop=None)
-    return state_of(seen(replace(objects, stored=replace(objects.stored, record=without)))).is_final
+    return state_of(observation_of(replace(objects, stored=replace(objects.stored, record=without)))).is_final
 
 
 def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
-    if "deletionTimestamp" in job["metadata"] or _ended(job):
+    if "deletionTimestamp" in job["metadata"] or _job_has_ended(job):
         return  # it goes, or it is kept for its logs
     since = from_rfc3339(job["metadata"].get("creationTimestamp"))
     why = (
@@ -255,7 +255,7 @@ def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
     yield Orphan("job", job["metadata"]["name"], run, why, since, left, thing=job)
 
 
-def _ended(job: Json) -> bool:
+def _job_has_ended(job: Json) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return any(c.get("type") in ("Succeeded", "Failed") and c.get("status") == "True" for c in conditions)
 
@@ -290,10 +290,10 @@ def _tidied(orphan: Orphan) -> Operation[Tidied]:
 
 def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
     """None: it is not what it was."""
-    now = yield from records.read(orphan.run)
+    now = yield from records.read_record(orphan.run)
     if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
         return None
-    objects = yield from look(now)
+    objects = yield from read_objects(now)
     record = now.record
     if orphan.kind == "stop":
         assert record.stop is not None
@@ -302,13 +302,13 @@ def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
     if orphan.kind == "start":
         if objects.was_created:
             return None
-        yield from stop.recorded(objects, State.LOST)
+        yield from stop.record_end(objects, State.LOST)
         return "it counts as lost; launched again under its key, it starts"
     if orphan.kind == "end":
-        state = state_of(seen(objects))
+        state = state_of(observation_of(objects))
         if not state.is_final:
             return None
-        yield from stop.recorded(objects, state)
+        yield from stop.record_end(objects, state)
         return f"written down: it {state}"
     handle = Handle(record.run, record.attempt, record.generation, record.uid)
     answer = yield from stop.stop(handle, record.owner, "the janitor", orphan.why)
@@ -318,7 +318,7 @@ def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
 def _without_record(orphan: Orphan) -> Operation[str | None]:
     thing = orphan.thing
     assert thing is not None
-    stored = yield from records.read(orphan.run)
+    stored = yield from records.read_record(orphan.run)
     metadata = thing["metadata"]
     if stored is not None and orphan.kind == "job" and matches_record(thing, stored):
         return None

@@ -46,7 +46,7 @@ class PreparedAttempt(Rendered):
         return {"apiVersion": api_version, "kind": kind, "name": self.gang.name}
 
 
-def ready(
+def prepare_attempt(
     plan: Plan, generation: int, attempt: int, site: Site, facts: ClusterFacts, environ: Mapping[str, str]
 ) -> PreparedAttempt:
     """The objects of this attempt. Reads the files of ``code``, and the store for ``start_from: champion``.

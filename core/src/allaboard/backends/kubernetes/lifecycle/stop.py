@@ -20,7 +20,13 @@ from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forb
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, resource_of
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
-from allaboard.backends.kubernetes.observe.lookup import NUDGED, AttemptObjects, look, seen, stuck
+from allaboard.backends.kubernetes.observe.lookup import (
+    NUDGED,
+    AttemptObjects,
+    describe_stuck,
+    observation_of,
+    read_objects,
+)
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
@@ -44,13 +50,13 @@ def stop(
     this returns.
     """
     for _ in range(TRIES):
-        stored = yield from records.read(handle.run)
+        stored = yield from records.read_record(handle.run)
         if stored is None or stored.record.uid != handle.uid or stored.record.owner.id != owner.id:
             return NotYours(stored.record.owner.id if stored is not None else "nobody")
-        objects = yield from look(stored)
-        state = state_of(seen(objects))
+        objects = yield from read_objects(stored)
+        state = state_of(observation_of(objects))
         if state.is_final:
-            yield from recorded(objects, state)
+            yield from record_end(objects, state)
             yield from _end_members(objects, kill)
             yield from remove_extras(objects.stored)
             return Stopped(already=True)
@@ -134,7 +140,7 @@ def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Operation[Json | N
 def _has_ended(objects: AttemptObjects) -> bool:
     """Whether the job itself says so."""
     without = replace(objects, stored=replace(objects.stored, record=replace(objects.record, stop=None)))
-    return state_of(seen(without)).is_final
+    return state_of(observation_of(without)).is_final
 
 
 def _marked(job: Json, said: Mapping[str, str]) -> Operation[None]:
@@ -212,7 +218,7 @@ def end_pod(pod: Json, kill: bool) -> Operation[None]:
         return  # another pod has the name: one of another attempt
 
 
-def recorded(
+def record_end(
     objects: AttemptObjects, state: State, history: Mapping[str, Any] | None = None
 ) -> Operation[Stored | None]:
     """The outcome in the record, with what was seen on the way (``history``: its ``memory`` and ``report``).
@@ -220,7 +226,7 @@ def recorded(
     """
     uid = objects.job["metadata"]["uid"] if objects.job is not None else None
 
-    observation = seen(objects)
+    observation = observation_of(objects)
     # What its objects no longer say: who deleted them, or that nobody knows.
     why = (
         observation.notes[-1]
@@ -243,7 +249,7 @@ def recorded(
         return objects.stored
 
 
-def clear(objects: AttemptObjects) -> Operation[AttemptObjects]:
+def clear_attempt(objects: AttemptObjects) -> Operation[AttemptObjects]:
     """Wait until nothing of this attempt can run any more, and end what does. What is left. Raises SiteError
     when something does not go.
     """
@@ -259,9 +265,9 @@ def clear(objects: AttemptObjects) -> Operation[AttemptObjects]:
         elif objects.job is not None and not objects.ending:
             yield from delete_job(objects.job)
         if objects.now - begun > grace + PATIENCE:
-            raise SiteError(stuck(objects))
+            raise SiteError(describe_stuck(objects))
         yield from effects.sleep(POLL)
-        objects = yield from look(objects.stored)
+        objects = yield from read_objects(objects.stored)
 
 
 def remove_extras(stored: Stored) -> Operation[None]:
@@ -394,7 +400,7 @@ def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
     """Suspend or resume the job; who did it stands on the job and in an event of it. Raises BadInput when it
     does not live.
     """
-    state = state_of(seen(objects))
+    state = state_of(observation_of(objects))
     word = "suspended" if wanted else "resumed"
     if state.is_final or objects.job is None or objects.ending:
         raise BadInput(f"run {objects.record.run} {state}; only a live run can be {word}")
@@ -411,18 +417,18 @@ def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
 
 def delete(objects: AttemptObjects) -> Operation[None]:
     """Stop it if it lives, then remove its jobs, of all attempts, with pods and logs. The record stays."""
-    state = state_of(seen(objects))
+    state = state_of(observation_of(objects))
     if not state.is_final:
         handle = Handle(
             objects.record.run, objects.record.attempt, objects.record.generation, objects.record.uid
         )
         yield from stop(handle, objects.record.owner, "delete", "the run is deleted")
-        stored = yield from records.read(objects.record.run)
+        stored = yield from records.read_record(objects.record.run)
         if stored is None:
             return
-        objects = yield from look(stored)
-    objects = yield from clear(objects)
-    stored = yield from recorded(objects, state_of(seen(objects)))
+        objects = yield from read_objects(stored)
+    objects = yield from clear_attempt(objects)
+    stored = yield from record_end(objects, state_of(observation_of(objects)))
     if stored is None or stored.record.uid != objects.record.uid:
         raise OwnershipConflict(f"run {objects.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:

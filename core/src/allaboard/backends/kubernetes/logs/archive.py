@@ -58,9 +58,9 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
     if not ours:
         return
     for _ in range(TIMES):
-        there = yield from _there(stored, stored.record.attempt, stored.record.generation)
-        known = {} if there is None else {one.one.id: one for one in unpacked(there)}
-        both = [*once(merged([*known.values(), *ours]))]
+        there = yield from _read_archive(stored, stored.record.attempt, stored.record.generation)
+        known = {} if there is None else {one.one.id: one for one in unpack_tries(there)}
+        both = [*without_doubles(merge_tries([*known.values(), *ours]))]
         if there is not None and both == [*known.values()]:
             return
         body = _manifest(stored, both, there)
@@ -83,8 +83,8 @@ def _is_late(one: ContainerRun, memory: Memory, until: float | None) -> bool:
 
 def load(stored: Stored, attempt: int, generation: int) -> Operation[list[KeptTry]]:
     """What is kept of an attempt of this run."""
-    there = yield from _there(stored, attempt, generation)
-    return [] if there is None else [*unpacked(there)]
+    there = yield from _read_archive(stored, attempt, generation)
+    return [] if there is None else [*unpack_tries(there)]
 
 
 def forget(run: str) -> Operation[None]:
@@ -93,7 +93,7 @@ def forget(run: str) -> Operation[None]:
         yield from effects.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
 
-def _there(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
+def _read_archive(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
     name = labels.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
         body = yield from effects.get(CONFIGMAPS, name)
@@ -118,14 +118,14 @@ def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> J
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": own_labels, "ownerReferences": [owner], **held},
-        "binaryData": {"tries": base64.b64encode(packed(tries)).decode()},
+        "binaryData": {"tries": base64.b64encode(pack_tries(tries)).decode()},
     }
 
 
 # Values.
 
 
-def merged(tries: Iterable[KeptTry]) -> list[KeptTry]:
+def merge_tries(tries: Iterable[KeptTry]) -> list[KeptTry]:
     """Each try once: as it is known best."""
     best: dict[str, KeptTry] = {}
     for one in tries:
@@ -135,7 +135,7 @@ def merged(tries: Iterable[KeptTry]) -> list[KeptTry]:
     return [*best.values()]
 
 
-def once(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
+def without_doubles(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
     """Without what was saved of a pod that nobody could look at any more, where the try that wrote it is
     known.
     """
@@ -150,11 +150,13 @@ def _worth(one: KeptTry) -> tuple[bool, bool, int]:
     return not one.told, one.whole, one.size
 
 
-def packed(tries: Sequence[KeptTry]) -> bytes:
+def pack_tries(tries: Sequence[KeptTry]) -> bytes:
     """As they are written: the more there are, and the less they can be squeezed, the less of each."""
     room = LARGEST
     while True:
-        text = json.dumps([_written(one, room) for one in tries], separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(
+            [_try_to_json(one, room) for one in tries], separators=(",", ":"), ensure_ascii=False
+        )
         data = gzip.compress(text.encode(errors="replace"), mtime=0)
         if len(data) <= ROOM:
             return data
@@ -164,7 +166,7 @@ def packed(tries: Sequence[KeptTry]) -> bytes:
             tries = [*tries[: len(tries) // 4], *tries[-(len(tries) // 4) :]]
 
 
-def _written(one: KeptTry, room: int) -> Json:
+def _try_to_json(one: KeptTry, room: int) -> Json:
     lines: deque[Stamped] = deque()
     size = 0
     for line in reversed(one.lines):
@@ -183,7 +185,7 @@ def _written(one: KeptTry, room: int) -> Json:
     }
 
 
-def unpacked(body: Json) -> Iterator[KeptTry]:
+def unpack_tries(body: Json) -> Iterator[KeptTry]:
     """The inverse, of a ConfigMap. What is damaged is nothing; fields of a newer writer are left out."""
     known = {field.name for field in fields(ContainerRun)}
     try:
@@ -210,7 +212,9 @@ def _unzipped(data: bytes) -> bytes:
         return file.read(RECORDS.size + 1)
 
 
-def lost(memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str) -> Iterator[KeptTry]:
+def lost_tries(
+    memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str
+) -> Iterator[KeptTry]:
     """Tries of an attempt that is over which are known to have run, and of which nothing was read: they are
     named where the log would be.
     """

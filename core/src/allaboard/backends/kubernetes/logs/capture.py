@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser, Stamped
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_over, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -58,18 +58,20 @@ class PodCapture(NamedTuple):
         """Those that can have written its log, each as it was seen last. The containers that prepare are of
         no interest once the one that trains was there.
         """
-        here = {one.id: one for thing in self.things for one in tries([thing], {self.pod: role})}
+        here = {one.id: one for thing in self.things for one in container_runs([thing], {self.pod: role})}
         return [one for one in here.values() if not one.init] or [*here.values()]
 
 
-def end_of(data: bytes) -> list[Stamped] | None:
+def parse_tail(data: bytes) -> list[Stamped] | None:
     """The lines of the end of a log; None when the node had none to give."""
     parser = LogParser(whole=False)
     lines = [*parser.feed(data), *parser.close()]
     return None if parser.refused is not None else [line for line in lines if not isinstance(line, LogGap)]
 
 
-def whose(lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool) -> ContainerRun | None:
+def writer_of(
+    lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool
+) -> ContainerRun | None:
     """The one try that can have written these lines; None where there are several. ``settled``: as of
     `PodCapture`. Of the beginning and the end of a try whole seconds are known, and its last line may bear
     the second after.
@@ -105,7 +107,9 @@ def capture_pod(
     and the pod is looked for in what has happened since, too. None: it may be well.
     """
     things: list[Json] = []
-    beside = threading.Thread(target=lambda: things.extend(_looks(api, namespace, pod, version)), daemon=True)
+    beside = threading.Thread(
+        target=lambda: things.extend(_read_pod(api, namespace, pod, version)), daemon=True
+    )
     beside.start()
     if version is None:
         beside.join(SECONDS)
@@ -117,11 +121,11 @@ def capture_pod(
     seen = (*things,)
     if data is None or any(map(_is_settled, seen)):
         return PodCapture(pod, seen, data, data is not None, over)
-    since = _looks(api, namespace, pod, version)
+    since = _read_pod(api, namespace, pod, version)
     return PodCapture(pod, (*seen, *since), data, bool(since), over)
 
 
-def _looks(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+def _read_pod(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
     """The pod; before it, where it has not failed, one of its name that is gone."""
     pods: list[Json] = []
     with suppress(AllaboardError):
@@ -159,11 +163,11 @@ def capture_pods(
     def one(pod: str, container: str, version: str | None) -> None:
         captures.append(capture_pod(api, namespace, pod, container, version=version))
 
-    within(SECONDS, [partial(one, *asked) for asked in pods])
+    run_within(SECONDS, [partial(one, *asked) for asked in pods])
     return [*captures]
 
 
-def within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
+def run_within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
     """Do these side by side; what has not come by then is waited for no longer, by nobody."""
     turn = threading.Semaphore(AT_A_TIME)
 
@@ -197,19 +201,19 @@ async def acapture_pod(
 
     async with asyncio.timeout(SECONDS):
         if version is None:
-            things = await _alooks(api, namespace, pod, version)
+            things = await _aread_pod(api, namespace, pod, version)
             over = any(map(is_over, things))
             data = await listen()
         else:
             over = True
-            things, data = await asyncio.gather(_alooks(api, namespace, pod, version), listen())
+            things, data = await asyncio.gather(_aread_pod(api, namespace, pod, version), listen())
         if data is None or any(map(_is_settled, things)):
             return PodCapture(pod, (*things,), data, data is not None, over)
-        since = await _alooks(api, namespace, pod, version)
+        since = await _aread_pod(api, namespace, pod, version)
     return PodCapture(pod, (*things, *since), data, bool(since), over)
 
 
-async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+async def _aread_pod(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
     pods: list[Json] = []
     with suppress(AllaboardError):
         pods.append(await api.get(PODS, pod, namespace))

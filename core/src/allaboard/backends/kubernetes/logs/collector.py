@@ -34,10 +34,10 @@ from allaboard.backends.kubernetes.logs.capture import (
     SECONDS,
     TAIL,
     PodCapture,
-    end_of,
     is_before,
-    whose,
-    within,
+    parse_tail,
+    run_within,
+    writer_of,
 )
 from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser
 from allaboard.backends.kubernetes.logs.stream import (
@@ -45,11 +45,11 @@ from allaboard.backends.kubernetes.logs.stream import (
     Fetch,
     ReadPass,
     ReadPositions,
-    aanswer,
-    answer,
-    settle,
+    afetch_answer,
+    feed_answer,
+    fetch_answer,
 )
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, stands
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_still_there
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.errors import AllaboardError
 
@@ -156,14 +156,14 @@ class EvidenceCollector:
         if not fresh and not asked:
             return []
         fresh.sort(key=lambda one: (one.finished is None, one.finished or 0.0, one.rank))
-        wanted = [one for victim in fresh for one in (victim, *_beside_it(victim, tries))]
+        wanted = [one for victim in fresh for one in (victim, *_neighbours(victim, tries))]
         if asked or self._peers_at is None or now - self._peers_at >= AGAIN:
             self._peers_at = now
             wanted += self._beside(fresh, tries)
         for one in wanted:
             if one.words and one.failed:
                 self.logs.tell(one)
-        chosen = _affordable({one.id: one for one in wanted if not self._has(one)}.values())
+        chosen = _within_budget({one.id: one for one in wanted if not self._has(one)}.values())
         last = [one.id for one in chosen if one.final or one.previous or one.leaving]
         if last:
             self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
@@ -223,10 +223,10 @@ class EvidenceCollector:
         for ended in own:
             if ended.failed:
                 self.logs.tell(ended)
-        lines = None if capture.data is None else end_of(capture.data)
+        lines = None if capture.data is None else parse_tail(capture.data)
         if lines is None:
             return  # it can still be asked for
-        one = whose(lines, own, settled=capture.settled)
+        one = writer_of(lines, own, settled=capture.settled)
         if one is None and capture.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
             # Gone before it could be looked at; that it failed is what its row said.
             id, begun = f"{capture.pod}@{lines[0].at}", lines[0].at / SECOND
@@ -250,7 +250,7 @@ class EvidenceCollector:
         self._reading, self._behind = False, one.stuck or bool(one.wants())
 
 
-def _beside_it(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[ContainerRun]:
+def _neighbours(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[ContainerRun]:
     """The tries before and after this one, where a node still has them."""
     return [
         one
@@ -260,7 +260,7 @@ def _beside_it(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[Cont
     ]
 
 
-def _affordable(wanted: Iterable[ContainerRun]) -> list[ContainerRun]:
+def _within_budget(wanted: Iterable[ContainerRun]) -> list[ContainerRun]:
     """So many of these that reading and proving takes `CALLS` requests at most."""
     chosen: list[ContainerRun] = []
     left = CALLS
@@ -276,11 +276,11 @@ def _must_prove(fetch: Fetch, data: bytes) -> bool:
     """Whether its pod must be looked at again."""
     if not fetch.must_prove(data):
         return False
-    first = end_of(data.partition(b"\n")[0])
+    first = parse_tail(data.partition(b"\n")[0])
     return not (first and is_before(first[0].at, fetch.one.finished))
 
 
-def _smaller(fetch: Fetch) -> Fetch:
+def _with_fewer_lines(fetch: Fetch) -> Fetch:
     """The same request for fewer lines."""
     return fetch._replace(tail=TAILS[TAILS.index(fetch.tail or TAILS[0]) + 1])
 
@@ -303,27 +303,29 @@ def collect(
     now = time.monotonic()
     fetches = collector.evidence(tries, now, asked=asked)
     if fetches:
-        within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
+        run_within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
     due = collector.progress(tries, now, over=over)
     if due is not None:
-        within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
+        run_within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
 
 
 def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fetch: Fetch) -> None:
     while True:
         try:
             with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
-                data = _taken(stream)
-            if _must_prove(fetch, data) and not stands(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+                data = _read_tail(stream)
+            if _must_prove(fetch, data) and not is_still_there(
+                api.get(PODS, fetch.one.pod, namespace), fetch.one
+            ):
                 return
         except AllaboardError:
             return
         if collector.add_tail(fetch, data):
             return
-        fetch = _smaller(fetch)
+        fetch = _with_fewer_lines(fetch)
 
 
-def _taken(stream: Iterable[bytes]) -> bytes:
+def _read_tail(stream: Iterable[bytes]) -> bytes:
     data = bytearray()
     for piece in stream:
         data += piece
@@ -353,10 +355,10 @@ def _read_on(
             for fetch in fetches:
                 reply: bytes | AllaboardError | None
                 try:
-                    reply = answer(api, namespace, fetch)
+                    reply = fetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
                     reply = error
-                settle(one, fetch, reply, always=True)
+                feed_answer(one, fetch, reply, always=True)
             entries = [*one.ready()]
             collector.add_progress(entries, bool(one.wants()), time.monotonic())
     finally:
@@ -398,19 +400,19 @@ async def _aread_end(
     while True:
         try:
             async with aclosing(api.log(fetch.one.pod, namespace, **fetch.options)) as stream:
-                data = await _ataken(stream)
+                data = await _aread_tail(stream)
             if _must_prove(fetch, data):
                 pod = await api.get(PODS, fetch.one.pod, namespace)
-                if not stands(pod, fetch.one):
+                if not is_still_there(pod, fetch.one):
                     return
         except AllaboardError:
             return
         if collector.add_tail(fetch, data):
             return
-        fetch = _smaller(fetch)
+        fetch = _with_fewer_lines(fetch)
 
 
-async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
+async def _aread_tail(stream: AsyncIterable[bytes]) -> bytes:
     data = bytearray()
     async for piece in stream:
         data += piece
@@ -427,10 +429,10 @@ async def _aread_on(
             for fetch in fetches:
                 reply: bytes | AllaboardError | None
                 try:
-                    reply = await aanswer(api, namespace, fetch)
+                    reply = await afetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
                     reply = error
-                settle(one, fetch, reply, always=True)
+                feed_answer(one, fetch, reply, always=True)
             entries = [*one.ready()]
             collector.add_progress(entries, bool(one.wants()), time.monotonic())
     finally:

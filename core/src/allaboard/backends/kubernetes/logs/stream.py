@@ -1,17 +1,32 @@
 """The logs of a run: all members merged by time, from where a cursor stands, to the present or for as long
 as it runs (contract, section 7).
 
-What to ask for next, what of an answer is new, what is lost, and in which order lines leave is decided by
-`ReadPositions`, `ReadPass` and `Following`, which touch nothing; `read`, `follow` and their async twins only
+Each try of each container is in one of these states. `ReadPositions` holds them, and a cursor carries them:
+
+                  begins                   a pass has read what there is
+    (not met) ──────────────▶ unread ─────────────────────────────────────▶ open: a stream follows it
+        │                      ▲  │ ▲                                          │
+        │ gone before anybody  │  │ └────── stream cut, or silent ─────────────┤
+        │ could read it        │  │                                            │ stream ended by the kubelet
+        │                doubted  │ the container has ended                    ▼
+        │                         ▼                                          closed
+        │                       done ◀──────── read to its last line ──────────┤
+        ▼                         ▲                                            │ its pod is gone: nothing is lost
+    gap: one marked line ─────────┴────────────────────────────────────────────┘
+
+*Doubted*: the answer lacks the line of the position. Either the node rotated the log, or the answer is that
+of the next container; another look at the pod decides. *Gap*: the node rotated the log, two restarts went by,
+or the pod is gone; the line says the member and the times between which the lost lines were written.
+
+`ReadPositions`, `ReadPass` and `Following` decide what to ask for next, what of an answer is new, what is
+lost, and in which order lines leave. They touch nothing. `read_logs`, `follow_logs` and their async twins
 fetch. The rules:
 
-- Each try of each container is read from its first line to its last. No line comes twice. What cannot be
-  read any more is one marked line (``gap``) with the member and the times between which it was written: the
-  node rotated the log, two restarts went by, the pod is gone.
-- Lines leave in the order of their times. To the present: exactly. While it runs: each is held back 2 s for
-  those that come late. The clocks of nodes are believed.
-- What is held of answers is bounded: a log of any size passes through. Those of a few pods are read as they
-  come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
+- Each try is read from its first line to its last. No line comes twice.
+- Lines leave in the order of their times. To the present: exactly. While the run goes on, each line is held
+  back 2 s for those that come late. The clocks of nodes are believed.
+- What is held of answers is bounded: a log of any size passes through. The logs of a few pods are read as
+  they come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
 - What was read survives its pod, with the follower that read it (`cache`).
 
 A cursor holds a position for each try: its container's id, the time of the last line, and the number of lines
@@ -47,7 +62,12 @@ from allaboard.backends.kubernetes.logs.parsing import (
     Stamped,
     stamp,
 )
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, chosen, stands, wanted
+from allaboard.backends.kubernetes.observe.containers import (
+    ContainerRun,
+    is_selected,
+    is_still_there,
+    select_runs,
+)
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
@@ -129,13 +149,13 @@ class Entry(NamedTuple):
         return 300 + (len(self.line.text) if self.line else 0)
 
 
-def _line(one: ContainerRun, stamped: Stamped) -> LogLine:
+def _log_line(one: ContainerRun, stamped: Stamped) -> LogLine:
     container = one.container if one.init else ""
     at = stamped.at / SECOND
     return LogLine(one.member, one.rank, one.restart, at, stamped.text, container, more=stamped.more)
 
 
-def _mark(one: ContainerRun, since: float | None, until: float | None, words: str) -> Entry:
+def _gap_mark(one: ContainerRun, since: float | None, until: float | None, words: str) -> Entry:
     """One line for all the lines that are lost between two times."""
     at = since if since is not None else until
     container = one.container if one.init else ""
@@ -207,7 +227,7 @@ class ReadPositions:
         gone = [known for id, known in self._known.items() if id not in here and not known.done]
         kept = {} if self.logs is None else {k.one.id: k for k in self.logs.tries()}
         gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
-        said = [list(_leaving(known, kept.get(known.one.id), tries)) for known in gone]
+        said = [list(_last_entries(known, kept.get(known.one.id), tries)) for known in gone]
         said += [[mark] for mark in self._skipped(tries, [k.one for k in kept.values()])]
         self._known |= {known.one.id: known for known in gone}
         self._known = {id: known for id, known in self._known.items() if id in here or id in kept}
@@ -217,7 +237,7 @@ class ReadPositions:
             entries
             for entries in said
             if entries
-            and wanted(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
+            and is_selected(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
         ]
 
     def _skipped(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
@@ -233,7 +253,9 @@ class ReadPositions:
                 first, last = max(met, default=-1) + 1, min(one.restart for one in readable) - 1
                 if first <= last:
                     words = f"{_restarts(first, last)} lost: a node keeps two tries"
-                    yield _mark(min(readable, key=lambda one: one.restart), None, readable[0].begun, words)
+                    yield _gap_mark(
+                        min(readable, key=lambda one: one.restart), None, readable[0].begun, words
+                    )
 
     def whose(self, known: _Known, tries: Iterable[ContainerRun], *, surely: bool) -> ContainerRun | None:
         """A container may restart between the look at its pod and the request for its log: then what was
@@ -272,7 +294,7 @@ class ReadPositions:
         return entry.line
 
 
-def _leaving(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun]) -> Iterator[Entry]:
+def _last_entries(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
     one, at = known.one, known.read.at
     ends = kept is not None and (kept.whole or (kept.told and not at))
@@ -280,16 +302,16 @@ def _leaving(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun])
         rest = [line for line in kept.lines if line.at > at and not (kept.told and known.read.at)]
         if kept.cut and rest and not at:
             words = f"what it wrote before {stamp(rest[0].at)} is lost: its pod is gone"
-            yield _mark(one, one.begun, rest[0].at / SECOND, words)
+            yield _gap_mark(one, one.begun, rest[0].at / SECOND, words)
         for line in rest:
             at = line.at
-            yield Entry(at, one, _line(one, line), None, Position(at, 0, counted=False))
+            yield Entry(at, one, _log_line(one, line), None, Position(at, 0, counted=False))
     if not known.closed and not ends:
         later = [t for t in tries if (t.uid, t.container) == (one.uid, one.container)]
         until = min((t.begun for t in later if t.begun is not None), default=None)
         why = "a node keeps two tries" if later else "its pod is gone"
         written = f"after {stamp(at)}, if anything, is" if at else "is"
-        yield _mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
+        yield _gap_mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
     yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True, gone=True)
 
 
@@ -408,7 +430,7 @@ class ReadPass:
                 return
         if missing and not items:
             words = f"what it wrote{_after(known)}, if anything, is lost: the node rotated the log"
-            self._put(chain, _mark(one, known.read.at / SECOND, None, words))
+            self._put(chain, _gap_mark(one, known.read.at / SECOND, None, words))
         known.doubted = ""
         self._take(chain, one, known, items)
         if goes_on:
@@ -424,9 +446,9 @@ class ReadPass:
     def _doubts(self, n: int, chain: _Chain, known: _Known) -> bool:
         """Leave it to another look at the pod, unless that has been taken."""
         one = known.one
-        if one.final or known.doubted == _how(one):
+        if one.final or known.doubted == _log_kind(one):
             return False
-        known.doubted = _how(one)
+        known.doubted = _log_kind(one)
         self.doubtful.append(one)
         chain.tries.clear()
         self._filled(n, chain)
@@ -444,12 +466,12 @@ class ReadPass:
     ) -> None:
         for item in items:
             if isinstance(item, LogGap):
-                self._put(chain, _rotated(one, item))
+                self._put(chain, _rotation_mark(one, item))
                 continue
             known.read = item.position
             chain.key = max(chain.key, item.at)
             if self.since is None or item.at >= self.since * SECOND:
-                chain.buffer.append(Entry(chain.key, one, _line(one, item), item, item.position))
+                chain.buffer.append(Entry(chain.key, one, _log_line(one, item), item, item.position))
 
     def _put(self, chain: _Chain, mark: Entry) -> None:
         chain.key = max(chain.key, mark.key)
@@ -474,14 +496,14 @@ class ReadPass:
         elif lost:
             if self._doubts(n, chain, known):
                 return
-            self._put(chain, _mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
+            self._put(chain, _gap_mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
             self._over(chain, one, done=True)
         else:
             self.stuck = True
             if not known.told:
                 known.told = True
                 words = f"what it wrote{_after(known)} cannot be read now: {why}"
-                self._put(chain, _mark(one, since, None, words))
+                self._put(chain, _gap_mark(one, since, None, words))
             chain.tries.clear()
         self._filled(n, chain)
 
@@ -510,13 +532,13 @@ class ReadPass:
             yield entry
 
 
-def _how(one: ContainerRun) -> str:
+def _log_kind(one: ContainerRun) -> str:
     return "previous" if one.previous else "current"
 
 
-def _rotated(one: ContainerRun, lost: LogGap) -> Entry:
+def _rotation_mark(one: ContainerRun, lost: LogGap) -> Entry:
     words = f"lines from {stamp(lost.since)} to {stamp(lost.until)} are lost: the node rotated the log"
-    return _mark(one, lost.since / SECOND, lost.until / SECOND, words)
+    return _gap_mark(one, lost.since / SECOND, lost.until / SECOND, words)
 
 
 def _after(known: _Known) -> str:
@@ -572,19 +594,19 @@ class Following:
         items = stream.parser.feed(data)
         if items:
             if isinstance(items[0], LogGap) and not known.doubted:
-                known.doubted = _how(stream.one)
+                known.doubted = _log_kind(stream.one)
                 self.rest([stream.one], now)
                 return False
             known.doubted = ""
             self._pauses.pop(id, None)
         for item in items:
             if isinstance(item, LogGap):
-                mark = _rotated(stream.one, item)
+                mark = _rotation_mark(stream.one, item)
                 self._hold(mark._replace(key=max(stream.key, mark.key)), now)
                 continue
             known.read = item.position
             stream.key = max(stream.key, item.at)
-            self._hold(Entry(stream.key, stream.one, _line(stream.one, item), item, item.position), now)
+            self._hold(Entry(stream.key, stream.one, _log_line(stream.one, item), item, item.position), now)
         return True
 
     def rest(self, tries: Iterable[ContainerRun], now: float) -> None:
@@ -632,7 +654,7 @@ class Following:
 # --- fetching -----------------------------------------------------------------------------------------------
 
 
-def settle(
+def feed_answer(
     one: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
 ) -> None:
     """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
@@ -662,7 +684,7 @@ def _of_node(error: AllaboardError) -> bool:
     return "containerLogs" in str(error) or ":10250" in str(error)
 
 
-def read(
+def read_logs(
     api: Api,
     namespace: str | None,
     tries: Sequence[ContainerRun],
@@ -676,22 +698,22 @@ def read(
     ``tries``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
     """
     positions = ReadPositions(cursor, logs)
-    one = _begin(positions, tries, selection, first=cursor is None)
-    yield from _shown(positions, _entries(api, namespace, one), selection, first=cursor is None)
+    one = _begin_pass(positions, tries, selection, first=cursor is None)
+    yield from _give_lines(positions, _read_entries(api, namespace, one), selection, first=cursor is None)
     yield positions.cursor()
 
 
-def _begin(
+def _begin_pass(
     positions: ReadPositions, tries: Sequence[ContainerRun], selection: Selection, *, first: bool
 ) -> ReadPass:
     leaving = positions.look(tries, selection)
     tail = selection.tail if first else None
     return ReadPass(
-        positions, chosen(tries, selection), leaving, tail=tail, since=selection.since, comes=True
+        positions, select_runs(tries, selection), leaving, tail=tail, since=selection.since, comes=True
     )
 
 
-def _shown(
+def _give_lines(
     positions: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
 ) -> Iterator[LogLine]:
     """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
@@ -723,23 +745,23 @@ class _Last:
             self._count -= not gone.more
 
 
-def _entries(api: Api, namespace: str | None, one: ReadPass) -> Iterator[Entry]:
+def _read_entries(api: Api, namespace: str | None, one: ReadPass) -> Iterator[Entry]:
     yield from one.ready()
     with _Answers(api, namespace, one) as answers:
         while wants := one.wants():
             for fetch, answer in answers.to(wants):
                 if not isinstance(answer, _Piece):
-                    settle(one, fetch, answer)
+                    feed_answer(one, fetch, answer)
                 elif answer.data or not answer.goes_on:
                     one.fed(fetch, answer.data, goes_on=answer.goes_on)
             yield from one.ready()
 
 
-def answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
+def fetch_answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
     """The answer to a bounded request; None: it is that of another container."""
     with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
         data = b"".join(stream)
-    if fetch.must_prove(data) and not stands(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+    if fetch.must_prove(data) and not is_still_there(api.get(PODS, fetch.one.pod, namespace), fetch.one):
         return None
     return data
 
@@ -775,14 +797,14 @@ class _Answers:
         reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
         try:
             if fetch.piece is None:
-                return answer(self.api, self.namespace, fetch)
+                return fetch_answer(self.api, self.namespace, fetch)
             if not reads_on:
                 self._close(fetch.chain)
                 self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
-            data, goes_on = _taken(self.open[fetch.chain], fetch.piece)
+            data, goes_on = _read_piece(self.open[fetch.chain], fetch.piece)
             if not reads_on and fetch.must_prove(data):
                 pod = self.api.get(PODS, fetch.one.pod, self.namespace)
-                if not stands(pod, fetch.one):
+                if not is_still_there(pod, fetch.one):
                     self._close(fetch.chain)
                     return None
         except AllaboardError as error:
@@ -799,7 +821,7 @@ class _Answers:
             body.close()
 
 
-def _taken(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
+def _read_piece(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
     """So many bytes of an answer, or a little more, and whether there may be others."""
     pieces, size = [], 0
     for data in body:
@@ -817,7 +839,7 @@ class LogSources(NamedTuple):
     over: bool
 
 
-def follow(
+def follow_logs(
     api: Api,
     namespace: str | None,
     find_sources: Callable[[], LogSources],
@@ -840,16 +862,16 @@ def follow(
             for id in following.stale(sources.tries):
                 following.ended(id, time.monotonic(), whole=False)
                 pumps.pop(id).stop()
-            one = _step(following, sources, selection, first=first)
-            entries = _entries(api, namespace, one)
+            one = _next_pass(following, sources, selection, first=first)
+            entries = _read_entries(api, namespace, one)
             if pumps:
                 following.put(entries, time.monotonic())
             else:
                 yield from following.take(0.0, everything=True)
-                yield from _shown(positions, entries, selection, first=first)
+                yield from _give_lines(positions, entries, selection, first=first)
             first, given = False, given or not pumps
             following.rest(one.doubtful, time.monotonic())
-            tries = chosen(sources.tries, selection)
+            tries = select_runs(sources.tries, selection)
             for fetch in following.opens(tries, time.monotonic()):
                 pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
             if sources.over and not pumps and not any(one.running for one in tries):
@@ -860,7 +882,7 @@ def follow(
                 with suppress(queue.Empty):
                     next_at = min(until, due or until, cursor_at + PAUSE if given else until)
                     id, data = events.get(timeout=max(0.0, next_at - now))
-                    if id in pumps and _happened(following, id, data):
+                    if id in pumps and _handle_event(following, id, data):
                         pumps.pop(id).stop()
                         until = min(until, now + 0.1)
                 for line in following.take(time.monotonic()):
@@ -881,7 +903,7 @@ def _is_single(selection: Selection) -> bool:
     return len(selection.members or selection.ranks or ()) == 1
 
 
-def _step(following: Following, sources: LogSources, selection: Selection, *, first: bool) -> ReadPass:
+def _next_pass(following: Following, sources: LogSources, selection: Selection, *, first: bool) -> ReadPass:
     """What is to be read before streams are opened."""
     positions, now = following.positions, time.monotonic()
     streaming = following.streaming()
@@ -890,11 +912,11 @@ def _step(following: Following, sources: LogSources, selection: Selection, *, fi
     still_open = [one for one in streaming if one.id not in here]
     leaving = positions.look([*sources.tries, *still_open], selection)
     tail = selection.tail if first else None
-    unread = following.unread(chosen(sources.tries, selection), now)
+    unread = following.unread(select_runs(sources.tries, selection), now)
     return ReadPass(positions, unread, leaving, tail=tail, since=selection.since, comes=True)
 
 
-def _happened(following: Following, id: str, data: bytes | _End) -> bool:
+def _handle_event(following: Following, id: str, data: bytes | _End) -> bool:
     """Something came of a stream; whether it is over now. Raises what is no matter of this one log."""
     now = time.monotonic()
     if isinstance(data, bytes):
@@ -949,7 +971,7 @@ class _Pump:
         self._put(_End(whole, error))
 
     def _is_its_own(self) -> bool:
-        return stands(self.api.get(PODS, self.fetch.one.pod, self.namespace), self.fetch.one)
+        return is_still_there(self.api.get(PODS, self.fetch.one.pod, self.namespace), self.fetch.one)
 
     def _put(self, data: bytes | _End) -> bool:
         while not self.stopped:
@@ -962,7 +984,7 @@ class _Pump:
 # --- the same without blocking ------------------------------------------------------------------------------
 
 
-async def aread(
+async def aread_logs(
     api: AsyncApi,
     namespace: str | None,
     tries: Sequence[ContainerRun],
@@ -970,34 +992,38 @@ async def aread(
     cursor: Cursor | None = None,
     logs: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
-    """`read` in a loop."""
+    """`read_logs` in a loop."""
     positions = ReadPositions(cursor, logs)
-    one = _begin(positions, tries, selection, first=cursor is None)
-    async for line in _ashown(positions, _aentries(api, namespace, one), selection, first=cursor is None):
+    one = _begin_pass(positions, tries, selection, first=cursor is None)
+    async for line in _agive_lines(
+        positions, _aread_entries(api, namespace, one), selection, first=cursor is None
+    ):
         yield line
     yield positions.cursor()
 
 
-async def _ashown(
+async def _agive_lines(
     positions: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
 ) -> AsyncIterator[LogLine]:
     if first and selection.tail is not None:
         last = _Last(selection.tail)
         async for some in entries:
-            for line in _shown(positions, some, selection, first=False):
+            for line in _give_lines(positions, some, selection, first=False):
                 last.add(line)
         for line in last.lines:
             yield line
         return
     async for some in entries:
-        for line in _shown(positions, some, selection, first=False):
+        for line in _give_lines(positions, some, selection, first=False):
             yield line
 
 
-async def aanswer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes | None:
-    """`answer` in a loop."""
+async def afetch_answer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes | None:
+    """`fetch_answer` in a loop."""
     data = b"".join([piece async for piece in api.log(fetch.one.pod, namespace, **fetch.options)])
-    if fetch.must_prove(data) and not stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one):
+    if fetch.must_prove(data) and not is_still_there(
+        await api.get(PODS, fetch.one.pod, namespace), fetch.one
+    ):
         return None
     return data
 
@@ -1019,14 +1045,14 @@ class _AsyncAnswers:
         try:
             async with self.turn:
                 if fetch.piece is None:
-                    return await aanswer(self.api, self.namespace, fetch)
+                    return await afetch_answer(self.api, self.namespace, fetch)
                 if not reads_on:
                     await self._close(fetch.chain)
                     self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
-                data, goes_on = await _ataken(self.open[fetch.chain], fetch.piece)
+                data, goes_on = await _aread_piece(self.open[fetch.chain], fetch.piece)
                 if not reads_on and fetch.must_prove(data):
                     pod = await self.api.get(PODS, fetch.one.pod, self.namespace)
-                    if not stands(pod, fetch.one):
+                    if not is_still_there(pod, fetch.one):
                         await self._close(fetch.chain)
                         return None
         except AllaboardError as error:
@@ -1047,7 +1073,7 @@ class _AsyncAnswers:
             await self._close(n)
 
 
-async def _ataken(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
+async def _aread_piece(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
     pieces, size = [], 0
     async for data in body:
         pieces.append(data)
@@ -1057,14 +1083,16 @@ async def _ataken(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
     return b"".join(pieces), False
 
 
-async def _aentries(api: AsyncApi, namespace: str | None, one: ReadPass) -> AsyncIterator[Sequence[Entry]]:
+async def _aread_entries(
+    api: AsyncApi, namespace: str | None, one: ReadPass
+) -> AsyncIterator[Sequence[Entry]]:
     yield [*one.ready()]
     answers = _AsyncAnswers(api, namespace, one)
     try:
         while wants := one.wants():
             for fetch, answer in await answers.to(wants):
                 if not isinstance(answer, _Piece):
-                    settle(one, fetch, answer)
+                    feed_answer(one, fetch, answer)
                 elif answer.data or not answer.goes_on:
                     one.fed(fetch, answer.data, goes_on=answer.goes_on)
             yield [*one.ready()]
@@ -1072,7 +1100,7 @@ async def _aentries(api: AsyncApi, namespace: str | None, one: ReadPass) -> Asyn
         await answers.close()
 
 
-async def afollow(
+async def afollow_logs(
     api: AsyncApi,
     namespace: str | None,
     find_sources: Callable[[], Awaitable[LogSources]],
@@ -1080,7 +1108,7 @@ async def afollow(
     cursor: Cursor | None = None,
     logs: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
-    """`follow` in a loop."""
+    """`follow_logs` in a loop."""
     positions = ReadPositions(cursor, logs)
     following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
@@ -1092,19 +1120,19 @@ async def afollow(
             for id in following.stale(sources.tries):
                 following.ended(id, time.monotonic(), whole=False)
                 pumps.pop(id).cancel()
-            one = _step(following, sources, selection, first=first)
-            entries = _aentries(api, namespace, one)
+            one = _next_pass(following, sources, selection, first=first)
+            entries = _aread_entries(api, namespace, one)
             if pumps:
                 async for some in entries:
                     following.put(some, time.monotonic())
             else:
                 for line in following.take(0.0, everything=True):
                     yield line
-                async for line in _ashown(positions, entries, selection, first=first):
+                async for line in _agive_lines(positions, entries, selection, first=first):
                     yield line
             first, given = False, given or not pumps
             following.rest(one.doubtful, time.monotonic())
-            tries = chosen(sources.tries, selection)
+            tries = select_runs(sources.tries, selection)
             for fetch in following.opens(tries, time.monotonic()):
                 pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
             if sources.over and not pumps and not any(one.running for one in tries):
@@ -1115,7 +1143,7 @@ async def afollow(
                 with suppress(asyncio.TimeoutError):
                     next_at = min(until, due or until, cursor_at + PAUSE if given else until)
                     id, data = await asyncio.wait_for(events.get(), max(0.0, next_at - now))
-                    if id in pumps and _happened(following, id, data):
+                    if id in pumps and _handle_event(following, id, data):
                         pumps.pop(id).cancel()
                         until = min(until, now + 0.1)
                 for line in following.take(time.monotonic()):
@@ -1140,7 +1168,7 @@ async def _pump(
     try:
         async for data in api.log(fetch.one.pod, namespace, **{**fetch.options, "silence": SILENCE}):
             last_at = time.monotonic()
-            proven = proven or stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
+            proven = proven or is_still_there(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
             if not proven:
                 break
             await events.put((fetch.one.id, data))

@@ -58,7 +58,7 @@ class ContainerRun:
         return self.code not in (None, 0)
 
 
-def tries(pods: Iterable[Json], roles: Mapping[str, PodRole]) -> list[ContainerRun]:
+def container_runs(pods: Iterable[Json], roles: Mapping[str, PodRole]) -> list[ContainerRun]:
     """Every try that can be read, by rank; those of one pod in the order in which they ran. Sidecars are
     left out: they do not train, and they write for as long as the pod lives.
     """
@@ -139,7 +139,7 @@ def _may_start_again(pod: Json, code: int | None, *, init: bool) -> bool:
     return code != 0 if policy == "OnFailure" or (init and policy == "Always") else bool(policy == "Always")
 
 
-def stands(pod: Json, one: ContainerRun) -> bool:
+def is_still_there(pod: Json, one: ContainerRun) -> bool:
     """Whether this try is still the one that is asked for in this way."""
     role = PodRole(one.member, one.rank, one.container)
     status = pod.get("status") or {}
@@ -152,12 +152,12 @@ def stands(pod: Json, one: ContainerRun) -> bool:
     )
 
 
-def chosen(tries: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
+def select_runs(tries: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
     """Those that are asked for."""
-    return [one for one in tries if wanted(one.member, one.rank, one.restart, selection)]
+    return [one for one in tries if is_selected(one.member, one.rank, one.restart, selection)]
 
 
-def wanted(member: str, rank: int, restart: int, selection: Selection) -> bool:
+def is_selected(member: str, rank: int, restart: int, selection: Selection) -> bool:
     return (
         (selection.members is None or member in selection.members)
         and (selection.ranks is None or rank in selection.ranks)

@@ -2,7 +2,7 @@
 
 A job is the one that is meant if it carries the launch of the record's attempt and, once the record knows it,
 if its uid is the one that was made: names prove nothing. What is looked at is a value, `AttemptObjects`; what
-it means is `seen`.
+it means is `observation_of`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import observation
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_over, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state import records
@@ -111,7 +111,7 @@ def overdue(living: Iterable[Json], now: float) -> tuple[Json, ...]:
     return tuple(p for p, end in ends if end is not None and now - end > LATE)
 
 
-def look(stored: Stored) -> Operation[AttemptObjects]:
+def read_objects(stored: Stored) -> Operation[AttemptObjects]:
     """What is there now of the job and its pods."""
     record = stored.record
     job = other = None
@@ -129,21 +129,21 @@ def look(stored: Stored) -> Operation[AttemptObjects]:
     return objects
 
 
-def look_at_pods(objects: AttemptObjects) -> Operation[AttemptObjects]:
+def reread_pods(objects: AttemptObjects) -> Operation[AttemptObjects]:
     """The same with its pods as they are now."""
     record = objects.record
     of_it = labels.selector(record.run, record.attempt, record.generation)
     return replace(objects, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
 
 
-def last_word(events: Iterable[Json]) -> State | None:
+def end_by_events(events: Iterable[Json]) -> State | None:
     """How a job ended, by the events of its operator."""
     ends = {reason: State(word) for engine in ENGINES.values() for reason, word in engine.ENDS.items()}
     states = {ends[e["reason"]] for e in events if e.get("reason") in ends}
     return State.FAILED if State.FAILED in states else next(iter(states), None)
 
 
-def look_closer(
+def read_explanations(
     objects: AttemptObjects, *, everything: bool = False
 ) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
@@ -151,30 +151,30 @@ def look_closer(
     sentences about what may not be read here.
     """
     notes: list[str] = []
-    groups = yield from _gang(objects, notes)
-    pods = objects.pods if everything or only_echoes(objects.pods) else unexplained(objects.pods)
+    groups = yield from _read_gang(objects, notes)
+    pods = objects.pods if everything or only_echoes(objects.pods) else unexplained_pods(objects.pods)
     about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
-    events = yield from list_events([*uids, *(_gone(objects, uids) if everything else ())], notes)
-    rivals = yield from _rivals(objects)
+    events = yield from list_events([*uids, *(_gone_uids(objects, uids) if everything else ())], notes)
+    rivals = yield from _read_rivals(objects)
     return replace(objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
 
 
-def unexplained(pods: Iterable[Json]) -> list[Json]:
+def unexplained_pods(pods: Iterable[Json]) -> list[Json]:
     """Pods that have a node, and whose containers do not say why they do not start: their events may. Some of
     them tell for all.
     """
-    unexplained = []
+    silent = []
     for pod in pods:
         status = pod.get("status") or {}
         every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         begun = any((c.get("state") or {}).get("running") or c.get("restartCount") for c in every)
         if status.get("phase") == "Pending" and "nodeName" in pod["spec"] and not begun:
-            unexplained.append(pod)
-    return unexplained[:TELLS_FOR_ALL]
+            silent.append(pod)
+    return silent[:TELLS_FOR_ALL]
 
 
-def _gone(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
+def _gone_uids(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
     """The uids of the job and of the pods that were seen and are not there any more: their events are."""
     known = [objects.record.object_uid] if objects.record.object_uid is not None else []
     for pods in (objects.stored.memory.get("pods") or {}).values():
@@ -182,7 +182,7 @@ def _gone(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
     return (uid for uid in known if uid not in there)
 
 
-def _rivals(objects: AttemptObjects) -> Operation[list[Json]]:
+def _read_rivals(objects: AttemptObjects) -> Operation[list[Json]]:
     """Pods of other runs of the namespace, when this one has places for some of its members alone, and nobody
     who would take them back: others may be in the same trap.
     """
@@ -194,7 +194,7 @@ def _rivals(objects: AttemptObjects) -> Operation[list[Json]]:
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
-def _gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
+def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
     gang = objects.stored.gang
     if not gang or objects.job is None:
         return []
@@ -222,7 +222,7 @@ def list_events(uids: Sequence[str], notes: list[str]) -> Operation[list[Json]]:
     return events
 
 
-def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[ContainerRun]:
+def container_runs_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[ContainerRun]:
     """Every try of these pods whose log a node may still have. Pods of no member are left out; a member that
     is not known comes last.
     """
@@ -232,7 +232,7 @@ def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) ->
         member = engine.member_of(pod)
         if member is not None:
             roles[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
-    return tries(pods, roles)
+    return container_runs(pods, roles)
 
 
 class Ranked(Protocol):
@@ -268,7 +268,7 @@ def is_of_spec(job: Json, record: RunRecord) -> bool:
     return said is None or said == record.spec_hash
 
 
-def seen(
+def observation_of(
     objects: AttemptObjects,
     *,
     memory: Memory | None = None,
@@ -279,7 +279,7 @@ def seen(
     """What is seen of a run: what its objects say, and what its record knows beyond them."""
     record = objects.record
     if objects.overdue:
-        notes = (*notes, stuck(objects))
+        notes = (*notes, describe_stuck(objects))
     observed = observation.observation(
         record,
         objects.job,
@@ -311,7 +311,7 @@ def seen(
         return replace(observed, stopped=False, recorded=ended.value)
     if not objects.was_created and record.stop is None:
         return replace(observed, waiting=NOT_CREATED)
-    if objects.is_missing and (end := last_word(objects.events)) is not None:
+    if objects.is_missing and (end := end_by_events(objects.events)) is not None:
         notes = ("its job is gone; how it ended is told by an event of its operator",)
         return replace(observed, alive=None, deleted=False, recorded=end.value, notes=notes)
     if objects.job is None:
@@ -320,12 +320,12 @@ def seen(
     idle = not state_of(observed).is_final and idle_clock(observed.phases, policy.clocks) is not None
     return replace(
         observed,
-        limit=limit_of(observed, policy, objects.now, nudged(objects.job), objects.ending),
+        limit=limit_of(observed, policy, objects.now, nudged_at(objects.job), objects.ending),
         flags=(*observed.flags, *((CLOCK_IDLE,) if idle else ())),
     )
 
 
-def stuck(objects: AttemptObjects) -> str:
+def describe_stuck(objects: AttemptObjects) -> str:
     """What keeps an attempt from being gone, and what to do about it."""
     record = objects.record
     pods = objects.overdue or objects.living
@@ -334,10 +334,10 @@ def stuck(objects: AttemptObjects) -> str:
             f"run {record.run}: its attempt {record.attempt} is being deleted and does not go; look at the "
             f"finalizers of {objects.stored.job['name']}"
         )
-    return do_not_end(f"run {record.run}: members of attempt {record.attempt}", pods)
+    return describe_lasting_pods(f"run {record.run}: members of attempt {record.attempt}", pods)
 
 
-def do_not_end(members: str, pods: Sequence[Json]) -> str:
+def describe_lasting_pods(members: str, pods: Sequence[Json]) -> str:
     """The sentence about pods that should be gone."""
     names = [f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}" for p in pods[:5]]
     return (
@@ -346,7 +346,7 @@ def do_not_end(members: str, pods: Sequence[Json]) -> str:
     )
 
 
-def nudged(job: Json) -> float | None:
+def nudged_at(job: Json) -> float | None:
     """When the operator of a job was last told of its deadline."""
     said = labels.annotation_of(job, NUDGED)
     return from_rfc3339(said) if said else None
@@ -358,12 +358,12 @@ NOT_CREATED = "its job is not created yet; if nobody is starting it any more, ru
 # Finding.
 
 
-def find(run: str) -> Operation[Stored]:
+def find_record(run: str) -> Operation[Stored]:
     """The record of a run by its id, a unique prefix of it, or a job's name (its newest run). Raises
     UnknownRun.
     """
     if why_not_an_object_name(run) is None:
-        stored = yield from records.read(run)
+        stored = yield from records.read_record(run)
         if stored is not None:
             return stored
     if _is_label(run):
@@ -405,10 +405,10 @@ def _is_label(text: str) -> bool:
 def _records(selector: str) -> Operation[list[Stored]]:
     """Those of these records that can be read."""
     bodies = yield from effects.list_all(CONFIGMAPS, labels=selector)
-    return [*readable(bodies)]
+    return [*parse_records(bodies)]
 
 
-def readable(bodies: Iterable[Json]) -> Iterator[Stored]:
+def parse_records(bodies: Iterable[Json]) -> Iterator[Stored]:
     """Records out of ConfigMaps; one that is damaged is no reason not to see the others."""
     for body in bodies:
         try:

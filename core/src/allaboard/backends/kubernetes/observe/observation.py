@@ -255,7 +255,7 @@ def _of_job(
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
     gang_view, waiting, obstacle = None, None, None
     if job is not None and not ended and not read.suspended:
-        gang_view = _look(engine, job, read, pods, events, groups, now, rivals)
+        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals)
         waiting = _waiting(job, gang_view, events)
         obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
@@ -280,7 +280,7 @@ def _of_job(
         phases=phases(known, report, read.finished if ended else now, on=not ended and job is not None),
         progress=report.progress if report is not None else Progress(),
         flags=tuple(flags),
-        events=tuple(in_order(_events(engine, str(metadata.get("name", gone)), pods, events))),
+        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, events))),
     )
 
 
@@ -296,7 +296,7 @@ def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
     return replace(member, restarts=max(member.restarts, memory.restarts(member.name)))
 
 
-def _kept(member: MemberSeen, memory: Memory) -> MemberSeen:
+def _seen_member_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
     """For the memory: one that is made anew ended as it did, for as long as it has not begun again."""
     return replace(_with_memory(member, memory), restarts=member.restarts)
 
@@ -338,7 +338,7 @@ def _without_job(
 # Waiting.
 
 
-def _look(
+def _read_gang(
     engine: Engine,
     job: Json,
     read: JobSeen,
@@ -457,7 +457,10 @@ def remembered(
         scheduled=_first(memory.scheduled, scheduled),
         started=_first(memory.started, started),
         begun=memory.begun or started is not None or sum(_has_started(engine, p) for p in own) >= needed > 0,
-        members={**memory.members, **{m.name: _kept(m, memory) for m in read.members if m.name in named}},
+        members={
+            **memory.members,
+            **{m.name: _seen_member_memory(m, memory) for m in read.members if m.name in named},
+        },
         **_restarts(memory, pods, engine),
     )
 
@@ -580,7 +583,7 @@ def phases(
 # Events.
 
 
-def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
+def _to_events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
     """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in events:

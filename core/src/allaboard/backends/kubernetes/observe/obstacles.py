@@ -500,7 +500,7 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     """
     if not nodes:
         return None
-    asked = {name: value for name, value in capacity.asked(spec).items() if value > 0}
+    asked = {name: value for name, value in capacity.requested(spec).items() if value > 0}
     for name, value in asked.items():
         most = max((capacity.amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
         device = "/" in name
@@ -541,7 +541,7 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
         return
     pod = scene.pods[waits[0]]
     said = str((condition(pod, "PodScheduled") or {}).get("message") or "")
-    gpus = any("/" in name for group in groups for name in capacity.asked(group.spec))
+    gpus = any("/" in name for group in groups for name in capacity.requested(group.spec))
     text = (
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )

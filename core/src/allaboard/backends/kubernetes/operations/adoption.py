@@ -44,7 +44,7 @@ def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool =
     """Delete it in the foreground, unless it has ended; what is left of one that has is ended. It is under
     way, not over, when this returns. ``kill``: without grace.
     """
-    job = yield from _meant(engine, name, uid)
+    job = yield from _read_meant_job(engine, name, uid)
     now = yield from effects.server_time()
     ended = _has_ended(job)
     if not ended and not _is_ending(job):
@@ -59,7 +59,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
     """Suspend or resume it. Raises BadInput when it does not live, or when Kueue would undo that."""
     word = "suspended" if wanted else "resumed"
     for _ in range(TRIES):
-        job = yield from _meant(engine, name, uid)
+        job = yield from _read_meant_job(engine, name, uid)
         if _has_ended(job) or _is_ending(job):
             state = state_of(observation.of_object(job, now=0.0))
             raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
@@ -79,7 +79,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
 
 def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
     """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
-    job = yield from _meant(engine, name, uid)
+    job = yield from _read_meant_job(engine, name, uid)
     begun = yield from effects.server_time()
     pods = yield from foreign.pods_of(engine, job, [])
     if _has_ended(job) or _is_ending(job):
@@ -88,13 +88,13 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
         # Also if it ends in this very moment: it is to go.
         yield from take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
     patience = _grace(pods) + PATIENCE
-    while (left := (yield from _left(engine, job))) is not None:
+    while (left := (yield from _describe_remains(engine, job))) is not None:
         if (yield from effects.server_time()) - begun > patience:
             raise SiteError(left)
         yield from effects.sleep(POLL)
 
 
-def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
+def _read_meant_job(engine: Engine, name: str, uid: str) -> Operation[Json]:
     """The job, if it is still the one that was looked at, and nobody's run of ours."""
     try:
         job = yield from effects.get(resource_for(engine), name)
@@ -113,7 +113,7 @@ def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
 
 def _is_of_run(job: Json, run: str) -> Operation[bool]:
     """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
-    stored = yield from records.read(run)
+    stored = yield from records.read_record(run)
     attempt, generation = (labels.label_of(job, name) or "" for name in (labels.ATTEMPT, labels.GENERATION))
     if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
         return False
@@ -152,7 +152,7 @@ def _workload(job: Json) -> Operation[str | None]:
     return str(workloads[0]["metadata"]["name"]) if workloads else None
 
 
-def _left(engine: Engine, job: Json) -> Operation[str | None]:
+def _describe_remains(engine: Engine, job: Json) -> Operation[str | None]:
     """What is still there of a job that is being deleted, in a sentence; None: nothing."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     pods = [pod for pod in (yield from foreign.pods_of(engine, job, [])) if not is_over(pod)]

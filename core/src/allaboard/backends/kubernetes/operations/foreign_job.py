@@ -59,17 +59,17 @@ class OthersJob:
         return self.backend.changes_of(self.engine.KIND, self.job)
 
     def events(self, run: str) -> list[Event]:
-        return self._do(foreign.events(self.engine, self.job))
+        return self._do(foreign.list_job_events(self.engine, self.job))
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         def look() -> stream.LogSources:
-            return stream.LogSources(*self._do(foreign.readable(self.engine, self.job, selection)))
+            return stream.LogSources(*self._do(foreign.readable_job_logs(self.engine, self.job, selection)))
 
         if follow:
-            return stream.follow(self.backend.api, None, look, selection, cursor)
-        return stream.read(self.backend.api, None, look().tries, selection, cursor)
+            return stream.follow_logs(self.backend.api, None, look, selection, cursor)
+        return stream.read_logs(self.backend.api, None, look().tries, selection, cursor)
 
     def list(self) -> list[Observation]:
         return [self.observe(self.job)]

@@ -11,7 +11,7 @@ from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.backends.kubernetes.observe.lookup import look, seen
+from allaboard.backends.kubernetes.observe.lookup import observation_of, read_objects
 from allaboard.backends.kubernetes.operations.observe import (
     container_runs,
     find_run,
@@ -69,14 +69,14 @@ def _current_logs(
     workspace: Workspace, stored: Stored, last: CachedObservation | None
 ) -> Operation[ReadableLogs]:
     record, layout = stored.record, Layout.from_dict(stored.layout)
-    objects = (yield from look(stored)) if last is None else last.objects
-    over = state_of(seen(objects)).is_final and not objects.living
+    objects = (yield from read_objects(stored)) if last is None else last.objects
+    over = state_of(observation_of(objects)).is_final and not objects.living
     history = session_of(workspace, stored).history_with_captures(stored)
     tries, kept = container_runs(layout, objects.pods), history.collector.logs
     if record.outcome is not None and not record.deleted:
         yield from load_archive(history, stored, record.attempt)
         known = [*tries, *(one.one for one in kept.tries())]
-        kept.restore(archive.lost(history.memory, layout, known, ENGINES[layout.engine].CONTAINER))
+        kept.restore(archive.lost_tries(history.memory, layout, known, ENGINES[layout.engine].CONTAINER))
     return ReadableLogs(record.attempt, tries, over, kept)
 
 

@@ -25,13 +25,13 @@ from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
     AttemptObjects,
     check_namespace,
-    find,
-    look,
-    look_at_pods,
-    look_closer,
-    seen,
+    container_runs_of,
+    find_record,
+    observation_of,
+    read_explanations,
+    read_objects,
+    reread_pods,
     takes_rank_0,
-    tries_of,
 )
 from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.operations import foreign
@@ -51,7 +51,7 @@ LAST_TRIES, LAST_REST = 2, 2.0
 def find_run(workspace: Workspace, run: str) -> Operation[Stored]:
     """The record of a run by its id, a unique prefix of it, or a job's name. Raises UnknownRun."""
     try:
-        return (yield from find(run))
+        return (yield from find_record(run))
     except UnknownRun:
         yield from check_namespace(workspace.namespace)
         raise
@@ -95,7 +95,7 @@ def _observe(
         objects = yield from _attempt_objects(workspace, run, last)
         session = session_of(workspace, objects.stored)
         history = session.add_look(objects)
-        observation = seen(objects, memory=history.memory)
+        observation = observation_of(objects, memory=history.memory)
         if not state_of(observation).is_final:
             return (yield from _observe_live(workspace, session, objects, observation, evidence, last))
         # An end is looked at, not remembered; and so is what was started anew or forgotten in between.
@@ -111,7 +111,7 @@ def _attempt_objects(
 ) -> Operation[AttemptObjects]:
     if last is not None:
         return replace(last.objects, now=(yield from effects.server_time()))
-    return (yield from look((yield from find_run(workspace, run))))
+    return (yield from read_objects((yield from find_run(workspace, run))))
 
 
 def _observe_live(
@@ -133,7 +133,7 @@ def _observe_live(
         else:
             if last is not None:
                 # No row tells that a scheduler has found no place for a pod.
-                objects = yield from look_at_pods(objects)
+                objects = yield from reread_pods(objects)
                 session.add_look(objects)
             asked = objects.now
             objects, notes = yield from explain(workspace, objects, evidence)
@@ -156,7 +156,7 @@ def explain(
     workspace: Workspace, objects: AttemptObjects, evidence: bool
 ) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
     """With what explains a wait; and with the nodes, where a scheduler has found no place."""
-    objects, notes = yield from look_closer(objects, everything=evidence)
+    objects, notes = yield from read_explanations(objects, everything=evidence)
     if any(is_unschedulable(pod) for pod in objects.living):
         objects = replace(objects, nodes=(yield from workspace.nodes(objects.now)))
     return objects, notes
@@ -184,14 +184,14 @@ def _observe_ended(
         if is_first and state_of(observation) is State.SUCCEEDED:
             yield from _collect_last_lines(history.collector, objects)
         if evidence:
-            objects, notes = yield from look_closer(objects, everything=True)
+            objects, notes = yield from read_explanations(objects, everything=True)
         if not is_first:
             yield from load_archive(history, stored, stored.record.attempt)
         if observation.restarts or state_of(observation) is not State.SUCCEEDED or loses_rank_0:
             tries = history.collector.logs.tries()
             yield from archive.save(stored, tries, history.memory, observation.finished)
     if is_first:
-        now = yield from stop.recorded(objects, state_of(observation), history.to_dict())
+        now = yield from stop.record_end(objects, state_of(observation), history.to_dict())
         if now is None or now.record.uid != stored.record.uid:
             return None
         objects = replace(objects, stored=now)
@@ -206,7 +206,9 @@ def _with_history(
     evidence: bool,
 ) -> Operation[Observation]:
     tails = history.collector.tails() if evidence else None
-    observation = seen(objects, memory=history.memory, report=history.report, tails=tails, notes=notes)
+    observation = observation_of(
+        objects, memory=history.memory, report=history.report, tails=tails, notes=notes
+    )
     if evidence:
         return (yield from _with_checkpoints(workspace, objects.stored, observation))
     return observation
@@ -235,7 +237,7 @@ def load_archive(history: AttemptHistory, stored: Stored, attempt: int) -> Opera
 
 def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
     """Every try of these pods whose log a node may still have."""
-    return tries_of(ENGINES[layout.engine], layout.members, pods)
+    return container_runs_of(ENGINES[layout.engine], layout.members, pods)
 
 
 def _collect(

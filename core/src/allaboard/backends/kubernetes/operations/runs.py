@@ -18,11 +18,11 @@ from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     check_namespace,
-    look,
-    look_closer,
     matches_record,
-    readable,
-    seen,
+    observation_of,
+    parse_records,
+    read_explanations,
+    read_objects,
 )
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.operations.observe import explain, find_run, session_of
@@ -77,7 +77,7 @@ def list_runs(workspace: Workspace) -> Operation[list[Observation]]:
     age go on the way.
     """
     bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
-    every = [*readable(bodies)]
+    every = [*parse_records(bodies)]
     if not bodies:
         yield from check_namespace(workspace.namespace)
     yield from prune(workspace, every)
@@ -89,7 +89,7 @@ def list_runs(workspace: Workspace) -> Operation[list[Observation]]:
         pods.setdefault(_attempt_of(pod), []).append(pod)
     now = yield from effects.server_time()
     observations = [
-        seen(
+        observation_of(
             _attempt_objects(stored, jobs, pods, now),
             memory=Memory.from_dict(stored.memory) if stored.memory else None,
             report=progress.from_dict(stored.report),
@@ -129,8 +129,8 @@ def _attempt_of(pod: Json) -> tuple[str, ...]:
 def list_events(workspace: Workspace, run: str) -> Operation[list[Event]]:
     """What the cluster still knows to have happened, and how earlier attempts ended, oldest first."""
     stored = yield from find_run(workspace, run)
-    objects, _ = yield from look_closer((yield from look(stored)), everything=True)
-    return in_order([*_attempt_ends(stored), *seen(objects).events])
+    objects, _ = yield from read_explanations((yield from read_objects(stored)), everything=True)
+    return in_order([*_attempt_ends(stored), *observation_of(objects).events])
 
 
 def _attempt_ends(stored: Stored) -> Iterator[Event]:
@@ -166,21 +166,21 @@ def adopt(handle: Handle, old: Owner, new: Owner, lease: str = "") -> Operation[
 
 def suspend(workspace: Workspace, run: str, wanted: bool, by: str) -> Operation[None]:
     """Suspend a run, or resume it."""
-    yield from stop.suspend((yield from look((yield from find_run(workspace, run)))), wanted, by)
+    yield from stop.suspend((yield from read_objects((yield from find_run(workspace, run)))), wanted, by)
 
 
 def delete(workspace: Workspace, run: str) -> Operation[None]:
-    yield from stop.delete((yield from look((yield from find_run(workspace, run)))))
+    yield from stop.delete((yield from read_objects((yield from find_run(workspace, run)))))
 
 
 def enforce(workspace: Workspace, run: str, owner: Owner) -> Operation[None]:
     """End what is past its limit."""
-    stored = yield from records.read(run)
+    stored = yield from records.read_record(run)
     if stored is None or stored.record.owner.id != owner.id:
         return
-    objects, _ = yield from explain(workspace, (yield from look(stored)), False)
+    objects, _ = yield from explain(workspace, (yield from read_objects(stored)), False)
     history = session_of(workspace, stored).add_look(objects)
-    yield from stop.enforce(objects, seen(objects, memory=history.memory))
+    yield from stop.enforce(objects, observation_of(objects, memory=history.memory))
 
 
 def watch_over(run: str, lease: str) -> Operation[None]:
@@ -204,7 +204,7 @@ def prune(workspace: Workspace, every: Iterable[Stored] | None = None) -> Operat
     now, keep = (yield from effects.server_time()), keep_seconds(workspace.environ)
     if every is None:
         bodies = yield from effects.list_all(CONFIGMAPS, labels=records.overdue(now, keep))
-        every = readable(bodies)
+        every = parse_records(bodies)
     old = [s for s in every if records.is_overdue(s, now, keep)]
     for stored in old[: records.PRUNE_AT_ONCE]:
         try:

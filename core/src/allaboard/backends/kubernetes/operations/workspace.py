@@ -10,7 +10,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.discovery import installed
-from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, ready
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
@@ -47,12 +47,12 @@ class Workspace:
     def prepare(self, plan: Plan, generation: int, attempt: int) -> Operation[PreparedAttempt]:
         """The objects of an attempt, for this cluster."""
         if not self._is_known:
-            self._facts = yield from installed.known(self._facts)
+            self._facts = yield from installed.complete_facts(self._facts)
             self._is_known = True
         facts = self._facts
         return (
             yield from effects.work(
-                lambda: ready(plan, generation, attempt, self.site, facts, self.environ),
+                lambda: prepare_attempt(plan, generation, attempt, self.site, facts, self.environ),
             )
         )
 

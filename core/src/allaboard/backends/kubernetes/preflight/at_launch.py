@@ -81,7 +81,7 @@ class Asking:
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        return () if self._ready is None else tuple(_said(self._facts(self._ready)))
+        return () if self._ready is None else tuple(_sentences(self._facts(self._ready)))
 
     def _facts(self, ready: PreparedAttempt) -> Facts:
         answers = dict(self._answers)
@@ -139,7 +139,7 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
     """Whether not every node will do. The little that the operator's own container asks for is not meant."""
-    asks = capacity.asked({"containers": spec.get("containers")})
+    asks = capacity.requested({"containers": spec.get("containers")})
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 
@@ -159,7 +159,7 @@ def _nodes(answers: Mapping[tuple[str, str], Any]) -> tuple[Node, ...] | None:
     return tuple(node_of(item) for item in items)
 
 
-def _said(facts: Facts) -> Iterator[str]:
+def _sentences(facts: Facts) -> Iterator[str]:
     for ask in ASKED:
         for check in ask(facts):
             # What is left of a quota is a moment's, and its own pods may be counted already.

@@ -17,7 +17,7 @@ from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, asked, show
+from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
@@ -330,7 +330,7 @@ def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
     total: dict[str, Decimal] = {"pods": Decimal(0), f"count/{job.name}": Decimal(1)}
     for group in pods:
         for which in ("requests", "limits"):
-            for name, value in asked(group.spec, which).items():
+            for name, value in requested(group.spec, which).items():
                 key = f"{which}.{name}"
                 total[key] = total.get(key, Decimal(0)) + value * group.replicas
         total["pods"] += group.replicas
@@ -435,12 +435,12 @@ def limit_range(facts: Facts) -> Iterator[Check]:
 
 def _beyond(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
     for group in pods:
-        whole = {which: asked(group.spec, which) for which in ("requests", "limits")}
+        whole = {which: requested(group.spec, which) for which in ("requests", "limits")}
         things = [("Pod", f"a pod of {group.role}", whole["requests"], whole["limits"])]
         for container in group.spec.get("containers") or ():
             alone = {"containers": [container]}
             who = f"container {container['name']} of {group.role}"
-            things.append(("Container", who, asked(alone), asked(alone, "limits")))
+            things.append(("Container", who, requested(alone), requested(alone, "limits")))
         for kind, who, requests, limits in things:
             if kind != item.get("type"):
                 continue
@@ -507,7 +507,7 @@ def volumes(facts: Facts) -> Iterator[Check]:
             yield check
     if wanted and not wrong:
         total = counted(sum(p.replicas for p in facts.pods), "member")
-        yield _is_well("volumes", f"{_listed('claim', wanted)} there and fit {total}")
+        yield _is_well("volumes", f"{_join_names('claim', wanted)} there and fit {total}")
 
 
 def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) -> Iterator[Check]:
@@ -556,14 +556,14 @@ def secrets(facts: Facts) -> Iterator[Check]:
         if missing:
             where = "" if what == "priority class" else f" in {facts.where}"
             fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or correct the name in the job"
-            yield Check(id, False, f"{_listed(what, missing)} not there{where}", fix=fix)
+            yield Check(id, False, f"{_join_names(what, missing)} not there{where}", fix=fix)
         if hidden:
-            yield _unknown(id, f"{_listed(what, hidden, 'may not be looked at')}")
+            yield _unknown(id, f"{_join_names(what, hidden, 'may not be looked at')}")
         if wanted and not missing and not hidden:
-            yield _is_well(id, f"{_listed(what, wanted)} there")
+            yield _is_well(id, f"{_join_names(what, wanted)} there")
 
 
-def _listed(what: str, names: Iterable[str], verb: str = "") -> str:
+def _join_names(what: str, names: Iterable[str], verb: str = "") -> str:
     all_names = [*names]
     many = len(all_names) > 1
     plural = (
@@ -615,7 +615,7 @@ def _grows(labels: Mapping[str, str]) -> bool:
 def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
     every = facts.survey.nodes or ()
     for group in facts.pods:
-        for name, value in asked(group.spec).items():
+        for name, value in requested(group.spec).items():
             if "/" in name and value > 0 and not any(amount(n.allocatable.get(name, 0)) for n in every):
                 offered = sorted(
                     {r for n in every for r, v in n.allocatable.items() if "/" in r and amount(v) > 0}

@@ -64,18 +64,18 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         gang=ready.gang,
         user=(yield from _who()),
         namespace=namespace,
-        allowed=(yield from _allowed(rbac.needed(kinds), survey.namespace)),
-        helpful=(yield from _allowed(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
-        quotas=(yield from _all(RESOURCEQUOTAS, permitted)),
-        limits=(yield from _all(LIMITRANGES, permitted)),
-        claims=(yield from _each(PVCS, capacity.claims(pods), permitted)),
-        secrets=(yield from _each(SECRETS, capacity.secrets(pods), permitted)),
-        config_maps=(yield from _each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
-        accounts=(yield from _each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
-        priorities=(yield from _each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
+        allowed=(yield from _allowed_accesses(rbac.needed(kinds), survey.namespace)),
+        helpful=(yield from _allowed_accesses(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
+        quotas=(yield from _list_permitted(RESOURCEQUOTAS, permitted)),
+        limits=(yield from _list_permitted(LIMITRANGES, permitted)),
+        claims=(yield from _look_up_each(PVCS, capacity.claims(pods), permitted)),
+        secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods), permitted)),
+        config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
+        accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
+        priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
         queue=(yield from _queue(ready, permitted)),
-        tried=(yield from _tried(ready.manifests, resources, survey)) if there else (),
-        pods_tried=(yield from _pods_tried(ready, pods, permitted)) if there else None,
+        tried=(yield from _dry_run_objects(ready.manifests, resources, survey)) if there else (),
+        pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
     )
 
 
@@ -89,7 +89,7 @@ def _who() -> Operation[str | None]:
     return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
 
 
-def _allowed(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
+def _allowed_accesses(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
     allowed = {}
     for access in wanted:
         allowed[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
@@ -107,14 +107,14 @@ def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
         return Lookup(known=False)
 
 
-def _each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
+def _look_up_each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
     lookups = {}
     for name in sorted(names):
         lookups[name] = yield from _sought(resource, name, permitted)
     return lookups
 
 
-def _all(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
+def _list_permitted(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
     if not (yield from permitted.do("list", resource)):
         return None
     try:
@@ -131,7 +131,7 @@ def _queue(ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
     return (yield from _sought(resource, ready.gang.queue, permitted))
 
 
-def _tried(
+def _dry_run_objects(
     manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey
 ) -> Operation[list[DryRunResult]]:
     """A dry run of the creation of each object whose kind is served."""
@@ -143,7 +143,7 @@ def _tried(
     return results
 
 
-def _pods_tried(
+def _dry_run_pods(
     ready: PreparedAttempt, pods: Sequence[capacity.Pods], permitted: May
 ) -> Operation[list[DryRunResult] | None]:
     """The same for one pod of each role: nothing else tells what admission says to it. Its gang is left

@@ -40,7 +40,7 @@ PATIENCE = Patience(budget=5.0)
 """Its next try comes soon anyway."""
 
 
-def body(holder: str, now: float) -> Json:
+def lease_body(holder: str, now: float) -> Json:
     """A Lease that holds from now on."""
     return {
         "apiVersion": LEASES.api_version,
@@ -61,23 +61,23 @@ def seen_at(lease: Json) -> float:
     return from_rfc3339(spec.get("renewTime") or spec.get("acquireTime")) or 0.0
 
 
-def holds(lease: Json, now: float) -> bool:
+def is_held(lease: Json, now: float) -> bool:
     return now < seen_at(lease) + float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
 
 
-def taken(holder: str) -> Operation[str]:
+def take_lease(holder: str) -> Operation[str]:
     """The name of a Lease that holds now; empty where this user may keep none."""
     now = yield from effects.server_time()
     try:
-        yield from effects.create(LEASES, body(holder, now))
+        yield from effects.create(LEASES, lease_body(holder, now))
     except Exists:
-        yield from renewed(holder)
+        yield from renew_lease(holder)
     except (Forbidden, Missing):  # without its namespace there is nothing to follow either
         return ""
     return labels.lease_name(holder)
 
 
-def renewed(holder: str) -> Operation[None]:
+def renew_lease(holder: str) -> Operation[None]:
     """The holder is seen to live, now."""
     now = yield from effects.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
@@ -85,10 +85,10 @@ def renewed(holder: str) -> Operation[None]:
         yield from effects.patch(LEASES, labels.lease_name(holder), change)
     except Missing:  # somebody tidied up too eagerly
         with suppress(Exists):
-            yield from effects.create(LEASES, body(holder, now))
+            yield from effects.create(LEASES, lease_body(holder, now))
 
 
-def let_go(holder: str) -> Operation[None]:
+def release_lease(holder: str) -> Operation[None]:
     """Whatever the holder followed is followed by nobody from now on."""
     yield from effects.delete(LEASES, labels.lease_name(holder))
 
@@ -128,7 +128,7 @@ class ThreadKeeper:
     def hold(self) -> str:
         with self._lock:
             if self._name is None:
-                self._name = run_sync(taken(self.holder), self.api)
+                self._name = run_sync(take_lease(self.holder), self.api)
                 if self._name:
                     self._over = threading.Event()
                     threading.Thread(target=self._keep, args=(self._over,), daemon=True).start()
@@ -143,13 +143,13 @@ class ThreadKeeper:
             self._over.set()
             atexit.unregister(self.let_go)
             with suppress(AllaboardError):  # it runs out by itself
-                run_sync(let_go(self.holder), self.api)
+                run_sync(release_lease(self.holder), self.api)
             self.api.close()
 
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(EVERY):
             with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
-                run_sync(renewed(self.holder), self.api)
+                run_sync(renew_lease(self.holder), self.api)
 
 
 class TaskKeeper:
@@ -166,7 +166,7 @@ class TaskKeeper:
     async def hold(self) -> str:
         async with self._lock:
             if self._name is None:
-                self._name = await self._do(taken(self.holder))
+                self._name = await self._do(take_lease(self.holder))
                 if self._name:
                     # Of nobody's context: it outlives the follower who was the first.
                     loop = asyncio.get_running_loop()
@@ -180,13 +180,13 @@ class TaskKeeper:
             self._name = None
             self._task.cancel()
             with suppress(AllaboardError):
-                await self._do(let_go(self.holder))
+                await self._do(release_lease(self.holder))
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(EVERY)
             with suppress(AllaboardError):
-                await self._do(renewed(self.holder))
+                await self._do(renew_lease(self.holder))
 
     async def _do(self, operation: Operation[T]) -> T:
         api = self.api.twin(PATIENCE)

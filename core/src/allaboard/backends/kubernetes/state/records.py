@@ -168,7 +168,7 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
 # Reading and changing.
 
 
-def read(run: str) -> Operation[Stored | None]:
+def read_record(run: str) -> Operation[Stored | None]:
     """The record of a run; None when it has none. Raises Corrupt."""
     try:
         return parse((yield from effects.get(CONFIGMAPS, labels.record_name(run))))
@@ -196,7 +196,7 @@ def change(
     as it then stands; None when there is none. ``known``: as it was read a moment ago.
     """
     for _ in range(TRIES):
-        stored = known or (yield from read(run))
+        stored = known or (yield from read_record(run))
         known = None
         if stored is None:
             return None

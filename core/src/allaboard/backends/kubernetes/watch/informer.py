@@ -27,7 +27,7 @@ from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
-from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, spaced
+from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, space_wakes
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
 
@@ -48,12 +48,12 @@ class Watched:
 
 
 @lru_cache(maxsize=64)
-def _ours(resource: Resource, namespace: str) -> tuple[Watched, ...]:
+def _watches_of_run(resource: Resource, namespace: str) -> tuple[Watched, ...]:
     """A run of ours: its job object and its pods, by label."""
     return tuple(Watched(namespace, kind, labels.selector(), None) for kind in (resource, PODS))
 
 
-def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
+def _watches_of_object(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
     """One object of anybody."""
     return (Watched(namespace, resource, None, f"metadata.name={name}"),)
 
@@ -100,7 +100,7 @@ class Changes:
             if _blind(self._feeds):
                 return True
         now = time.monotonic()
-        self._due, pause = spaced(self._due, now)
+        self._due, pause = space_wakes(self._due, now)
         time.sleep(max(0.0, min(pause, deadline - now)))
         # What came while it was held back is seen by the same look.
         self._gate.acquire(blocking=False)
@@ -137,13 +137,13 @@ class Hub:
     @contextmanager
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for a run of ours: its job, and its pods."""
-        with self._follow(run, _ours(resource, self._in(namespace))) as follower:
+        with self._follow(run, _watches_of_run(resource, self._in(namespace))) as follower:
             yield follower
 
     @contextmanager
     def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for one object, whoever made it."""
-        with self._follow(name, _theirs(name, resource, self._in(namespace))) as follower:
+        with self._follow(name, _watches_of_object(name, resource, self._in(namespace))) as follower:
             yield follower
 
     @property
@@ -327,7 +327,7 @@ class AsyncChanges:
         if not self._woken:
             return False
         now = loop.time()
-        self._due, pause = spaced(self._due, now)
+        self._due, pause = space_wakes(self._due, now)
         if (pause := min(pause, deadline - now)) > 0:
             await asyncio.sleep(pause)
         self._woken = False
@@ -362,11 +362,11 @@ class AsyncHub:
 
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> AsyncChanges:
         """``async with hub.changes(...) as changes``: wakes for a run of ours: its job, and its pods."""
-        return AsyncChanges(self, run, _ours(resource, self._in(namespace)))
+        return AsyncChanges(self, run, _watches_of_run(resource, self._in(namespace)))
 
     def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> AsyncChanges:
         """Wakes for one object, whoever made it."""
-        return AsyncChanges(self, name, _theirs(name, resource, self._in(namespace)))
+        return AsyncChanges(self, name, _watches_of_object(name, resource, self._in(namespace)))
 
     @property
     def open(self) -> int:

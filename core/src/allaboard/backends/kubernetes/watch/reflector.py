@@ -157,7 +157,7 @@ class Feed:
         changed: set[str] = set()
         for row in rows:
             name = _name(row)
-            key, signature = hash(name), _looks(row)
+            key, signature = hash(name), _row_signature(row)
             self._known[key] = signature
             runs = [run for run in _runs(name) if run in self._followers]
             present.update(runs)
@@ -181,7 +181,7 @@ class Feed:
             return
         for row in thing["rows"]:
             name = _name(row)
-            key, signature = hash(name), _looks(row)
+            key, signature = hash(name), _row_signature(row)
             if kind == "DELETED":
                 self._known.pop(key, None)
             elif signature is not None and self._known.get(key) == signature:
@@ -293,7 +293,7 @@ def _leaves(row: Mapping[str, Any]) -> bool:
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")
 
 
-def _looks(row: Mapping[str, Any]) -> str | int | None:
+def _row_signature(row: Mapping[str, Any]) -> str | int | None:
     """What can be seen of an object in its row, but for how old things are; None when that is nothing."""
     cells = [str(cell).partition(" (")[0] for column, cell in row.items() if column not in _AGES]
     if not cells:
@@ -306,7 +306,7 @@ BURST = 4
 EVERY = 1.0
 
 
-def spaced(due: float, now: float) -> tuple[float, float]:
+def space_wakes(due: float, now: float) -> tuple[float, float]:
     """How often a run may be woken: `BURST` times at once, then every `EVERY` seconds. ``due``: what the last
     call returned, 0 at first. Returns the next ``due``, and for how many seconds this wake is held back.
     """

@@ -77,7 +77,7 @@ def objects(role: str) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(text(role)) if document]
 
 
-def wanted(role: str, name: str | None = None) -> list[Access]:
+def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
     """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
     accesses = []
     for one in objects(role):
@@ -93,7 +93,7 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
     of_jobs = {*kinds}
     return [
         access
-        for access in wanted("submitter", name)
+        for access in wanted_accesses("submitter", name)
         if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
     ]
 
