@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PACE = FollowPolicy(poll=30.0, unreachable=10)
-"""Followers are woken; the look now and then is for what no wake tells. Each look is patient by itself."""
+"""Followers are woken; they poll for what no wake tells. Each poll is patient by itself."""
 
 
 def _alarm_for(
@@ -82,8 +82,7 @@ class KubernetesBackend:
     """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
     ``facts``: what is known of the cluster; it is asked when they are not given. ``environ``: the caller's
     environment. ``ask_first``: a launch says what will not work, as far as one request each tells. ``hub``,
-    ``keeper``: who watches, and who keeps the Lease; those of this process where none
-    is given. ``pause`` sleeps.
+    ``keeper``: what watches, and what keeps the Lease; None: those of this process. ``pause`` sleeps.
     """
 
     name = "kubernetes"
@@ -142,7 +141,7 @@ class KubernetesBackend:
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
     ) -> Observation:
-        """What is seen now of a job that somebody else made, by its name. ``kind``: as `engine_of_kind` reads
+        """What is seen now of a job that another tool made, by its name. ``kind``: as `engine_of_kind` reads
         it; ``uid``: of the one that was seen there before; should it be gone, that is seen. Raises UnknownRun
         when none is there, and BadInput for a kind that is not known or not served.
         """
@@ -190,11 +189,11 @@ class KubernetesBackend:
                 self.workspace.sessions.unfollow(session, changes)
 
     def changes_of(self, kind: str, name: str) -> AbstractContextManager[Changes]:
-        """Wake-ups for whoever waits for a job that somebody else made, also before it is there."""
+        """Wake-ups for who waits for a job that another tool made, also before it is there."""
         return self.hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
     def others(self, name: str, *, adopt: bool = False) -> OthersJob:
-        """A job that somebody else made here, by its name or as ``pytorchjob/name``, to be looked at as a run
+        """A job that another tool made here, by its name or as ``pytorchjob/name``, to be looked at as a run
         is; ``adopt``: and to be stopped, suspended, resumed, deleted. Raises UnknownRun.
         """
         kind, slash, job = name.partition("/")
@@ -205,7 +204,7 @@ class KubernetesBackend:
         return OthersJob(self, self._do(foreign.find_engine(name)), name, adopt=adopt)
 
     def list_others(self) -> list[Observation]:
-        """Every job that somebody else made here, newest first."""
+        """Every job that another tool made here, newest first."""
         return self._do(foreign.list_jobs())
 
     def logs(

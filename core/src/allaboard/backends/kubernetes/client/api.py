@@ -57,7 +57,7 @@ Steps = Generator[Request, Reply, T]
 
 
 class _Client:
-    """What both clients know: where, as whom, and what time it is there."""
+    """What both clients know: the server, the user, and what time it is there."""
 
     def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
         self._source = source if callable(source) else lambda: source

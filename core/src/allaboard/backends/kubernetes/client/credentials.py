@@ -1,4 +1,4 @@
-"""Where secrets come from: a file that somebody renews, a plugin that is run, a client library's own
+"""Where secrets come from: a file that is renewed, a plugin that is run, a client library's own
 configuration. (One that never changes is `config.Fixed`.)
 
 What was handed out is used until a minute before its end. When it cannot be renewed then, it is used to the

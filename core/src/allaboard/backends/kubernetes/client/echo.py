@@ -1,5 +1,5 @@
-"""What this process shows to an API server does not come out of it again: an answer that quotes it (refusals,
-errors in a watch, lines of a log) is told without it.
+"""Hides the credentials of this process in what an API server answers: refusals, errors in a watch and lines
+of a log may quote them.
 
 Objects are left as they are: they are written back.
 """

@@ -193,7 +193,7 @@ class Context:
 
 
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Where kubeconfigs may be, when nobody named one."""
+    """Where kubeconfigs may be, when none is named."""
     listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return tuple(home_of(part) for part in listed) or (home / ".kube" / "config",)
 

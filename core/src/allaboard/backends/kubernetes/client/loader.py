@@ -1,8 +1,8 @@
-"""Which cluster, as whom, in which namespace: from options, the environment, a kubeconfig, or the pod that we
-run in.
+"""Which cluster, which user and which namespace: from options, the environment, a kubeconfig, or the pod
+that this process runs in.
 
 1. ``--kubeconfig``, ``ALLABOARD_KUBECONFIG``: that file. Else the files of ``KUBECONFIG``, else
-   ``~/.kube/config``. Where none of these is there and we run in a pod: its service account.
+   ``~/.kube/config``. Where none of these is there, in a pod: its service account.
 2. ``--context``, ``ALLABOARD_CONTEXT``, else the current one.
 3. ``--namespace``, ``ALLABOARD_NAMESPACE``, else the context's, else the pod's, else ``default``.
 
@@ -37,7 +37,7 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody said about the cluster; what is None is looked for. Nothing is read before it is used."""
+    """The cluster as options name it; what is None is looked for. Nothing is read before it is used."""
 
     kubeconfig: str | None = None
     context: str | None = None

@@ -418,7 +418,7 @@ def retry(
         return GiveUp(final=True)
     pause = min(patience.longest, patience.first * 2 ** (tries - 1)) * (0.5 + chance / 2)
     if isinstance(answer, Reply):
-        # Asked to wait, everybody would return at the same moment.
+        # Asked to wait, all clients would return at the same moment.
         pause = max(pause, _retry_after(answer) * (1 + chance / 4))
     if elapsed + pause > patience.budget and (tries > 1 or pause > patience.budget):
         return GiveUp(final=False)

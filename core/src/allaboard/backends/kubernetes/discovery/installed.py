@@ -1,11 +1,11 @@
 """What a cluster has installed for training, and whether it is alive, as far as this user may see it.
 
-Discovery is open to everybody who can log in. Every other read is asked for first
+Discovery is open to every user. Every other read is asked for first
 (SelfSubjectAccessReview), and what may not be read stays unknown: None, never a guess. The signs that
 something is alive, strongest first: its webhook answers a dry run that it alone refuses; its lease was
 renewed, its Deployment is available (in the namespace where its guide puts it); it has written to an object
-of this namespace lately. One sign is enough. A part that is installed under another name, and whose signs
-nobody may read, is neither alive nor dead.
+of this namespace lately. One sign is enough. A part that is installed under another name, and whose
+signs may not be read, is neither alive nor dead.
 """
 
 from __future__ import annotations

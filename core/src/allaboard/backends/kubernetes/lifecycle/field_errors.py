@@ -85,7 +85,7 @@ def in_the_job(path: str) -> str:
 
 
 def nearest_field(path: str, engine: Engine) -> str | None:
-    """The name that somebody probably meant who wrote the last one of this path in a job of this engine."""
+    """The field that is nearest to the last name of this path in a job of this engine."""
     parts = [re.sub(r"\[[^\]]*\]$", "", part) for part in path.split(".")]
     above = parts[-2] if len(parts) > 1 else ""
     if above == "spec" and len(parts) == 2:

@@ -1,20 +1,20 @@
 """Starting a run exactly once (contract, section 1), when every client may be killed between any two
 requests.
 
-The record decides. An attempt is made in this order, and each step may be done again by whoever comes next:
+The record decides. An attempt is made in this order, and each step may be done again by the next client:
 
 1. the record, created or swapped to the new attempt: from here on the attempt is meant, though nothing runs;
-2. the extra objects of the attempt (code, PodGroup), owned by nobody yet;
+2. the extra objects of the attempt (code, PodGroup), without an owner yet;
 3. the job, whose name and launch follow from the key and the attempt: a second one cannot be made;
 4. the job as owner of the extras, so that they go when it goes;
 5. the job's uid in the record: the attempt is known to have been created. Before this, a job that is not
-   there was never made, and is made by the next launch; after it, somebody has deleted it: the attempt is
+   there was never made, and is made by the next launch; after it, it was deleted: the attempt is
    lost.
 
 Step 5 is also the fence. A client that slept through its own end (between 1 and 3) finds there that the
 record means something else by now, and takes its job away again.
 
-What the cluster refuses (a quota, an admission policy, a name that somebody else has) is undone backwards
+What the cluster refuses (a quota, an admission policy, a name that is taken) is undone backwards
 to the record as it was, so that "nothing was started" is true.
 """
 
@@ -70,7 +70,7 @@ from allaboard.status import state_of
 
 TRIES = 20
 STARTING = 60.0
-"""Seconds for which a start that is not done counts as being done by somebody."""
+"""Seconds for which a start that is not done counts as under way."""
 GOING = 120
 """Seconds that an object of the same name may take to go away."""
 
@@ -96,7 +96,7 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
 
 @dataclass(frozen=True, slots=True)
 class _LaunchRequest:
-    """One launch: what is wanted, by whom."""
+    """One launch: the plan and its owner."""
 
     plan: Plan
     owner: Owner
@@ -177,8 +177,8 @@ def _hand_over(request: _LaunchRequest, objects: AttemptObjects, state: State) -
 
 
 def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
-    """The record means an attempt whose job is not made yet. With another spec that is somebody else's start,
-    unless it has been left lying.
+    """The record means an attempt whose job is not made yet. With another spec that is the start of another
+    client, unless it was abandoned.
     """
     plan, record = request.plan, objects.record
     changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
@@ -337,7 +337,7 @@ def _claim(stored: Stored) -> tuple[Any, ...]:
 
 
 def _survived(job: Json, stored: Stored) -> bool:
-    """A job of this very launch that is older than the record: somebody has deleted the record of a run that
+    """A job of this very launch that is older than the record: the record was deleted of a run that
     lives. It is the run; a second one is not started.
     """
     record = stored.record
@@ -394,7 +394,7 @@ def _overtaken(stored: Stored, now: Stored | None) -> str:
 
 
 def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Operation[None]:
-    """The cluster as it was, unless somebody else has gone on with this attempt: the record first, by which
+    """The cluster as it was, unless another client has gone on with this attempt: the record first, by which
     that is known.
     """
     if before is None:
@@ -408,7 +408,7 @@ def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Operation[None]:
 
 
 def _swapped(stored: Stored, **changes: object) -> Operation[Stored | None]:
-    """The record written, or None: somebody was faster, look again."""
+    """The record written, or None: another client was faster, look again."""
     try:
         return (yield from records.swap(stored, **changes))
     except (Conflict, Missing):
@@ -419,7 +419,7 @@ def _swapped(stored: Stored, **changes: object) -> Operation[Stored | None]:
 
 
 class _Taken(Exception):
-    """Somebody else's object has the name."""
+    """Another object has the name."""
 
     def __init__(self, there: Json, body: Json) -> None:
         super().__init__(there["metadata"]["name"])

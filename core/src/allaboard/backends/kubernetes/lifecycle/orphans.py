@@ -1,12 +1,14 @@
 """What is left of clients that died: found, told, and tidied up on request (contract, section 1).
 
-An orphan is
+An orphan is one of
 
-run      a live run that somebody ought to follow (attached or orchestrated), and whose follower's Lease has
-run out; a detached run is nobody's orphan stop     a run whose stop was recorded, and whose job nobody has
-ended start    an attempt that a record means, and whose job nobody has created end      a run that is over,
-and whose end nobody has written down job      a live job of ours that no record means extra    code or a
-PodGroup of ours that no job owns
+- ``run``: a live run that a process must follow (attached or orchestrated), and whose follower's Lease has
+  run out; a detached run needs no follower;
+- ``stop``: a run whose stop is recorded, and whose job is not ended;
+- ``start``: an attempt that a record means, and whose job is not created;
+- ``end``: a run that is over, and whose end is not recorded;
+- ``job``: a live job of ours that no record means;
+- ``extra``: code or a PodGroup of ours that no job owns.
 
 It is tidied up only after a time in which its client could have come back (`SAFE`), and only if nothing
 about it has changed since it was found.
@@ -227,7 +229,7 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
 
 
 def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
-    """When its follower was last seen; None: he lives, or nobody can tell."""
+    """When its follower was last seen; None: it lives, or that is not known."""
     if held is None or not stored.lease:
         return None
     lease = held.get(stored.lease)

@@ -1,4 +1,4 @@
-"""Ending a run, and nobody else's: the record first (who, why), then the job, then its members.
+"""Ending a run of this owner alone: the record first (who, why), then the job, then its members.
 
 Deletion is in the foreground: the job stays, marked as ending, until its members have had their grace and are
 gone; its operator makes nothing for it any more from the first moment on. So "the job is gone" says that
@@ -70,7 +70,7 @@ def stop(
 
 
 def stop_recorded(objects: AttemptObjects, stop: Stop) -> Operation[Stored | None]:
-    """The record that says so; None: somebody was faster, look again. What never ran has ended with this."""
+    """The record that says so; None: another client was faster, look again. What never ran ends with this."""
     record = objects.record
     if record.stop is None:
         uid = record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
@@ -227,7 +227,7 @@ def record_end(
     uid = objects.job["metadata"]["uid"] if objects.job is not None else None
 
     observation = observation_of(objects)
-    # What its objects no longer say: who deleted them, or that nobody knows.
+    # What its objects no longer say: who deleted them, or that it is not known.
     why = (
         observation.notes[-1]
         if objects.job is None and objects.record.stop is None and observation.notes
@@ -287,7 +287,7 @@ def remove_extras(stored: Stored) -> Operation[None]:
         try:
             yield from effects.delete(resource, metadata["name"], uid=metadata["uid"], version=version)
         except (Conflict, Forbidden):
-            continue  # somebody has gone on with it meanwhile; or the janitor will see to it
+            continue  # another client has gone on with it meanwhile, or housekeeping will
 
 
 def delete_job(job: Json) -> Operation[None]:

@@ -1,5 +1,5 @@
 """What followers read of the logs of an attempt, for when its pods are gone and its followers too: a
-ConfigMap beside the run record, which it is owned by and goes with.
+ConfigMap beside the run record, which owns it.
 
 It is written once the attempt has ended, by whoever saw the end, and again by whoever has read more.
 ``binaryData.tries`` is gzipped JSON: what is known of each try, and the end of what it wrote. Every try has
@@ -52,7 +52,7 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
     """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
     ended; a pod that was made after that, by an operator which had not noticed, is none of its members, and
     ``memory`` does not know it.
-    Whoever may not write leaves it to others.
+    A client that may not write leaves it to others.
     """
     ours = [one for one in tries if (one.lines or one.whole) and not _is_late(one.one, memory, until)]
     if not ours:
@@ -136,7 +136,7 @@ def merge_tries(tries: Iterable[KeptTry]) -> list[KeptTry]:
 
 
 def without_doubles(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
-    """Without what was saved of a pod that nobody could look at any more, where the try that wrote it is
+    """Without captures of a pod that could not be read any more, where the try that wrote it is
     known.
     """
     named = [one for one in tries if one.one.uid]
@@ -220,7 +220,7 @@ def lost_tries(
     """
     tries = [one for one in known if not one.init]
     met = {(one.uid, one.restart) for one in tries}
-    rescued = {one.member for one in tries if not one.uid}  # by somebody who came too late to see which
+    rescued = {one.member for one in tries if not one.uid}  # captured too late to see which try
     for member in layout.members:
         seen = memory.members.get(member.name)
         if seen is None or seen.log is None or member.name in rescued:

@@ -1,5 +1,5 @@
-"""What followers have read, kept for when its pods are gone: the end of every try, bounded for each and for
-all that this process follows.
+"""What followers have read, kept for when the pods are gone: the end of every try. Each try is bounded, and
+so are all that this process follows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogCache:
         self._order: OrderedDict[tuple[int, str], dict[str, KeptTry]] = OrderedDict()
 
     def changed(self, owner: int, tries: dict[str, KeptTry], id: str, before: int) -> None:
-        """A try of this owner weighed ``before`` and has changed; others may have to go for it."""
+        """A try of this owner weighed ``before`` and has changed. The oldest tries may go for it."""
         self.weight += tries[id].weight - before
         self._order[owner, id] = tries
         self._order.move_to_end((owner, id))
@@ -58,7 +58,7 @@ class LogCache:
             self.weight -= other_tries.pop(gone).weight
 
     def left(self, owner: int, tries: dict[str, KeptTry]) -> None:
-        """This owner is no more."""
+        """Release the tries of this owner."""
         with self.lock:
             for id, kept in tries.items():
                 if self._order.pop((owner, id), None) is not None:
@@ -76,7 +76,7 @@ class AttemptLogs:
         self._is_known = False
 
     def tell(self, one: ContainerRun) -> None:
-        """What the status of its pod says of its end, for as long as there is nothing better."""
+        """Keep what the status of its pod says of its end, until its log is read."""
         at = int((one.finished or one.begun or 0.0) * SECOND)
         with self._cache.lock:
             if one.words and (one.id not in self._tries or not self._tries[one.id].lines):
@@ -105,7 +105,7 @@ class AttemptLogs:
                     kept.lines.clear()
                     kept.size, kept.cut, kept.told = 0, cut, False
                 if cut and kept.lines and line.at > kept.lines[-1].at:
-                    # Between what was kept and this end of the log there may be lines that nobody read.
+                    # Between what was kept and this end of the log there may be lines that were not read.
                     kept.lines.clear()
                     kept.size, kept.cut = 0, True
                 cut = False
@@ -125,7 +125,7 @@ class AttemptLogs:
             kept.cut = True
 
     def pass_on(self, one: ContainerRun, other: ContainerRun) -> None:
-        """What was kept of one try since another began was written by that one."""
+        """Move the lines that were kept of one try since another began to that one."""
         with self._cache.lock:
             kept = self._tries.get(one.id)
             begun = int(other.begun or 0.0) * SECOND
@@ -139,14 +139,14 @@ class AttemptLogs:
             self.add(other, its_lines, cut=kept.cut and not kept.lines)
 
     def meet(self, tries: Iterable[ContainerRun]) -> None:
-        """These tries as they are now: some that were being read have ended since."""
+        """Update the tries to what they are now: some that were being read have ended since."""
         with self._cache.lock:
             for one in tries:
                 if one.id in self._tries:
                     self._tries[one.id].one = one
 
     def restore(self, tries: Iterable[KeptTry]) -> None:
-        """Tries that others have read, where nothing is known of them here."""
+        """Add tries that other processes have read, where nothing is known of them here."""
         with self._cache.lock:
             for kept in tries:
                 if kept.one.id not in self._tries:

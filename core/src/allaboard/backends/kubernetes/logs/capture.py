@@ -1,9 +1,9 @@
 """The end of the log of a pod that may be gone the moment after, and whose it is.
 
 A node gives the log of the container that is there when it is asked. By then the one that failed may have
-been started again, or another pod may have its name. So a pod is looked at again after its log was read, and
-an answer that more than one try can have written is nobody's: what is not gone can still be asked for by
-somebody who knows its try (`collector`).
+been started again, or another pod may have its name. So a pod is read again after its log was, and an answer
+that more than one try can have written is dropped: what is not gone can still be read by `collector`, which
+knows the tries.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def writer_of(
         return known[0] if settled and len(known) == 1 else None
     first = lines[0].at
     can = [one for one in known if not is_before(first, one.begun) and not _is_after(first, one.finished)]
-    # One that nobody has seen began when these had ended, or later.
+    # One that was never seen began when these had ended, or later.
     if settled or any(is_before(first, one.finished) for one in can):
         return can[0] if len(can) == 1 else None
     return None
@@ -168,7 +168,7 @@ def capture_pods(
 
 
 def run_within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
-    """Do these side by side; what has not come by then is waited for no longer, by nobody."""
+    """Run these side by side. Those that are not done after ``seconds`` are left to themselves."""
     turn = threading.Semaphore(AT_A_TIME)
 
     def work(job: Callable[[], None]) -> None:

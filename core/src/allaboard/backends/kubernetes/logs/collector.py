@@ -144,7 +144,7 @@ class EvidenceCollector:
 
     def evidence(self, tries: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
         """The ends that must be read now: of tries that failed since the last time, in the order in which
-        they did, and of those beside them. ``asked``: somebody wants to see them, failed or not.
+        they did, and of those beside them. ``asked``: they are wanted in any case, failed or not.
         """
         if self._logs is not None:
             self._logs.meet(tries)

@@ -11,7 +11,7 @@ Each try of each container is in one of these states. `ReadPositions` holds them
         │                doubted  │ the container has ended                    ▼
         │                         ▼                                          closed
         │                       done ◀──────── read to its last line ──────────┤
-        ▼                         ▲                                            │ its pod is gone: nothing is lost
+        ▼                         ▲                                            │ its pod is gone: all is read
     gap: one marked line ─────────┴────────────────────────────────────────────┘
 
 *Doubted*: the answer lacks the line of the position. Either the node rotated the log, or the answer is that
@@ -168,10 +168,10 @@ def _gap_mark(one: ContainerRun, since: float | None, until: float | None, words
 
 @dataclass(slots=True)
 class _Known:
-    """A try that was met. ``read``: how far it was read; ``given``: how far it has left. ``done``: to its
-    end. ``closed``: its stream was ended by the kubelet; should the pod be gone now, nothing is missing.
-    ``told``: that it cannot be read now has been said. ``doubted``: how it was asked for when the answer did
-    not hold the line of the position: either the log was rotated, or the answer is the next container's.
+    """A try that was met. ``read``: how far it was read; ``given``: how far its lines have left. ``done``: it
+    was read to its end. ``closed``: the kubelet ended its stream; if the pod is gone now, nothing is missing.
+    ``told``: a line has said that it cannot be read now. ``doubted``: how it was asked for when the answer
+    lacked the line of the position.
     """
 
     one: ContainerRun
@@ -241,7 +241,7 @@ class ReadPositions:
         ]
 
     def _skipped(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
-        """Tries that nobody here has met and no node has any more."""
+        """Tries that this reader has not met and no node has any more."""
         ours = [*kept, *(known.one for known in self._known.values())]
         groups: dict[tuple[str, str], list[ContainerRun]] = {}
         for one in tries:
@@ -283,7 +283,7 @@ class ReadPositions:
             self.logs.pass_on(one, other)
 
     def give(self, entry: Entry) -> LogLine | None:
-        """The entry leaves."""
+        """The line of an entry that leaves now; None where it has none."""
         if entry.position is not None:
             known = self.known(entry.one)
             known.given = entry.position

@@ -100,7 +100,7 @@ class AttemptObjects:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the job was there, and is not, and nobody has written down how it ended."""
+        """Whether the job was there, and is gone, and the record does not say how it ended."""
         record = self.record
         return self.job is None and self.was_created and record.outcome is None and record.stop is None
 
@@ -183,8 +183,8 @@ def _gone_uids(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
 
 
 def _read_rivals(objects: AttemptObjects) -> Operation[list[Json]]:
-    """Pods of other runs of the namespace, when this one has places for some of its members alone, and nobody
-    who would take them back: others may be in the same trap.
+    """Pods of other runs of the namespace, when this one has places for some of its members alone, and no
+    gang scheduler that would take them back: others may be in the same deadlock.
     """
     has_place = {"nodeName" in pod["spec"] for pod in objects.living}
     if objects.job is None or objects.stored.gang or has_place != {True, False}:

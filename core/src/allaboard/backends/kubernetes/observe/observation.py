@@ -10,7 +10,7 @@ admitted      the job (or its resume) -> the first pod of it
 scheduled     -> as many members as start together have a node
 image         -> their containers that train have started: images, volumes and init containers are there
 rendezvous    always None: no object tells it, and no line that rank 0 can be counted on to write
-first_step    -> the first line of rank 0 that reports progress; None where nobody reads it
+first_step    -> the first line of rank 0 that reports progress; None where its log is not read
 training      -> the end
 
 On one machine the connections to the rendezvous port are seen; those of pods are not. torchrun tells that
@@ -156,7 +156,7 @@ def observation(
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
     ``nodes``: None when they are not known; ``layout``: what the job was made from, for who its members are
-    when it is gone; ``report``: None when nobody reads rank 0's log; ``memory``: of `remembered`, this look
+    when it is gone; ``report``: None when rank 0's log is not read; ``memory``: of `remembered`, this look
     included.
     """
     engine = _engine(record, job, layout)
@@ -211,7 +211,7 @@ def of_object(
     groups: Sequence[Json] = (),
     tails: Mapping[str, str] | None = None,
 ) -> Observation:
-    """What is seen of a job that somebody else made: it has no record, and its run is its name. Raises
+    """What is seen of a job that another tool made: it has no record, and its run is its name. Raises
     KeyError for a kind that no engine knows.
     """
     engine = engine_of_object(job)
@@ -314,7 +314,7 @@ def _stop(metadata: Mapping[str, Any]) -> Stop | None:
 def _without_job(
     seen: Observation, record: RunRecord, pods: Sequence[Json], submitted: bool, now: float
 ) -> Observation:
-    """The job is not there. It was stopped, it ended and was cleared away, somebody deleted it, or it was
+    """The job is not there. It was stopped, it ended and was cleared away, a person deleted it, or it was
     never made.
     """
     living = not all(map(is_over, pods))
@@ -322,7 +322,7 @@ def _without_job(
         ended = record.outcome
         return replace(seen, recorded=ended.state, finished=ended.at, deleted=record.deleted)
     if not submitted:
-        # Nobody has made it yet: whoever launches this key next does.
+        # It is not made yet: the next launch under this key makes it.
         return replace(seen, stopped=record.stop is not None)
     if record.stop is not None:
         return replace(seen, stopped=not living, finished=None if living else record.stop.at)

@@ -2,7 +2,7 @@
 had, a Secret that is not there, a program that does not exist, a volume that does not mount, a pod that
 admission refuses, a request that no node can ever hold. Values in, values out.
 
-`never` says that waiting does not help: somebody must change the job or the cluster first. Such a run is
+`never` says that waiting does not help: a person must change the job or the cluster first. Such a run is
 ended by its follower after the clock of the phase that it is in (`policy.clocks`), or after `PATIENCE` where
 the job says nothing. What may pass by itself (a registry that limits, a full cluster) waits without end.
 """
@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 PATIENCE = 600.0
 """Seconds for which a run that can never start is left alone where its job has no clock for the phase."""
 SETTLED = 60.0
-"""Seconds after which a job that no operator has written to is one that nobody looks at."""
+"""Seconds after which a job that no operator has written to counts as unattended."""
 SANDBOX_TRIES = 3
 """Failures to make a pod's sandbox that are more than the moment of a busy node."""
 INIT_TRIES = 5
@@ -257,7 +257,7 @@ def _start(member: str, who: str, pod: Json, name: str, said: str) -> Obstacle:
 
 
 def _added(job: Json, name: str) -> AddedContainer | None:
-    """The init container of this name that the operator of a job has added; None: it is somebody else's."""
+    """The init container of this name that the operator of a job adds; None: the operator adds none."""
     engine = engine_of_object(job)
     return next((one for one in engine.ADDED if one.name == name), None) if engine is not None else None
 

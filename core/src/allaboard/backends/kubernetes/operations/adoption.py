@@ -1,4 +1,4 @@
-"""What is done to a job that somebody else made, when a person asks for just that (``--adopt``).
+"""What is done to a job that another tool made, when a person asks for just that (``--adopt``).
 
 It has no record: who acted and why stands on the object and in an event of it. The object that was looked at
 is meant, by its uid; another one that has its name meanwhile stays as it is. So does a run of ours.
@@ -64,7 +64,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
             state = state_of(observation.of_object(job, now=0.0))
             raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
         yield from _refuse_kueue(engine, job, wanted)
-        # The version, too: nobody has given it to Kueue since it was looked at.
+        # The version, too: Kueue may have been given it since it was read.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
         change = {"metadata": {**metadata, **said}, **engine.suspension(wanted)}
@@ -95,7 +95,7 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
 
 
 def _read_meant_job(engine: Engine, name: str, uid: str) -> Operation[Json]:
-    """The job, if it is still the one that was looked at, and nobody's run of ours."""
+    """The job, if it is still the one that was looked at, and no run of ours."""
     try:
         job = yield from effects.get(resource_for(engine), name)
     except Missing:

@@ -1,5 +1,5 @@
-"""Looking at a job that somebody else made. It has no run record: whoever has its name is meant. Nothing here
-changes anything (`adopting` does).
+"""Looking at a job that another tool made. It has no run record: the job that has the name is meant. Nothing
+here changes anything (`adoption` does).
 """
 
 from __future__ import annotations

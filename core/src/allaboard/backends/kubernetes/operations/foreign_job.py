@@ -1,4 +1,4 @@
-"""A job that somebody else made, to be looked at as a run is: followed, read and explained; and, where a
+"""A job that another tool made, to be looked at as a run is: followed, read and explained; and, where a
 person has said so, ended or held back.
 """
 
@@ -50,7 +50,7 @@ class OthersJob:
         else:
             seen = self.backend.observe_job(self.engine.KIND, self.job, evidence, uid=self.uid)
             self.uid = seen.uid
-        if seen.deleted and self._stop is not None:  # nobody may have been let write the event of it
+        if seen.deleted and self._stop is not None:  # the event of it may have been forbidden
             seen = replace(seen, stop=self._stop, stopped=True)
         only = "" if self.may_change else ", which is only looked at"
         return replace(seen, notes=(f"a {self.engine.KIND} of others{only}", *seen.notes))

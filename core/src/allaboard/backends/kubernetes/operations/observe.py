@@ -265,7 +265,7 @@ def _collect_last_lines(collector: EvidenceCollector, objects: AttemptObjects) -
 def observe_job(
     workspace: Workspace, kind: str, name: str, evidence: bool = False, uid: str | None = None
 ) -> Operation[Observation]:
-    """What is seen now of a job that somebody else made (`foreign`)."""
+    """What is seen now of a job that another tool made (`foreign`)."""
     engine = engine_of_kind(kind)
     try:
         return (yield from foreign.observe(engine, name, evidence=evidence, uid=uid))

@@ -56,7 +56,7 @@ class Asking:
     def begin(self, ready: PreparedAttempt) -> None:
         """Ask about the objects that are about to be made."""
         if self._ready is not None:
-            return  # it is prepared again because somebody was faster; the questions are the same
+            return  # it is prepared again because another launch was faster; the questions are the same
         self._ready = ready
         for key, question in _questions(ready, self.api).items():
             thread = threading.Thread(target=self._ask, args=(key, question), daemon=True)
@@ -73,7 +73,7 @@ class Asking:
                 self._answers[key] = question()
             except Missing as error:
                 self._answers[key] = None if error.unserved else Lookup()
-            except AllaboardError:  # nobody may look, or nobody answers: it stays unknown
+            except AllaboardError:  # not permitted, or no answer: it stays unknown
                 return
 
     def notes(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 list; adding one is adding a function to it.
 
 A check that holds is ``ok``; one that does not is an error when the job would not run to its end because of
-it, else a warning. None is: nobody may look, or nothing tells.
+it, else a warning. None: not permitted, or inconclusive.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def kinds(facts: Facts) -> Iterator[Check]:
 
 
 def operator(facts: Facts) -> Iterator[Check]:
-    """Somebody reconciles the job."""
+    """An operator reconciles the job."""
     resource = facts.resources[-1]
     part = part_of(resource)
     if part is None:
@@ -173,7 +173,7 @@ def operator(facts: Facts) -> Iterator[Check]:
 
 
 def gang(facts: Facts) -> Iterator[Check]:
-    """Somebody starts the members together."""
+    """A scheduler starts the members together."""
     plan = facts.gang
     if plan.total < 2:
         return

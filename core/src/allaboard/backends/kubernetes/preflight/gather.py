@@ -2,7 +2,7 @@
 said.
 
 Nothing is created. What may not be read stays unknown (SelfSubjectAccessReview before each optional read),
-and what is found is judged by `checks`, which touch nothing.
+and `checks` judge the answers, touching nothing.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _SYSCTLS = frozenset(
 
 def level_of(namespace: Json) -> str:
     """What a namespace enforces; ``privileged``, which is everything, where it says nothing. A cluster may
-    have another default, which nobody can ask for.
+    have another default, which no request can read.
     """
     level = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "privileged")
     return level if level in LEVELS else "restricted"  # as the API server does

@@ -2,9 +2,8 @@
 process does, however many runs it follows. The record of a run names the Lease of the process that follows it
 (contract, section 1).
 
-A process that ends lets go of its Lease; one that is killed cannot, and its Lease runs out. Whoever may not
-keep Leases follows all the same; only nobody can tell that he lives, and his runs are never taken for
-orphans.
+A process that ends releases its Lease; one that is killed cannot, and its Lease runs out. A process that may
+not keep Leases follows all the same; it cannot be seen to live, and its runs are never taken for orphans.
 """
 
 from __future__ import annotations
@@ -83,13 +82,13 @@ def renew_lease(holder: str) -> Operation[None]:
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
     try:
         yield from effects.patch(LEASES, labels.lease_name(holder), change)
-    except Missing:  # somebody tidied up too eagerly
+    except Missing:  # another client tidied up too eagerly
         with suppress(Exists):
             yield from effects.create(LEASES, lease_body(holder, now))
 
 
 def release_lease(holder: str) -> Operation[None]:
-    """Whatever the holder followed is followed by nobody from now on."""
+    """Delete the Lease: what the holder followed has no follower from now on."""
     yield from effects.delete(LEASES, labels.lease_name(holder))
 
 
@@ -153,7 +152,7 @@ class ThreadKeeper:
 
 
 class TaskKeeper:
-    """Renews in a task of the running loop. Its connections do not outlive a request: nobody would close
+    """Renews in a task of the running loop. Its connections do not outlive a request: nothing would close
     them.
     """
 
@@ -168,7 +167,7 @@ class TaskKeeper:
             if self._name is None:
                 self._name = await self._do(take_lease(self.holder))
                 if self._name:
-                    # Of nobody's context: it outlives the follower who was the first.
+                    # An empty context: it outlives the first follower.
                     loop = asyncio.get_running_loop()
                     self._task = loop.create_task(self._keep(), context=contextvars.Context())
             return self._name

@@ -32,9 +32,9 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
 
 READY_SECONDS = 10.0
-"""How long a new follower waits for the first list; without it he looks for himself for a while."""
+"""How long a new follower waits for the first list; otherwise it polls."""
 PATIENCE = Patience(budget=10.0)
-"""A feed rests between its own tries."""
+"""A feed waits between its own requests, so each request gives up soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Changes:
         self._told, self._settled = 0, -1
 
     def wake(self) -> None:
-        # Called with the feed's lock held, but by several feeds, and while somebody looks.
+        # Called with the feed's lock held, but by several feeds, and while a follower looks.
         self._told = next(self._numbers)
         with suppress(RuntimeError):
             self._gate.release()
@@ -88,7 +88,7 @@ class Changes:
             self.on_alarm(pod, version)
 
     def wait(self, seconds: float) -> bool:
-        """True when something may have changed: a row did, or no row tells at present and it is time to look.
+        """True when something may have changed: a row did, or no row tells at present and it is time to poll.
         False after ``seconds``.
         """
         now = time.monotonic()
@@ -114,7 +114,7 @@ class Changes:
     def settle(self) -> bool:
         """`quiet`, asked before a look: what is told from this moment on is told after it."""
         number, blind, quiet = self._told, _blind(self._feeds), self.quiet
-        # What happens after a look of the blind is told by no row.
+        # While rows do not tell, what happens after this look stays unknown.
         self._settled = -1 if blind else number
         return quiet
 
@@ -201,7 +201,7 @@ class _Thread:
             self._thread.start()
 
     def leave(self, follower: Changes) -> bool:
-        """Whether somebody is left."""
+        """Whether followers are left."""
         with self._lock:
             self.feed.leave(follower)
             return self.feed.followed
@@ -381,7 +381,7 @@ class AsyncHub:
         return feeds is None or _blind(feeds)
 
     def hears(self, watched: tuple[Watched, ...]) -> bool:
-        """Whether all that no row told has not happened."""
+        """Whether rows tell of every change."""
         feeds = self._feeds_of(watched)
         return feeds is not None and _hear(feeds)
 
@@ -436,7 +436,7 @@ class _Task:
         self.feed.join(follower)
         if self._task is None:
             loop = asyncio.get_running_loop()
-            # Of nobody's context: that of the first follower (in a triggerer, its task log) would be kept,
+            # An empty context: that of the first follower (in a triggerer, its task log) would be kept,
             # and used for all of them, for as long as the feed lives.
             self._task = loop.create_task(self._serve(), context=contextvars.Context())
             # One timer for all who wait for the first list.
@@ -477,7 +477,7 @@ class _Task:
                 self._blind = asyncio.get_running_loop().create_task(self._lead_the_blind())
 
     async def _lead_the_blind(self) -> None:
-        """While no row tells, each looks for himself now and then, one after the other."""
+        """While no row tells, the followers poll, one after the other."""
         while _blind((self.feed,)) and (everyone := self.feed.everyone()):
             for follower in everyone:
                 await asyncio.sleep(self.feed.poll() / len(everyone))
@@ -531,7 +531,7 @@ def _blind(feeds: tuple[Feed, ...]) -> bool:
 
 
 def _hear(feeds: tuple[Feed, ...]) -> bool:
-    """Whether all that no row told has not happened."""
+    """Whether rows tell of every change."""
     return all(feed.hears for feed in feeds)
 
 

@@ -3,8 +3,8 @@ carries it out.
 
 A feed watches printed rows, not objects (contract, section 7): 207 bytes per change instead of 6,400. A row
 is a wake-up, never a state, so all that is kept of one is whether its cells, but for the ages, are what they
-were: two numbers. Whoever follows a run is woken when a row of it comes, goes or changes, and looks for
-himself.
+were: two numbers. A follower of a run is woken when a row of it comes, goes or changes, and then reads the
+objects.
 
 - A row is of the run that its name begins with, up to a dash: ``digits-1f0c9a77-2`` and its pods
   ``digits-1f0c9a77-worker-0`` are of ``digits-1f0c9a77``. Where that wakes one too many, nothing is lost.
@@ -13,8 +13,8 @@ himself.
   exception: an object that was deleted and made again in it, looking the same. That is found by the look that
   a follower takes now and then anyway.
 - Watching is forbidden, or brings nothing (a proxy that holds streams back): lists now and then.
-- Listing is forbidden, or the server does not answer: the feed is not `live`, and followers look for
-  themselves, more seldom when none answers.
+- Listing is forbidden, or the server does not answer: the feed is not `live`, and followers poll,
+  more seldom when the server does not answer.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Step = List | Watch | Rest
 
 
 class Follower(Protocol):
-    """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
-    what it wrote may be gone a moment later. ``version`` is that of this row: a watch from there on tells
-    what became of the pod, even when it is gone. None: it may be rank 0, and is being deleted or is done.
+    """What waits for a run. ``alarm`` is called at once with the name of a pod whose row indicates failure:
+    its log may be gone a moment later. ``version`` is that of this row: a watch from there on tells what
+    became of the pod, even when it is gone. None: the pod may be rank 0, and is being deleted or is done.
     """
 
     run: str
@@ -144,14 +144,14 @@ class Feed:
         return Watch(self._version)
 
     def poll(self) -> float:
-        """Seconds until the next look of somebody whom no row will wake."""
+        """Seconds until the next poll of a follower that no row will wake."""
         often = UNANSWERED if isinstance(self.trouble, BackendUnreachable) else 1
         return POLL * often * (0.75 + self._chance() / 2)
 
     # --- what came
 
     def listed(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
-        """A whole list. Whoever's rows are not what they were is woken; with the first list, nobody is."""
+        """A whole list. Followers whose rows have changed are woken; the first list wakes none."""
         before, self._known = self._known, {}
         present: set[str] = set()
         changed: set[str] = set()

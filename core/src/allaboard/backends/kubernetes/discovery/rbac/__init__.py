@@ -88,7 +88,7 @@ def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
 
 def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
     """What a submitter needs whose objects are of these kinds (group, plural): the kinds of other engines
-    and gangs are nobody's business.
+    and gangs are left out.
     """
     of_jobs = {*kinds}
     return [
