@@ -229,7 +229,7 @@ def test_rank_0_is_read_when_its_time_has_come(node: Node) -> None:
     assert collector.report.progress.heartbeat == NOON / SECOND + 2
     reports(node, gang[0], 4)
     assert collects(node, collector) == [], "not yet"
-    assert collector.progress(found(node), time.monotonic() + 61) is not None
+    assert collector.progress_to_read(found(node), time.monotonic() + 61) is not None
 
 
 def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
@@ -237,10 +237,12 @@ def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
     due = []
     for chance in (0.0, 1.0):
         collector = EvidenceCollector(progress_every=60, chance=lambda chance=chance: chance)
-        one = collector.progress(found(node), 100.0)
+        one = collector.progress_to_read(found(node), 100.0)
         assert one is not None
         collector.finish(one)
-        due.append(next(t for t in range(100, 300) if collector.progress(found(node), float(t)) is not None))
+        due.append(
+            next(t for t in range(100, 300) if collector.progress_to_read(found(node), float(t)) is not None)
+        )
     assert due == [148, 172]
 
 
@@ -300,7 +302,7 @@ def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
         collect(node.api(), None, collector, found(node), **how)
     else:
         asyncio.run(acollect(node.async_api(), None, collector, found(node), **how))
-    assert collector.report is not None and collector.report.progress.step == 300 and not collector.behind
+    assert collector.report is not None and collector.report.progress.step == 300 and not collector.is_behind
 
 
 def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,10 +311,10 @@ def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector_module, "SECONDS", 0.0)
     collector = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
-    one = collector.progress(found(node), 0.0, over=True)
-    assert one is not None and collector.behind, "it is being read"
+    one = collector.progress_to_read(found(node), 0.0, over=True)
+    assert one is not None and collector.is_behind, "it is being read"
     _read_on(node.api(), None, collector, one, whole=True)
-    assert len(node.asked) < 20 and collector.behind
+    assert len(node.asked) < 20 and collector.is_behind
 
 
 def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
@@ -321,10 +323,10 @@ def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
     reports(node, gang[0], 1)
     node.dead.add("master-0")
     collects(node, collector)
-    assert collector.behind
+    assert collector.is_behind
     node.dead.clear()
     collects(node, collector, over=True)
-    assert collector.report is not None and collector.report.progress.step == 1 and not collector.behind
+    assert collector.report is not None and collector.report.progress.step == 1 and not collector.is_behind
 
 
 def test_progress_without_blocking(node: Node) -> None:

@@ -229,7 +229,7 @@ def test_what_a_status_told_of_a_gone_pod_is_given_once_and_never_twice(node: No
     (failed,) = container_runs(node.pods(), node.seats())
     pod.goes()
     kept = AttemptLogs()
-    kept.tell(failed)
+    kept.add_status(failed)
     lines, fresh = once(node, kept=kept)
     assert texts(lines) == ["two"]
     assert [line.gap for line in gaps(lines)] == [Gap(NOON / SECOND, NOON / SECOND + 2)]

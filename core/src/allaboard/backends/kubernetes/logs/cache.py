@@ -48,7 +48,7 @@ class LogCache:
         self.weight = 0
         self._order: OrderedDict[tuple[int, str], dict[str, KeptTry]] = OrderedDict()
 
-    def changed(self, owner: int, tries: dict[str, KeptTry], id: str, before: int) -> None:
+    def weigh(self, owner: int, tries: dict[str, KeptTry], id: str, before: int) -> None:
         """A try of this owner weighed ``before`` and has changed. The oldest tries may go for it."""
         self.weight += tries[id].weight - before
         self._order[owner, id] = tries
@@ -57,7 +57,7 @@ class LogCache:
             (_, gone), other_tries = self._order.popitem(last=False)
             self.weight -= other_tries.pop(gone).weight
 
-    def left(self, owner: int, tries: dict[str, KeptTry]) -> None:
+    def release(self, owner: int, tries: dict[str, KeptTry]) -> None:
         """Release the tries of this owner."""
         with self.lock:
             for id, kept in tries.items():
@@ -75,7 +75,7 @@ class AttemptLogs:
         self._tries: dict[str, KeptTry] = {}
         self._is_known = False
 
-    def tell(self, one: ContainerRun) -> None:
+    def add_status(self, one: ContainerRun) -> None:
         """Keep what the status of its pod says of its end, until its log is read."""
         at = int((one.finished or one.begun or 0.0) * SECOND)
         with self._cache.lock:
@@ -94,7 +94,7 @@ class AttemptLogs:
         with self._cache.lock:
             if not self._is_known:
                 self._is_known = True
-                weakref.finalize(self, self._cache.left, id(self), self._tries).atexit = False
+                weakref.finalize(self, self._cache.release, id(self), self._tries).atexit = False
             kept = self._tries.get(one.id)
             before = 0 if kept is None else kept.weight
             if kept is None:
@@ -110,7 +110,7 @@ class AttemptLogs:
                     kept.size, kept.cut = 0, True
                 cut = False
                 self._append(kept, line)
-            self._cache.changed(id(self), self._tries, one.id, before)
+            self._cache.weigh(id(self), self._tries, one.id, before)
 
     def _append(self, kept: KeptTry, line: Stamped) -> None:
         lines = kept.lines
@@ -124,7 +124,7 @@ class AttemptLogs:
             kept.size -= len(lines.popleft().text) + 1
             kept.cut = True
 
-    def pass_on(self, one: ContainerRun, other: ContainerRun) -> None:
+    def move(self, one: ContainerRun, other: ContainerRun) -> None:
         """Move the lines that were kept of one try since another began to that one."""
         with self._cache.lock:
             kept = self._tries.get(one.id)
@@ -135,10 +135,10 @@ class AttemptLogs:
             kept.lines = deque(line for line in kept.lines if line.at < begun)
             kept.size = sum(len(line.text) + 1 for line in kept.lines)
             kept.whole = False
-            self._cache.changed(id(self), self._tries, one.id, before)
+            self._cache.weigh(id(self), self._tries, one.id, before)
             self.add(other, its_lines, cut=kept.cut and not kept.lines)
 
-    def meet(self, tries: Iterable[ContainerRun]) -> None:
+    def update(self, tries: Iterable[ContainerRun]) -> None:
         """Update the tries to what they are now: some that were being read have ended since."""
         with self._cache.lock:
             for one in tries:

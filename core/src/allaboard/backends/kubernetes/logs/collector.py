@@ -107,7 +107,7 @@ class EvidenceCollector:
         self._behind = False
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether rank 0 has written what could not be read yet, and may be later."""
         return self._behind or self._reading
 
@@ -142,16 +142,16 @@ class EvidenceCollector:
 
     # What to read.
 
-    def evidence(self, tries: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
+    def tails_to_read(self, tries: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
         """The ends that must be read now: of tries that failed since the last time, in the order in which
         they did, and of those beside them. ``asked``: they are wanted in any case, failed or not.
         """
         if self._logs is not None:
-            self._logs.meet(tries)
+            self._logs.update(tries)
         fresh = [
             one
             for one in tries
-            if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._has(one)
+            if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._is_whole(one)
         ]
         if not fresh and not asked:
             return []
@@ -162,14 +162,14 @@ class EvidenceCollector:
             wanted += self._beside(fresh, tries)
         for one in wanted:
             if one.words and one.failed:
-                self.logs.tell(one)
-        chosen = _within_budget({one.id: one for one in wanted if not self._has(one)}.values())
+                self.logs.add_status(one)
+        chosen = _within_budget({one.id: one for one in wanted if not self._is_whole(one)}.values())
         last = [one.id for one in chosen if one.final or one.previous or one.leaving]
         if last:
             self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
         return [Fetch(one, tail=TAILS[0], proves=not one.final) for one in chosen]
 
-    def _has(self, one: ContainerRun) -> bool:
+    def _is_whole(self, one: ContainerRun) -> bool:
         return self._logs is not None and any(
             kept.one.id == one.id and kept.whole for kept in self.logs.tries()
         )
@@ -182,7 +182,9 @@ class EvidenceCollector:
         others += list(dict.fromkeys(peers))[:PEERS]
         return [one for member in others for one in tries if one.member == member and not one.init]
 
-    def progress(self, tries: Sequence[ContainerRun], now: float, *, over: bool = False) -> ReadPass | None:
+    def progress_to_read(
+        self, tries: Sequence[ContainerRun], now: float, *, over: bool = False
+    ) -> ReadPass | None:
         """The pass over rank 0's log that is due now, if one is: when its time has come, when the try that
         was being read has ended, and when the run is ``over``.
         """
@@ -195,7 +197,7 @@ class EvidenceCollector:
             return None
         self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
         # What was saved of its pods that are gone counts too.
-        gone = self.positions.look(first, Selection(ranks=(0,)))
+        gone = self.positions.meet(first, Selection(ranks=(0,)))
         if not unread and not gone:
             return None
         self._reading = True
@@ -222,7 +224,7 @@ class EvidenceCollector:
         own = capture.tries(role)
         for ended in own:
             if ended.failed:
-                self.logs.tell(ended)
+                self.logs.add_status(ended)
         lines = None if capture.data is None else parse_tail(capture.data)
         if lines is None:
             return  # it can still be asked for
@@ -238,7 +240,7 @@ class EvidenceCollector:
 
     def add_progress(self, entries: Iterable[Entry], more: bool, now: float) -> None:
         """Lines of rank 0. ``more``: there are others, to be read soon."""
-        lines = [line for entry in entries if (line := self.positions.give(entry)) is not None]
+        lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
         said = [(line.time, line.text) for line in lines if line.gap is None]
         if self.report is not None and said:
             self.report = apply_reports(self.report, said, said[-1][0] or 0.0, self.own)
@@ -301,10 +303,10 @@ def collect(
     ended; ``asked``: the ends are wanted in any case. What cannot be read is left out.
     """
     now = time.monotonic()
-    fetches = collector.evidence(tries, now, asked=asked)
+    fetches = collector.tails_to_read(tries, now, asked=asked)
     if fetches:
         run_within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
-    due = collector.progress(tries, now, over=over)
+    due = collector.progress_to_read(tries, now, over=over)
     if due is not None:
         run_within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
 
@@ -382,8 +384,8 @@ async def acollect(
         async with turn:
             await _aread_end(api, namespace, collector, fetch)
 
-    jobs = [read_end(fetch) for fetch in collector.evidence(tries, now, asked=asked)]
-    due = collector.progress(tries, now, over=over)
+    jobs = [read_end(fetch) for fetch in collector.tails_to_read(tries, now, asked=asked)]
+    due = collector.progress_to_read(tries, now, over=over)
     if due is not None:
         jobs.append(_aread_on(api, namespace, collector, due, whole=over or asked))
     if jobs:

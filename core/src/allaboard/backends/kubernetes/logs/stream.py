@@ -215,20 +215,20 @@ class ReadPositions:
         known = self._known.get(one.id)
         return known is not None and known.done
 
-    def look(self, tries: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
+    def meet(self, tries: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
         """``tries`` are all tries that can be read now. What is to be said of those that cannot: lines that
         were kept of them, and a mark where some are lost. Each is said once.
         """
         here = {one.id for one in tries}
         for known in [*self._known.values()]:
-            other = None if known.done else self.whose(known, tries, surely=known.one.id in here)
+            other = None if known.done else self.next_writer(known, tries, surely=known.one.id in here)
             if other is not None:
                 self.move(known.one, other)
         gone = [known for id, known in self._known.items() if id not in here and not known.done]
         kept = {} if self.logs is None else {k.one.id: k for k in self.logs.tries()}
         gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
         said = [list(_last_entries(known, kept.get(known.one.id), tries)) for known in gone]
-        said += [[mark] for mark in self._skipped(tries, [k.one for k in kept.values()])]
+        said += [[mark] for mark in self._skipped_tries(tries, [k.one for k in kept.values()])]
         self._known |= {known.one.id: known for known in gone}
         self._known = {id: known for id, known in self._known.items() if id in here or id in kept}
         for one in tries:
@@ -240,7 +240,7 @@ class ReadPositions:
             and is_selected(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
         ]
 
-    def _skipped(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
+    def _skipped_tries(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
         """Tries that this reader has not met and no node has any more."""
         ours = [*kept, *(known.one for known in self._known.values())]
         groups: dict[tuple[str, str], list[ContainerRun]] = {}
@@ -257,7 +257,9 @@ class ReadPositions:
                         min(readable, key=lambda one: one.restart), None, readable[0].begun, words
                     )
 
-    def whose(self, known: _Known, tries: Iterable[ContainerRun], *, surely: bool) -> ContainerRun | None:
+    def next_writer(
+        self, known: _Known, tries: Iterable[ContainerRun], *, surely: bool
+    ) -> ContainerRun | None:
         """A container may restart between the look at its pod and the request for its log: then what was
         read in the name of one try was written by a later one, which had begun by then. That one, if any.
         Whole seconds are known of its beginning; ``surely``: it is more than one before.
@@ -280,9 +282,9 @@ class ReadPositions:
         self._known[other.id] = _Known(other, known.read, known.given)
         self._known[one.id] = _Known(one)
         if self.logs is not None:
-            self.logs.pass_on(one, other)
+            self.logs.move(one, other)
 
-    def give(self, entry: Entry) -> LogLine | None:
+    def give_out(self, entry: Entry) -> LogLine | None:
         """The line of an entry that leaves now; None where it has none."""
         if entry.position is not None:
             known = self.known(entry.one)
@@ -338,7 +340,7 @@ class _Chain:
 
 
 class ReadPass:
-    """One pass over tries, to what there is of them now. `wants` says what to fetch; `fed` and `failed`
+    """One pass over tries, to what there is of them now. `wants` says what to fetch; `feed` and `fail`
     take the answers; `ready` gives what may leave, in the order of time: a line leaves once every pod has
     shown one that is not earlier.
 
@@ -372,14 +374,14 @@ class ReadPass:
         self._heap: list[tuple[int, int]] = []
         self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
         for n, chain in enumerate(self._chains):
-            self._filled(n, chain)
+            self._update_turn(n, chain)
 
     def wants(self) -> list[Fetch]:
         """What must be fetched before more can leave; nothing: the pass is over."""
         return [self._fetch(n, self._chains[n]) for n in sorted(self._waiting)]
 
     def _fetch(self, n: int, chain: _Chain) -> Fetch:
-        fetch = self._bounded(n, chain)
+        fetch = self._bounded_fetch(n, chain)
         return fetch._replace(limit=None, piece=chain.limit) if chain.comes else fetch
 
     def reads_on(self, fetch: Fetch) -> bool:
@@ -387,7 +389,7 @@ class ReadPass:
         chain = self._chains[fetch.chain]
         return chain.parser is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
 
-    def broken(self, fetch: Fetch) -> bool:
+    def break_off(self, fetch: Fetch) -> bool:
         """An answer of which there was more to read was cut. Whether the rest is to be asked for anew:
         something was read since that had to be the last time.
         """
@@ -395,7 +397,7 @@ class ReadPass:
         chain.parser, before, chain.broke = None, chain.broke, self.positions.known(fetch.one).read
         return before != chain.broke
 
-    def _bounded(self, n: int, chain: _Chain) -> Fetch:
+    def _bounded_fetch(self, n: int, chain: _Chain) -> Fetch:
         one = chain.tries[0]
         known = self.positions.known(one)
         if known.read.at:
@@ -406,7 +408,7 @@ class ReadPass:
         since = None if self.since is None else int(self.since)
         return Fetch(one, n, since=since, limit=chain.limit, proves=not one.final)
 
-    def fed(self, fetch: Fetch, data: bytes, *, goes_on: bool = False) -> None:
+    def feed(self, fetch: Fetch, data: bytes, *, goes_on: bool = False) -> None:
         """The answer to a request; ``goes_on``: a piece of it, and not the last."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
@@ -418,14 +420,14 @@ class ReadPass:
         if not more and not one.running:
             items += parser.close()
         if parser.refused is not None:
-            self.failed(fetch, parser.refused, lost=not one.running)
+            self.fail(fetch, parser.refused, lost=not one.running)
             return
         missing = isinstance(items[0], LogGap) if items else not (more or parser.is_anchored)
         known.told = False
         if missing:
-            if self._doubts(n, chain, known):
+            if self._doubt(n, chain, known):
                 return
-            if (other := self.positions.whose(known, chain.tries, surely=False)) is not None:
+            if (other := self.positions.next_writer(known, chain.tries, surely=False)) is not None:
                 self.positions.move(one, other)
                 return
         if missing and not items:
@@ -440,10 +442,10 @@ class ReadPass:
         elif more and not items:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
         if not more or (not items and fetch.limit == MOST_GROWN):
-            self._over(chain, one, done=not one.running)
-        self._filled(n, chain)
+            self._end_try(chain, one, done=not one.running)
+        self._update_turn(n, chain)
 
-    def _doubts(self, n: int, chain: _Chain, known: _Known) -> bool:
+    def _doubt(self, n: int, chain: _Chain, known: _Known) -> bool:
         """Leave it to another look at the pod, unless that has been taken."""
         one = known.one
         if one.final or known.doubted == _log_kind(one):
@@ -451,15 +453,15 @@ class ReadPass:
         known.doubted = _log_kind(one)
         self.doubtful.append(one)
         chain.tries.clear()
-        self._filled(n, chain)
+        self._update_turn(n, chain)
         return True
 
-    def replaced(self, fetch: Fetch) -> None:
+    def drop(self, fetch: Fetch) -> None:
         """The answer was that of another container, and was thrown away: the next look will show which."""
         chain = self._chains[fetch.chain]
         self.doubtful.append(fetch.one)
         chain.tries.clear()
-        self._filled(fetch.chain, chain)
+        self._update_turn(fetch.chain, chain)
 
     def _take(
         self, chain: _Chain, one: ContainerRun, known: _Known, items: Sequence[Stamped | LogGap]
@@ -477,13 +479,13 @@ class ReadPass:
         chain.key = max(chain.key, mark.key)
         chain.buffer.append(mark._replace(key=chain.key))
 
-    def _over(self, chain: _Chain, one: ContainerRun, *, done: bool) -> None:
+    def _end_try(self, chain: _Chain, one: ContainerRun, *, done: bool) -> None:
         """There is no more of this try now; ``done``: nor will there be."""
         chain.tries.popleft()
         if done:
             chain.buffer.append(Entry(chain.key, one, None, None, self.positions.known(one).read, done=True))
 
-    def failed(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
+    def fail(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
         """There is no answer. ``lost``: the node has none, nor will it have one; ``gone``: the pod is not
         there any more, which the next look will show; else the node does not answer now.
         """
@@ -494,10 +496,10 @@ class ReadPass:
         if gone:
             chain.tries.clear()
         elif lost:
-            if self._doubts(n, chain, known):
+            if self._doubt(n, chain, known):
                 return
             self._put(chain, _gap_mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
-            self._over(chain, one, done=True)
+            self._end_try(chain, one, done=True)
         else:
             self.stuck = True
             if not known.told:
@@ -505,15 +507,15 @@ class ReadPass:
                 words = f"what it wrote{_after(known)} cannot be read now: {why}"
                 self._put(chain, _gap_mark(one, since, None, words))
             chain.tries.clear()
-        self._filled(n, chain)
+        self._update_turn(n, chain)
 
     def skip(self, fetch: Fetch) -> None:
         """The container has not started, or is just being replaced."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         chain.tries.popleft()
-        self._filled(n, chain)
+        self._update_turn(n, chain)
 
-    def _filled(self, n: int, chain: _Chain) -> None:
+    def _update_turn(self, n: int, chain: _Chain) -> None:
         if chain.buffer:
             heapq.heappush(self._heap, (chain.buffer[0].key, n))
             self._waiting.discard(n)
@@ -528,7 +530,7 @@ class ReadPass:
             _, n = heapq.heappop(self._heap)
             chain = self._chains[n]
             entry = chain.buffer.popleft()
-            self._filled(n, chain)
+            self._update_turn(n, chain)
             yield entry
 
 
@@ -556,9 +558,9 @@ class _Stream:
 
 
 class Following:
-    """Streams of what runs, merged. `opens` says which to open now; `fed` and `ended` take what comes of
-    them, `put` what passes have read in between; `take` gives what may leave at ``now``, by any clock that
-    does not go back.
+    """Streams of what runs, merged. `streams_to_open` says which to open now. `feed` and `end_stream` take
+    what comes of them, `put` what passes have read in between. `take` gives what may leave at ``now``, by any
+    clock that does not go back.
     """
 
     def __init__(self, positions: ReadPositions, hold: float = HOLD) -> None:
@@ -574,9 +576,9 @@ class Following:
     def unread(self, tries: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
         """What a pass must read before a stream is opened: all of the pods that have none."""
         busy = {stream.one.uid for stream in self._streams.values()}
-        return [one for one in tries if one.uid not in busy and not self._rests(one, now)]
+        return [one for one in tries if one.uid not in busy and not self._is_paused(one, now)]
 
-    def opens(self, tries: Iterable[ContainerRun], now: float) -> list[Fetch]:
+    def streams_to_open(self, tries: Iterable[ContainerRun], now: float) -> list[Fetch]:
         """The streams to open, now that a pass has read everything before."""
         fetches = []
         for one in self.unread(tries, now):
@@ -587,7 +589,7 @@ class Following:
                 fetches.append(Fetch(one, since=position.second, follow=True, proves=not position.at))
         return fetches
 
-    def fed(self, id: str, data: bytes, now: float) -> bool:
+    def feed(self, id: str, data: bytes, now: float) -> bool:
         """Whether to go on with this stream."""
         stream = self._streams[id]
         known = self.positions.known(stream.one)
@@ -595,7 +597,7 @@ class Following:
         if items:
             if isinstance(items[0], LogGap) and not known.doubted:
                 known.doubted = _log_kind(stream.one)
-                self.rest([stream.one], now)
+                self.pause([stream.one], now)
                 return False
             known.doubted = ""
             self._pauses.pop(id, None)
@@ -609,12 +611,12 @@ class Following:
             self._hold(Entry(stream.key, stream.one, _log_line(stream.one, item), item, item.position), now)
         return True
 
-    def rest(self, tries: Iterable[ContainerRun], now: float) -> None:
+    def pause(self, tries: Iterable[ContainerRun], now: float) -> None:
         """Leave these alone until another look at their pods tells what became of them."""
         for one in tries:
             self._pauses[one.id] = (now + REST, REST)
 
-    def stale(self, tries: Iterable[ContainerRun]) -> list[str]:
+    def stale_streams(self, tries: Iterable[ContainerRun]) -> list[str]:
         """Streams whose container had ended by this look and the one before: either they end by themselves
         in a moment, or they are the next container's, which was there by the time they were opened.
         """
@@ -622,7 +624,7 @@ class Following:
         again, self._ended = [*(ended & self._ended)], ended
         return again
 
-    def ended(self, id: str, now: float, *, whole: bool) -> None:
+    def end_stream(self, id: str, now: float, *, whole: bool) -> None:
         """A stream is over. ``whole``: the kubelet ended it, as it does when the container has; else it was
         cut. Should the pod be gone by the next look, nothing of it is missing then.
         """
@@ -631,7 +633,7 @@ class Following:
         self._pauses[id] = (now + pause, pause)
         self.positions.known(one).closed = whole
 
-    def _rests(self, one: ContainerRun, now: float) -> bool:
+    def _is_paused(self, one: ContainerRun, now: float) -> bool:
         """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
         not.
         """
@@ -646,7 +648,7 @@ class Following:
 
     def take(self, now: float, *, everything: bool = False) -> Iterator[LogLine]:
         for entry in self.merge.take(now, everything=everything):
-            line = self.positions.give(entry)
+            line = self.positions.give_out(entry)
             if line is not None:
                 yield line
 
@@ -662,19 +664,19 @@ def feed_answer(
     """
     match answer:
         case None:
-            one.replaced(fetch)
+            one.drop(fetch)
         case bytes():
-            one.fed(fetch, answer)
+            one.feed(fetch, answer)
         case Missing():
-            one.failed(fetch, "", gone=True)
+            one.fail(fetch, "", gone=True)
         case Invalid() if not fetch.one.running:
-            one.failed(fetch, answer.message, lost=True)
+            one.fail(fetch, answer.message, lost=True)
         case Invalid():
             one.skip(fetch)
         case BackendUnreachable() if _of_node(answer):
-            one.failed(fetch, "its node does not answer")
+            one.fail(fetch, "its node does not answer")
         case _ if always:
-            one.failed(fetch, str(answer))
+            one.fail(fetch, str(answer))
         case _:
             raise answer
 
@@ -706,7 +708,7 @@ def read_logs(
 def _begin_pass(
     positions: ReadPositions, tries: Sequence[ContainerRun], selection: Selection, *, first: bool
 ) -> ReadPass:
-    leaving = positions.look(tries, selection)
+    leaving = positions.meet(tries, selection)
     tail = selection.tail if first else None
     return ReadPass(
         positions, select_runs(tries, selection), leaving, tail=tail, since=selection.since, comes=True
@@ -717,7 +719,7 @@ def _give_lines(
     positions: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
 ) -> Iterator[LogLine]:
     """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
-    lines = (line for entry in entries if (line := positions.give(entry)) is not None)
+    lines = (line for entry in entries if (line := positions.give_out(entry)) is not None)
     if first and selection.tail is not None:
         last = _Last(selection.tail)
         for line in lines:
@@ -749,11 +751,11 @@ def _read_entries(api: Api, namespace: str | None, one: ReadPass) -> Iterator[En
     yield from one.ready()
     with _Answers(api, namespace, one) as answers:
         while wants := one.wants():
-            for fetch, answer in answers.to(wants):
+            for fetch, answer in answers.fetch(wants):
                 if not isinstance(answer, _Piece):
                     feed_answer(one, fetch, answer)
                 elif answer.data or not answer.goes_on:
-                    one.fed(fetch, answer.data, goes_on=answer.goes_on)
+                    one.feed(fetch, answer.data, goes_on=answer.goes_on)
             yield from one.ready()
 
 
@@ -787,13 +789,13 @@ class _Answers:
         for n in [*self.open]:
             self._close(n)
 
-    def to(self, wants: Sequence[Fetch]) -> Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
+    def fetch(self, wants: Sequence[Fetch]) -> Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
         if len(wants) == 1:
-            return [(wants[0], self._fetched(wants[0]))]
+            return [(wants[0], self._fetch_one(wants[0]))]
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wants)), "allaboard-logs") as pool:
-            return list(zip(wants, pool.map(self._fetched, wants), strict=True))
+            return list(zip(wants, pool.map(self._fetch_one, wants), strict=True))
 
-    def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
+    def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
         reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
         try:
             if fetch.piece is None:
@@ -809,7 +811,7 @@ class _Answers:
                     return None
         except AllaboardError as error:
             self._close(fetch.chain)
-            if not reads_on or not self.one.broken(fetch):
+            if not reads_on or not self.one.break_off(fetch):
                 return error
             return _Piece(b"", goes_on=True)
         if not goes_on:
@@ -859,8 +861,8 @@ def follow_logs(
     try:
         while True:
             sources = find_sources()
-            for id in following.stale(sources.tries):
-                following.ended(id, time.monotonic(), whole=False)
+            for id in following.stale_streams(sources.tries):
+                following.end_stream(id, time.monotonic(), whole=False)
                 pumps.pop(id).stop()
             one = _next_pass(following, sources, selection, first=first)
             entries = _read_entries(api, namespace, one)
@@ -870,9 +872,9 @@ def follow_logs(
                 yield from following.take(0.0, everything=True)
                 yield from _give_lines(positions, entries, selection, first=first)
             first, given = False, given or not pumps
-            following.rest(one.doubtful, time.monotonic())
+            following.pause(one.doubtful, time.monotonic())
             tries = select_runs(sources.tries, selection)
-            for fetch in following.opens(tries, time.monotonic()):
+            for fetch in following.streams_to_open(tries, time.monotonic()):
                 pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
             if sources.over and not pumps and not any(one.running for one in tries):
                 break
@@ -910,7 +912,7 @@ def _next_pass(following: Following, sources: LogSources, selection: Selection, 
     here = {one.id for one in sources.tries}
     # What still comes of a pod that is gone is not lost.
     still_open = [one for one in streaming if one.id not in here]
-    leaving = positions.look([*sources.tries, *still_open], selection)
+    leaving = positions.meet([*sources.tries, *still_open], selection)
     tail = selection.tail if first else None
     unread = following.unread(select_runs(sources.tries, selection), now)
     return ReadPass(positions, unread, leaving, tail=tail, since=selection.since, comes=True)
@@ -920,10 +922,10 @@ def _handle_event(following: Following, id: str, data: bytes | _End) -> bool:
     """Something came of a stream; whether it is over now. Raises what is no matter of this one log."""
     now = time.monotonic()
     if isinstance(data, bytes):
-        if following.fed(id, data, now):
+        if following.feed(id, data, now):
             return False
         data = _End(whole=False)
-    following.ended(id, now, whole=data.whole)
+    following.end_stream(id, now, whole=data.whole)
     error = data.error
     if error is not None and not isinstance(error, (Missing, Invalid, BackendUnreachable)):
         raise error
@@ -1036,11 +1038,13 @@ class _AsyncAnswers:
         self.open: dict[int, Any] = {}
         self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def to(self, wants: Sequence[Fetch]) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
-        answers = await asyncio.gather(*(self._fetched(fetch) for fetch in wants))
+    async def fetch(
+        self, wants: Sequence[Fetch]
+    ) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
+        answers = await asyncio.gather(*(self._fetch_one(fetch) for fetch in wants))
         return list(zip(wants, answers, strict=True))
 
-    async def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
+    async def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
         reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
         try:
             async with self.turn:
@@ -1057,7 +1061,7 @@ class _AsyncAnswers:
                         return None
         except AllaboardError as error:
             await self._close(fetch.chain)
-            if not reads_on or not self.one.broken(fetch):
+            if not reads_on or not self.one.break_off(fetch):
                 return error
             return _Piece(b"", goes_on=True)
         if not goes_on:
@@ -1090,11 +1094,11 @@ async def _aread_entries(
     answers = _AsyncAnswers(api, namespace, one)
     try:
         while wants := one.wants():
-            for fetch, answer in await answers.to(wants):
+            for fetch, answer in await answers.fetch(wants):
                 if not isinstance(answer, _Piece):
                     feed_answer(one, fetch, answer)
                 elif answer.data or not answer.goes_on:
-                    one.fed(fetch, answer.data, goes_on=answer.goes_on)
+                    one.feed(fetch, answer.data, goes_on=answer.goes_on)
             yield [*one.ready()]
     finally:
         await answers.close()
@@ -1117,8 +1121,8 @@ async def afollow_logs(
     try:
         while True:
             sources = await find_sources()
-            for id in following.stale(sources.tries):
-                following.ended(id, time.monotonic(), whole=False)
+            for id in following.stale_streams(sources.tries):
+                following.end_stream(id, time.monotonic(), whole=False)
                 pumps.pop(id).cancel()
             one = _next_pass(following, sources, selection, first=first)
             entries = _aread_entries(api, namespace, one)
@@ -1131,9 +1135,9 @@ async def afollow_logs(
                 async for line in _agive_lines(positions, entries, selection, first=first):
                     yield line
             first, given = False, given or not pumps
-            following.rest(one.doubtful, time.monotonic())
+            following.pause(one.doubtful, time.monotonic())
             tries = select_runs(sources.tries, selection)
-            for fetch in following.opens(tries, time.monotonic()):
+            for fetch in following.streams_to_open(tries, time.monotonic()):
                 pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
             if sources.over and not pumps and not any(one.running for one in tries):
                 break

@@ -256,7 +256,7 @@ def _collect(
 def _collect_last_lines(collector: EvidenceCollector, objects: AttemptObjects) -> Operation[None]:
     """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
     for _ in range(LAST_TRIES):
-        if not collector.behind:
+        if not collector.is_behind:
             return
         yield from effects.sleep(LAST_REST)
         yield from _collect(collector, objects, over=True, asked=False)

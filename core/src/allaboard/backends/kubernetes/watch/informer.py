@@ -216,7 +216,7 @@ class _Thread:
     def _serve(self) -> None:
         while not self._closed.is_set():
             with self._lock:
-                step = self.feed.next(time.monotonic())
+                step = self.feed.next_step(time.monotonic())
             error: AllaboardError | None = None
             try:
                 if isinstance(step, Rest):
@@ -232,7 +232,7 @@ class _Thread:
                 # A thread that died would leave its followers waiting for nothing.
                 error = _unforeseen(bug)
             with self._lock:
-                self.feed.ended(error, time.monotonic())
+                self.feed.mark_ended(error, time.monotonic())
                 if self.feed.trouble is not None:
                     self.ready.set()
 
@@ -242,7 +242,7 @@ class _Thread:
             one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
         )
         with self._lock:
-            self.feed.listed(rows, version)
+            self.feed.add_list(rows, version)
         self.ready.set()
 
     def _watch(self, step: Watch) -> None:
@@ -260,10 +260,10 @@ class _Thread:
                 if self._closed.is_set():
                     return
                 self._stream = stream
-                self.feed.opened(time.monotonic())
+                self.feed.mark_opened(time.monotonic())
             for kind, thing in stream:
                 with self._lock:
-                    self.feed.happened(kind, thing)
+                    self.feed.add_event(kind, thing)
             with self._lock:
                 self._stream = None
 
@@ -456,7 +456,7 @@ class _Task:
 
     async def _serve(self) -> None:
         while True:
-            step = self.feed.next(self._clock())
+            step = self.feed.next_step(self._clock())
             error: AllaboardError | None = None
             try:
                 if isinstance(step, Rest):
@@ -470,7 +470,7 @@ class _Task:
                 error = trouble
             except Exception as bug:
                 error = _unforeseen(bug)
-            self.feed.ended(error, self._clock())
+            self.feed.mark_ended(error, self._clock())
             if self.feed.trouble is not None:
                 self.ready.set()
             if not self.feed.live and (self._blind is None or self._blind.done()):
@@ -478,7 +478,7 @@ class _Task:
 
     async def _lead_the_blind(self) -> None:
         """While no row tells, the followers poll, one after the other."""
-        while _blind((self.feed,)) and (everyone := self.feed.everyone()):
+        while _blind((self.feed,)) and (everyone := self.feed.followers()):
             for follower in everyone:
                 await asyncio.sleep(self.feed.poll() / len(everyone))
                 if not _blind((self.feed,)):
@@ -490,7 +490,7 @@ class _Task:
         rows, version = await self._api.list(
             one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
         )
-        self.feed.listed(rows, version)
+        self.feed.add_list(rows, version)
         self.ready.set()
 
     async def _watch(self, step: Watch) -> None:
@@ -502,11 +502,11 @@ class _Task:
             fields=one.fields,
             resource_version=step.version,
             table=True,
-            on_open=lambda: self.feed.opened(self._clock()),
+            on_open=lambda: self.feed.mark_opened(self._clock()),
         )
         async with aclosing(events):
             async for kind, thing in events:
-                self.feed.happened(kind, thing)
+                self.feed.add_event(kind, thing)
 
 
 # --- one for all --------------------------------------------------------------------------------------------

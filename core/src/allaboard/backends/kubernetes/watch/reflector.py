@@ -109,7 +109,7 @@ class Feed:
             self._followers.pop(follower.run, None)
             self._present.discard(follower.run)
 
-    def everyone(self) -> list[Follower]:
+    def followers(self) -> list[Follower]:
         return [follower for followers in self._followers.values() for follower in followers]
 
     @property
@@ -128,7 +128,7 @@ class Feed:
 
     # --- what is next
 
-    def next(self, now: float) -> Step:
+    def next_step(self, now: float) -> Step:
         if self._rest:
             rest, self._rest = self._rest, 0.0
             return Rest(rest)
@@ -150,7 +150,7 @@ class Feed:
 
     # --- what came
 
-    def listed(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
+    def add_list(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
         """A whole list. Followers whose rows have changed are woken; the first list wakes none."""
         before, self._known = self._known, {}
         present: set[str] = set()
@@ -172,7 +172,7 @@ class Feed:
         self._version, self._listed = version, True
         self._well()
 
-    def happened(self, kind: str, thing: Json) -> None:
+    def add_event(self, kind: str, thing: Json) -> None:
         """An event of the watch, with the row of one object."""
         self._version = version_of(thing) or self._version
         self._progress = True
@@ -197,12 +197,12 @@ class Feed:
                         self._alarm(run, name, (self._version or "") if ails else None)
                     self._wake(run)
 
-    def opened(self, now: float) -> None:
+    def mark_opened(self, now: float) -> None:
         """The server took the watch."""
         self._opened = now
         self._well()
 
-    def ended(self, error: AllaboardError | None, now: float) -> None:
+    def mark_ended(self, error: AllaboardError | None, now: float) -> None:
         """The watch or the list ended; None: the server ended the watch in time."""
         watching, progress = self._version is not None, self._progress
         # Not since it was asked for: a client may have tried for long to get through.
