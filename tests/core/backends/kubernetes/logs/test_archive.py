@@ -47,7 +47,11 @@ def body(tries: list[KeptTry]) -> dict[str, Any]:
 
 
 def test_what_is_kept_is_read_back_as_it_was() -> None:
-    tries = [kept(a_try(0), "ä", "b", whole=True), kept(a_try(1), "c", cut=True), kept(a_try(2), told=True)]
+    tries = [
+        kept(a_try(0), "ä", "b", whole=True),
+        kept(a_try(1), "c", cut=True),
+        kept(a_try(2), from_status=True),
+    ]
     assert [*unpack_tries(body(tries))] == tries
     shelf = AttemptLogs()
     shelf.restore(tries)
@@ -78,7 +82,7 @@ def test_however_much_was_written_it_fits(count: int) -> None:
 
 
 def test_each_try_is_kept_as_it_is_known_best() -> None:
-    told, whole = kept(a_try(), "from its status", told=True), kept(a_try(), "a", "b", whole=True)
+    told, whole = kept(a_try(), "from its status", from_status=True), kept(a_try(), "a", "b", whole=True)
     assert merge_tries([told, whole]) == merge_tries([whole, told]) == [whole]
     assert merge_tries([kept(a_try(), "a"), kept(a_try(), "a", "b")]) == [kept(a_try(), "a", "b")]
 

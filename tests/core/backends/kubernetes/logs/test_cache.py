@@ -54,7 +54,7 @@ def test_what_a_status_says_gives_way_to_the_log() -> None:
     kept.add(one, lines(0, 2), whole=True)
     kept.add_status(one)
     [found] = kept.tries()
-    assert texts(kept) == ["line 0", "line 1"] and found.whole and not found.cut and not found.told
+    assert texts(kept) == ["line 0", "line 1"] and found.whole and not found.cut and not found.from_status
 
 
 def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:

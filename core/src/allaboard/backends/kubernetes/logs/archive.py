@@ -147,7 +147,7 @@ def without_doubles(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
 
 
 def _worth(one: KeptTry) -> tuple[bool, bool, int]:
-    return not one.told, one.whole, one.size
+    return not one.from_status, one.whole, one.size
 
 
 def pack_tries(tries: Sequence[KeptTry]) -> bytes:
@@ -181,7 +181,7 @@ def _try_to_json(one: KeptTry, room: int) -> Json:
         "lines": [[line.at, line.text] for line in lines],
         "cut": cut,
         "whole": one.whole,
-        "told": one.told,
+        "told": one.from_status,
     }
 
 

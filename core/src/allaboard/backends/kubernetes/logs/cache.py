@@ -23,8 +23,9 @@ _OF_A_LINE = 200
 
 @dataclass(slots=True)
 class KeptTry:
-    """``cut``: lines before the first one were not kept. ``whole``: it was read to its end. ``told``: its
-    lines are from the status of its pod, which knows no times: those of its log take their place.
+    """The end of one try. ``cut``: lines before the first one were not kept. ``whole``: it was read to its
+    end. ``from_status``: its lines are from the status of its pod, which knows no times: those of its log
+    replace them.
     """
 
     one: ContainerRun
@@ -32,7 +33,7 @@ class KeptTry:
     size: int = 0
     cut: bool = False
     whole: bool = False
-    told: bool = False
+    from_status: bool = False
 
     @property
     def weight(self) -> int:
@@ -83,7 +84,7 @@ class AttemptLogs:
                 self.add(
                     one, [Stamped(at + n, text) for n, text in enumerate(one.words.splitlines())], cut=True
                 )
-                self._tries[one.id].told = True
+                self._tries[one.id].from_status = True
 
     def add(
         self, one: ContainerRun, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False
@@ -101,9 +102,9 @@ class AttemptLogs:
                 kept = self._tries[one.id] = KeptTry(one, cut=cut)
             kept.whole = kept.whole or whole
             for line in lines:
-                if kept.told:
+                if kept.from_status:
                     kept.lines.clear()
-                    kept.size, kept.cut, kept.told = 0, cut, False
+                    kept.size, kept.cut, kept.from_status = 0, cut, False
                 if cut and kept.lines and line.at > kept.lines[-1].at:
                     # Between what was kept and this end of the log there may be lines that were not read.
                     kept.lines.clear()
@@ -129,7 +130,7 @@ class AttemptLogs:
         with self._cache.lock:
             kept = self._tries.get(one.id)
             begun = int(other.begun or 0.0) * SECOND
-            if kept is None or kept.told or not kept.lines or kept.lines[-1].at < begun:
+            if kept is None or kept.from_status or not kept.lines or kept.lines[-1].at < begun:
                 return
             before, its_lines = kept.weight, [line for line in kept.lines if line.at >= begun]
             kept.lines = deque(line for line in kept.lines if line.at < begun)
@@ -151,7 +152,7 @@ class AttemptLogs:
             for kept in tries:
                 if kept.one.id not in self._tries:
                     self.add(kept.one, kept.lines, cut=kept.cut, whole=kept.whole)
-                    self._tries[kept.one.id].told = kept.told
+                    self._tries[kept.one.id].from_status = kept.from_status
 
     def tries(self) -> list[KeptTry]:
         """All of them as they are now, each new one behind those before it."""

@@ -41,7 +41,6 @@ from allaboard.backends.kubernetes.logs.capture import (
 )
 from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser
 from allaboard.backends.kubernetes.logs.stream import (
-    Entry,
     Fetch,
     ReadPass,
     ReadPositions,
@@ -238,18 +237,19 @@ class EvidenceCollector:
             whole = capture.over and one.code is not None
             self.logs.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
 
-    def add_progress(self, entries: Iterable[Entry], more: bool, now: float) -> None:
-        """Lines of rank 0. ``more``: there are others, to be read soon."""
-        lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
-        said = [(line.time, line.text) for line in lines if line.gap is None]
-        if self.report is not None and said:
-            self.report = apply_reports(self.report, said, said[-1][0] or 0.0, self.own)
-        if more:
+    def add_progress(self, read_pass: ReadPass, now: float) -> None:
+        """Lines of rank 0 that this pass has read. What it wants besides is read soon."""
+        entries = [*read_pass.ready()]
+        if read_pass.wants():
             self._progress_at = now
+        lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
+        written = [(line.time, line.text) for line in lines if line.gap is None]
+        if self.report is not None and written:
+            self.report = apply_reports(self.report, written, written[-1][0] or 0.0, self.own)
 
-    def finish(self, one: ReadPass) -> None:
+    def finish(self, read_pass: ReadPass) -> None:
         """This pass over rank 0's log is over for now."""
-        self._reading, self._behind = False, one.stuck or bool(one.wants())
+        self._reading, self._behind = False, read_pass.stuck or bool(read_pass.wants())
 
 
 def _neighbours(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[ContainerRun]:
@@ -336,35 +336,33 @@ def _read_tail(stream: Iterable[bytes]) -> bytes:
     return bytes(data)
 
 
-def _rounds(one: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
+def _rounds(read_pass: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
     """What a pass wants, time after time; at first maybe nothing, for what is known already is said then.
     ``whole``: as often as there is time for.
     """
     until = time.monotonic() + ENOUGH * SECONDS
-    yield one.wants()
+    yield read_pass.wants()
     for n in count(1):
-        fetches = one.wants() if whole or n < READS else []
+        fetches = read_pass.wants() if whole or n < READS else []
         if not fetches or time.monotonic() > until:
             return
         yield fetches
 
 
 def _read_on(
-    api: Api, namespace: str | None, collector: EvidenceCollector, one: ReadPass, *, whole: bool
+    api: Api, namespace: str | None, collector: EvidenceCollector, read_pass: ReadPass, *, whole: bool
 ) -> None:
     try:
-        for fetches in _rounds(one, whole=whole):
+        for fetches in _rounds(read_pass, whole=whole):
             for fetch in fetches:
-                reply: bytes | AllaboardError | None
                 try:
-                    reply = fetch_answer(api, namespace, fetch)
+                    reply: bytes | AllaboardError | None = fetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
                     reply = error
-                feed_answer(one, fetch, reply, always=True)
-            entries = [*one.ready()]
-            collector.add_progress(entries, bool(one.wants()), time.monotonic())
+                feed_answer(read_pass, fetch, reply, always=True)
+            collector.add_progress(read_pass, time.monotonic())
     finally:
-        collector.finish(one)
+        collector.finish(read_pass)
 
 
 async def acollect(
@@ -424,18 +422,16 @@ async def _aread_tail(stream: AsyncIterable[bytes]) -> bytes:
 
 
 async def _aread_on(
-    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, one: ReadPass, *, whole: bool
+    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, read_pass: ReadPass, *, whole: bool
 ) -> None:
     try:
-        for fetches in _rounds(one, whole=whole):
+        for fetches in _rounds(read_pass, whole=whole):
             for fetch in fetches:
-                reply: bytes | AllaboardError | None
                 try:
-                    reply = await afetch_answer(api, namespace, fetch)
+                    reply: bytes | AllaboardError | None = await afetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
                     reply = error
-                feed_answer(one, fetch, reply, always=True)
-            entries = [*one.ready()]
-            collector.add_progress(entries, bool(one.wants()), time.monotonic())
+                feed_answer(read_pass, fetch, reply, always=True)
+            collector.add_progress(read_pass, time.monotonic())
     finally:
-        collector.finish(one)
+        collector.finish(read_pass)

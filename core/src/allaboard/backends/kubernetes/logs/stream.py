@@ -170,8 +170,8 @@ def _gap_mark(one: ContainerRun, since: float | None, until: float | None, words
 class _Known:
     """A try that was met. ``read``: how far it was read; ``given``: how far its lines have left. ``done``: it
     was read to its end. ``closed``: the kubelet ended its stream; if the pod is gone now, nothing is missing.
-    ``told``: a line has said that it cannot be read now. ``doubted``: how it was asked for when the answer
-    lacked the line of the position.
+    ``said_unreadable``: a line has said that it cannot be read now. ``doubted``: how it was asked for when
+    the answer lacked the line of the position.
     """
 
     one: ContainerRun
@@ -179,20 +179,20 @@ class _Known:
     given: Position = START
     done: bool = False
     closed: bool = False
-    told: bool = False
+    said_unreadable: bool = False
     doubted: str = ""
 
     @classmethod
     def from_list(cls, id: str, data: Sequence[Any]) -> _Known:
-        uid, container, member, rank, restart, at, lines, counted, done, told, doubted = data
+        uid, container, member, rank, restart, at, lines, counted, done, said, doubted = data
         one = ContainerRun(id, "", uid, container, False, member, rank, restart, True, False, True)
         position = Position(at, lines, counted)
-        return cls(one, position, position, done, told=told, doubted=doubted)
+        return cls(one, position, position, done, said_unreadable=said, doubted=doubted)
 
     def to_list(self) -> list[Any]:
         one, given = self.one, self.given
         who = [one.uid, one.container, one.member, one.rank, one.restart]
-        return [*who, given.at, given.lines, given.counted, self.done, self.told, self.doubted]
+        return [*who, given.at, given.lines, given.counted, self.done, self.said_unreadable, self.doubted]
 
 
 class ReadPositions:
@@ -290,7 +290,7 @@ class ReadPositions:
             known = self.known(entry.one)
             known.given = entry.position
             known.done = known.done or entry.done
-            known.told = False
+            known.said_unreadable = False
         if self.logs is not None and not entry.gone and (entry.stamped is not None or entry.done):
             self.logs.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
         return entry.line
@@ -299,9 +299,9 @@ class ReadPositions:
 def _last_entries(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
     one, at = known.one, known.read.at
-    ends = kept is not None and (kept.whole or (kept.told and not at))
+    ends = kept is not None and (kept.whole or (kept.from_status and not at))
     if kept is not None:
-        rest = [line for line in kept.lines if line.at > at and not (kept.told and known.read.at)]
+        rest = [line for line in kept.lines if line.at > at and not (kept.from_status and known.read.at)]
         if kept.cut and rest and not at:
             words = f"what it wrote before {stamp(rest[0].at)} is lost: its pod is gone"
             yield _gap_mark(one, one.begun, rest[0].at / SECOND, words)
@@ -423,7 +423,7 @@ class ReadPass:
             self.fail(fetch, parser.refused, lost=not one.running)
             return
         missing = isinstance(items[0], LogGap) if items else not (more or parser.is_anchored)
-        known.told = False
+        known.said_unreadable = False
         if missing:
             if self._doubt(n, chain, known):
                 return
@@ -502,8 +502,8 @@ class ReadPass:
             self._end_try(chain, one, done=True)
         else:
             self.stuck = True
-            if not known.told:
-                known.told = True
+            if not known.said_unreadable:
+                known.said_unreadable = True
                 words = f"what it wrote{_after(known)} cannot be read now: {why}"
                 self._put(chain, _gap_mark(one, since, None, words))
             chain.tries.clear()
@@ -657,26 +657,26 @@ class Following:
 
 
 def feed_answer(
-    one: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
+    read_pass: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
 ) -> None:
     """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
     ``always`` do.
     """
     match answer:
         case None:
-            one.drop(fetch)
+            read_pass.drop(fetch)
         case bytes():
-            one.feed(fetch, answer)
+            read_pass.feed(fetch, answer)
         case Missing():
-            one.fail(fetch, "", gone=True)
+            read_pass.fail(fetch, "", gone=True)
         case Invalid() if not fetch.one.running:
-            one.fail(fetch, answer.message, lost=True)
+            read_pass.fail(fetch, answer.message, lost=True)
         case Invalid():
-            one.skip(fetch)
+            read_pass.skip(fetch)
         case BackendUnreachable() if _of_node(answer):
-            one.fail(fetch, "its node does not answer")
+            read_pass.fail(fetch, "its node does not answer")
         case _ if always:
-            one.fail(fetch, str(answer))
+            read_pass.fail(fetch, str(answer))
         case _:
             raise answer
 
@@ -700,8 +700,10 @@ def read_logs(
     ``tries``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
     """
     positions = ReadPositions(cursor, logs)
-    one = _begin_pass(positions, tries, selection, first=cursor is None)
-    yield from _give_lines(positions, _read_entries(api, namespace, one), selection, first=cursor is None)
+    read_pass = _begin_pass(positions, tries, selection, first=cursor is None)
+    yield from _give_lines(
+        positions, _read_entries(api, namespace, read_pass), selection, first=cursor is None
+    )
     yield positions.cursor()
 
 
@@ -747,16 +749,22 @@ class _Last:
             self._count -= not gone.more
 
 
-def _read_entries(api: Api, namespace: str | None, one: ReadPass) -> Iterator[Entry]:
-    yield from one.ready()
-    with _Answers(api, namespace, one) as answers:
-        while wants := one.wants():
-            for fetch, answer in answers.fetch(wants):
-                if not isinstance(answer, _Piece):
-                    feed_answer(one, fetch, answer)
-                elif answer.data or not answer.goes_on:
-                    one.feed(fetch, answer.data, goes_on=answer.goes_on)
-            yield from one.ready()
+def _feed_answers(
+    read_pass: ReadPass, answers: Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]
+) -> None:
+    for fetch, answer in answers:
+        if not isinstance(answer, _Piece):
+            feed_answer(read_pass, fetch, answer)
+        elif answer.data or not answer.goes_on:
+            read_pass.feed(fetch, answer.data, goes_on=answer.goes_on)
+
+
+def _read_entries(api: Api, namespace: str | None, read_pass: ReadPass) -> Iterator[Entry]:
+    yield from read_pass.ready()
+    with _Answers(api, namespace, read_pass) as answers:
+        while wants := read_pass.wants():
+            _feed_answers(read_pass, answers.fetch(wants))
+            yield from read_pass.ready()
 
 
 def fetch_answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
@@ -778,8 +786,8 @@ class _Piece(NamedTuple):
 class _Answers:
     """Answers to the requests of a pass. Those that come in pieces stay open from one to the next."""
 
-    def __init__(self, api: Api, namespace: str | None, one: ReadPass) -> None:
-        self.api, self.namespace, self.one = api, namespace, one
+    def __init__(self, api: Api, namespace: str | None, read_pass: ReadPass) -> None:
+        self.api, self.namespace, self.read_pass = api, namespace, read_pass
         self.open: dict[int, Any] = {}
 
     def __enter__(self) -> _Answers:
@@ -796,7 +804,7 @@ class _Answers:
             return list(zip(wants, pool.map(self._fetch_one, wants), strict=True))
 
     def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
-        reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
+        reads_on = fetch.chain in self.open and self.read_pass.reads_on(fetch)
         try:
             if fetch.piece is None:
                 return fetch_answer(self.api, self.namespace, fetch)
@@ -811,7 +819,7 @@ class _Answers:
                     return None
         except AllaboardError as error:
             self._close(fetch.chain)
-            if not reads_on or not self.one.break_off(fetch):
+            if not reads_on or not self.read_pass.break_off(fetch):
                 return error
             return _Piece(b"", goes_on=True)
         if not goes_on:
@@ -841,6 +849,30 @@ class LogSources(NamedTuple):
     over: bool
 
 
+@dataclass(slots=True)
+class _CursorPace:
+    """A cursor follows lines that have left, `PAUSE` after the last cursor. ``given``: whether lines have
+    left since.
+    """
+
+    last: float
+    given: bool = False
+
+    def next_at(self, until: float, due: float | None) -> float:
+        """How long a follower may wait for an event; ``due``: when a line that is held back may leave."""
+        return min(until, due or until, self.last + PAUSE if self.given else until)
+
+
+def _take_due(following: Following, pace: _CursorPace) -> Iterator[LogLine | Cursor]:
+    """The lines that may leave now, and a cursor where one is due."""
+    for line in following.take(time.monotonic()):
+        pace.given = True
+        yield line
+    if pace.given and time.monotonic() >= pace.last + PAUSE:
+        pace.last, pace.given = time.monotonic(), False
+        yield following.positions.cursor()
+
+
 def follow_logs(
     api: Api,
     namespace: str | None,
@@ -857,22 +889,22 @@ def follow_logs(
     following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=QUEUED)
     pumps: dict[str, _Pump] = {}
-    first, cursor_at, given = cursor is None, time.monotonic(), False
+    first, pace = cursor is None, _CursorPace(time.monotonic())
     try:
         while True:
             sources = find_sources()
             for id in following.stale_streams(sources.tries):
                 following.end_stream(id, time.monotonic(), whole=False)
                 pumps.pop(id).stop()
-            one = _next_pass(following, sources, selection, first=first)
-            entries = _read_entries(api, namespace, one)
+            read_pass = _next_pass(following, sources, selection, first=first)
+            entries = _read_entries(api, namespace, read_pass)
             if pumps:
                 following.put(entries, time.monotonic())
             else:
                 yield from following.take(0.0, everything=True)
                 yield from _give_lines(positions, entries, selection, first=first)
-            first, given = False, given or not pumps
-            following.pause(one.doubtful, time.monotonic())
+            first, pace.given = False, pace.given or not pumps
+            following.pause(read_pass.doubtful, time.monotonic())
             tries = select_runs(sources.tries, selection)
             for fetch in following.streams_to_open(tries, time.monotonic()):
                 pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
@@ -882,17 +914,12 @@ def follow_logs(
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(queue.Empty):
-                    next_at = min(until, due or until, cursor_at + PAUSE if given else until)
+                    next_at = pace.next_at(until, due)
                     id, data = events.get(timeout=max(0.0, next_at - now))
                     if id in pumps and _handle_event(following, id, data):
                         pumps.pop(id).stop()
                         until = min(until, now + 0.1)
-                for line in following.take(time.monotonic()):
-                    given = True
-                    yield line
-                if given and time.monotonic() >= cursor_at + PAUSE:
-                    cursor_at, given = time.monotonic(), False
-                    yield positions.cursor()
+                yield from _take_due(following, pace)
         yield from following.take(0.0, everything=True)
         yield positions.cursor()
     finally:
@@ -996,9 +1023,9 @@ async def aread_logs(
 ) -> AsyncIterator[LogLine | Cursor]:
     """`read_logs` in a loop."""
     positions = ReadPositions(cursor, logs)
-    one = _begin_pass(positions, tries, selection, first=cursor is None)
+    read_pass = _begin_pass(positions, tries, selection, first=cursor is None)
     async for line in _agive_lines(
-        positions, _aread_entries(api, namespace, one), selection, first=cursor is None
+        positions, _aread_entries(api, namespace, read_pass), selection, first=cursor is None
     ):
         yield line
     yield positions.cursor()
@@ -1033,8 +1060,8 @@ async def afetch_answer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> b
 class _AsyncAnswers:
     """`_Answers` in a loop."""
 
-    def __init__(self, api: AsyncApi, namespace: str | None, one: ReadPass) -> None:
-        self.api, self.namespace, self.one = api, namespace, one
+    def __init__(self, api: AsyncApi, namespace: str | None, read_pass: ReadPass) -> None:
+        self.api, self.namespace, self.read_pass = api, namespace, read_pass
         self.open: dict[int, Any] = {}
         self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
 
@@ -1045,7 +1072,7 @@ class _AsyncAnswers:
         return list(zip(wants, answers, strict=True))
 
     async def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
-        reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
+        reads_on = fetch.chain in self.open and self.read_pass.reads_on(fetch)
         try:
             async with self.turn:
                 if fetch.piece is None:
@@ -1061,7 +1088,7 @@ class _AsyncAnswers:
                         return None
         except AllaboardError as error:
             await self._close(fetch.chain)
-            if not reads_on or not self.one.break_off(fetch):
+            if not reads_on or not self.read_pass.break_off(fetch):
                 return error
             return _Piece(b"", goes_on=True)
         if not goes_on:
@@ -1088,18 +1115,14 @@ async def _aread_piece(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bo
 
 
 async def _aread_entries(
-    api: AsyncApi, namespace: str | None, one: ReadPass
+    api: AsyncApi, namespace: str | None, read_pass: ReadPass
 ) -> AsyncIterator[Sequence[Entry]]:
-    yield [*one.ready()]
-    answers = _AsyncAnswers(api, namespace, one)
+    yield [*read_pass.ready()]
+    answers = _AsyncAnswers(api, namespace, read_pass)
     try:
-        while wants := one.wants():
-            for fetch, answer in await answers.fetch(wants):
-                if not isinstance(answer, _Piece):
-                    feed_answer(one, fetch, answer)
-                elif answer.data or not answer.goes_on:
-                    one.feed(fetch, answer.data, goes_on=answer.goes_on)
-            yield [*one.ready()]
+        while wants := read_pass.wants():
+            _feed_answers(read_pass, await answers.fetch(wants))
+            yield [*read_pass.ready()]
     finally:
         await answers.close()
 
@@ -1117,15 +1140,15 @@ async def afollow_logs(
     following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
     pumps: dict[str, asyncio.Task[None]] = {}
-    first, cursor_at, given = cursor is None, time.monotonic(), False
+    first, pace = cursor is None, _CursorPace(time.monotonic())
     try:
         while True:
             sources = await find_sources()
             for id in following.stale_streams(sources.tries):
                 following.end_stream(id, time.monotonic(), whole=False)
                 pumps.pop(id).cancel()
-            one = _next_pass(following, sources, selection, first=first)
-            entries = _aread_entries(api, namespace, one)
+            read_pass = _next_pass(following, sources, selection, first=first)
+            entries = _aread_entries(api, namespace, read_pass)
             if pumps:
                 async for some in entries:
                     following.put(some, time.monotonic())
@@ -1134,8 +1157,8 @@ async def afollow_logs(
                     yield line
                 async for line in _agive_lines(positions, entries, selection, first=first):
                     yield line
-            first, given = False, given or not pumps
-            following.pause(one.doubtful, time.monotonic())
+            first, pace.given = False, pace.given or not pumps
+            following.pause(read_pass.doubtful, time.monotonic())
             tries = select_runs(sources.tries, selection)
             for fetch in following.streams_to_open(tries, time.monotonic()):
                 pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
@@ -1145,17 +1168,13 @@ async def afollow_logs(
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(asyncio.TimeoutError):
-                    next_at = min(until, due or until, cursor_at + PAUSE if given else until)
+                    next_at = pace.next_at(until, due)
                     id, data = await asyncio.wait_for(events.get(), max(0.0, next_at - now))
                     if id in pumps and _handle_event(following, id, data):
                         pumps.pop(id).cancel()
                         until = min(until, now + 0.1)
-                for line in following.take(time.monotonic()):
-                    given = True
-                    yield line
-                if given and time.monotonic() >= cursor_at + PAUSE:
-                    cursor_at, given = time.monotonic(), False
-                    yield positions.cursor()
+                for item in _take_due(following, pace):
+                    yield item
         for line in following.take(0.0, everything=True):
             yield line
         yield positions.cursor()

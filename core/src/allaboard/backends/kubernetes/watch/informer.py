@@ -64,7 +64,7 @@ def _watches_of_object(name: str, resource: Resource, namespace: str) -> tuple[W
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_numbers", "_told", "_settled")
+    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_numbers", "_number", "_settled")
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
@@ -75,11 +75,11 @@ class Changes:
         self._due = 0.0
         # Every wake has its own number: one that comes while another is noted is not lost.
         self._numbers = itertools.count(1)
-        self._told, self._settled = 0, -1
+        self._number, self._settled = 0, -1
 
     def wake(self) -> None:
         # Called with the feed's lock held, but by several feeds, and while a follower looks.
-        self._told = next(self._numbers)
+        self._number = next(self._numbers)
         with suppress(RuntimeError):
             self._gate.release()
 
@@ -109,11 +109,11 @@ class Changes:
     @property
     def quiet(self) -> bool:
         """Whether what was seen when `settle` was last called still stands: rows tell, and none has since."""
-        return self._told == self._settled and _hear(self._feeds)
+        return self._number == self._settled and _hear(self._feeds)
 
     def settle(self) -> bool:
         """`quiet`, asked before a look: what is told from this moment on is told after it."""
-        number, blind, quiet = self._told, _blind(self._feeds), self.quiet
+        number, blind, quiet = self._number, _blind(self._feeds), self.quiet
         # While rows do not tell, what happens after this look stays unknown.
         self._settled = -1 if blind else number
         return quiet
