@@ -215,11 +215,11 @@ class KubernetesBackend:
             return stream.read_logs(self.api, None, first.tries, selection, cursor, first.logs)
         chosen = replace(selection, attempt=first.attempt)
 
-        def look() -> stream.LogSources:
+        def find_sources() -> stream.LogSources:
             now = self._do(logs.readable_logs(self.workspace, run, chosen))
             return stream.LogSources(now.tries, now.over)
 
-        return stream.follow_logs(self.api, None, look, chosen, cursor, first.logs)
+        return stream.follow_logs(self.api, None, find_sources, chosen, cursor, first.logs)
 
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
@@ -355,12 +355,12 @@ class AsyncKubernetesBackend:
         first = await self._do(logs.readable_logs(self.workspace, run, selection, cached=True))
         chosen = replace(selection, attempt=first.attempt)
 
-        async def look() -> stream.LogSources:
+        async def find_sources() -> stream.LogSources:
             now = await self._do(logs.readable_logs(self.workspace, run, chosen))
             return stream.LogSources(now.tries, now.over)
 
         lines = (
-            stream.afollow_logs(self.api, None, look, chosen, cursor, first.logs)
+            stream.afollow_logs(self.api, None, find_sources, chosen, cursor, first.logs)
             if follow
             else stream.aread_logs(self.api, None, first.tries, selection, cursor, first.logs)
         )

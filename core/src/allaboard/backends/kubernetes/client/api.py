@@ -934,7 +934,7 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
             options["server_hostname"] = settings.tls_name
         if not settings.verify:
             options["cert_reqs"] = ssl.CERT_NONE
-            # Whoever wrote insecure-skip-tls-verify knows it.
+            # The kubeconfig asks for it: insecure-skip-tls-verify.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if not settings.proxy:
         return urllib3.PoolManager(**options)

@@ -88,7 +88,7 @@ class Renewed:
 
 
 def shared(credentials: Renewed) -> Renewed:
-    """The one of this source that the process has already: a plugin is run once, not once for each client."""
+    """The one of this source that the process has already: a plugin runs once, not once for each client."""
     return PROCESS.get(Renewed, credentials.source, lambda: credentials)
 
 

@@ -10,7 +10,7 @@ a reply or an error. Tried again is what may pass:
 - 429 (the server says when, in Retry-After), 408, 500, 502, 503, 504.
 - 409 of a write that compares nothing: a quota, or the server's own storage, was just being changed.
 - 401, once, with new credentials: a token may have run out on the way. Who was let in before is let in again,
-  once whoever the server asks about tokens answers it: that is waited for like the server itself.
+  once the service that checks tokens answers the server: that is waited for like the server.
 - 403 from the authorizer, of what was allowed before: an API server that has just started answers before it
   has read its roles. For some seconds; then it is an answer.
 

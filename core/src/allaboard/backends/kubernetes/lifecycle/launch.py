@@ -140,7 +140,7 @@ def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle |
     # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
     state = state_of(observation_of(objects)) if record.outcome is None else State(record.outcome.state)
     if state is State.STOPPING:
-        # Whoever asked for it may have died before it was done; it is neither adopted nor left half done.
+        # Its client may have died before it was done; it is neither adopted nor left half done.
         if record.stop is not None:
             yield from carry_out(objects, record.stop)
         yield from clear_attempt(objects)
@@ -275,7 +275,7 @@ def _create(stored: Stored, ready: PreparedAttempt) -> Operation[Json]:
 
 
 def _ensure(stored: Stored, body: Json) -> Operation[Json]:
-    """The object, made by us or by whoever else makes this attempt. Raises _Taken."""
+    """The object, made by us or by another client that makes this attempt. Raises _Taken."""
     resource, name = resource_of(body), body["metadata"]["name"]
     for _ in range(GOING):
         try:

@@ -155,7 +155,7 @@ def tell(
     job: Json, reason: str, message: str, *, again: bool = False, said: Mapping[str, str] | None = None
 ) -> Operation[None]:
     """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
-    Whoever may not write events does without.
+    A client that may not write events does without.
     """
     now = yield from effects.server_time()
     body = event(job, reason, message, now, which=str(now) if again else "")

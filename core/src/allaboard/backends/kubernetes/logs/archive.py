@@ -1,7 +1,7 @@
 """What followers read of the logs of an attempt, for when its pods are gone and its followers too: a
 ConfigMap beside the run record, which owns it.
 
-It is written once the attempt has ended, by whoever saw the end, and again by whoever has read more.
+The process that sees the end writes it; a process that has read more writes it again.
 ``binaryData.tries`` is gzipped JSON: what is known of each try, and the end of what it wrote. Every try has
 the same room, and all of them together stay well below what an API server takes (`ROOM`).
 """
@@ -220,10 +220,10 @@ def lost_tries(
     """
     tries = [one for one in known if not one.init]
     met = {(one.uid, one.restart) for one in tries}
-    rescued = {one.member for one in tries if not one.uid}  # captured too late to see which try
+    captured = {one.member for one in tries if not one.uid}  # captured too late to see which try
     for member in layout.members:
         seen = memory.members.get(member.name)
-        if seen is None or seen.log is None or member.name in rescued:
+        if seen is None or seen.log is None or member.name in captured:
             continue  # it has never run, or what is missing cannot be told
         for uid, restarts in memory.pods.get(member.name, {}).items():
             for restart in range(restarts + 1):

@@ -32,7 +32,7 @@ TAIL = 200
 """Lines of a log that are asked for."""
 LARGEST_TAIL = 1 << 20
 REPLAY = 2.0
-"""Seconds in which the past of one pod must come."""
+"""Seconds within which the events of one pod must be replayed."""
 
 
 class PodCapture(NamedTuple):

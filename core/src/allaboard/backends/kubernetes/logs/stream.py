@@ -358,7 +358,7 @@ class ReadPass:
         since: float | None = None,
         comes: bool = False,
     ) -> None:
-        """``comes``: whoever fetches can read an answer as it comes."""
+        """``comes``: the caller can read an answer as it comes."""
         self.positions, self.tail, self.since, self.comes = positions, tail, since, comes
         pods: dict[str, deque[ContainerRun]] = {}
         for one in unread:

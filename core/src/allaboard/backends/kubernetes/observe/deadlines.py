@@ -33,7 +33,7 @@ def limit_of(
     if state_of(seen).is_final or ending:
         return None
     if seen.stop is not None:
-        # Whoever asked for it may have died before it was done.
+        # The client that asked for it may have died before it was done.
         return Limit(seen.stop.at + CARRIED_OUT - now, "it was told to stop, and nobody has ended its job")
     if seen.suspended:
         return None

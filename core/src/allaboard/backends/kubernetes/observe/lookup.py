@@ -53,7 +53,7 @@ ONE_BY_ONE = 12
 TELLS_FOR_ALL = 3
 """Members that do not start whose events are asked for: mostly it is the same with all of them."""
 ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
-"""States in which whoever looks wants to know why it goes no further."""
+"""States in which a look asks why the run goes no further."""
 
 
 @dataclass(frozen=True, slots=True)

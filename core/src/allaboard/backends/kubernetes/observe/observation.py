@@ -55,7 +55,7 @@ from allaboard.units import counted, from_rfc3339
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
 PODS_KEPT = 8
-"""Pods of one member whose restarts are kept each for itself."""
+"""Pods of one member whose restarts are kept one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def _seen_member_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
 
 
 def _stop(metadata: Mapping[str, Any]) -> Stop | None:
-    """Who is taking the job away, by the object itself."""
+    """What is taking the job away, as its object says."""
     deleted = from_rfc3339(metadata.get("deletionTimestamp"))
     said = metadata.get("annotations") or {}
     if deleted is None:

@@ -64,12 +64,12 @@ class OthersJob:
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        def look() -> stream.LogSources:
+        def find_sources() -> stream.LogSources:
             return stream.LogSources(*self._do(foreign.readable_job_logs(self.engine, self.job, selection)))
 
         if follow:
-            return stream.follow_logs(self.backend.api, None, look, selection, cursor)
-        return stream.read_logs(self.backend.api, None, look().tries, selection, cursor)
+            return stream.follow_logs(self.backend.api, None, find_sources, selection, cursor)
+        return stream.read_logs(self.backend.api, None, find_sources().tries, selection, cursor)
 
     def list(self) -> list[Observation]:
         return [self.observe(self.job)]

@@ -169,8 +169,8 @@ def _observe_ended(
     observation: Observation,
     evidence: bool,
 ) -> Operation[Observation | None]:
-    """A run that has ended. Whoever sees that first writes down how, and what was read of its logs. None when
-    the record means another attempt by now.
+    """A run that has ended. The first look that sees the end records it, and what was read of the logs. None
+    when the record means another attempt by now.
     """
     stored, history = objects.stored, session.history(objects.stored)
     is_first = stored.record.outcome is None

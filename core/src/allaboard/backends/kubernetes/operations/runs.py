@@ -212,4 +212,4 @@ def prune(workspace: Workspace, every: Iterable[Stored] | None = None) -> Operat
                 yield from stop.remove_all(thing, stored.record.run)
             yield from records.forget(stored)
         except (Forbidden, Missing):
-            break  # whoever may not delete leaves it to others
+            break  # a client that may not delete leaves it to others

@@ -188,13 +188,13 @@ class Feed:
                 continue
             else:
                 self._known[key] = signature
-            ails = kind != "DELETED" and _indicates_failure(row)
+            is_failing = kind != "DELETED" and _indicates_failure(row)
             leaves = kind != "DELETED" and _leaves(row)
             for run in _runs(name):
                 if run in self._followers:
                     self._present.add(run)
-                    if ails or leaves:
-                        self._alarm(run, name, (self._version or "") if ails else None)
+                    if is_failing or leaves:
+                        self._alarm(run, name, (self._version or "") if is_failing else None)
                     self._wake(run)
 
     def mark_opened(self, now: float) -> None:
