@@ -240,7 +240,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
 
     async def lead(api: Any, run: str) -> None:
         backend = AsyncKubernetesBackend(api, environ={})
-        backend.verbs.progress_every = progress_every
+        backend.workspace.sessions.progress_every = progress_every
         first = True
         async with backend.changes(run) as changes:
 

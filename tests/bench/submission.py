@@ -199,11 +199,11 @@ def plan_of(number: int) -> Any:
 
 
 def render(number: int) -> tuple[dict[str, Any], ...]:
-    from allaboard.backends.kubernetes.lifecycle.prepare import ready
+    from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
     from allaboard.render.cluster_facts import of_place
     from allaboard.spec.site import site_of
 
-    return ready(
+    return prepare_attempt(
         plan_of(number), 1, 1, site_of({}, store="s3://bench/store"), of_place({}, NAMESPACE), {}
     ).manifests
 

@@ -27,8 +27,8 @@ from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
-from allaboard.backends.kubernetes.logs.stream import LogSources, afollow, follow, read
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, tries
+from allaboard.backends.kubernetes.logs.stream import LogSources, afollow_logs, follow_logs, read_logs
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import State
 from allaboard.testing import a_job
@@ -92,12 +92,12 @@ class Gang:
         return self.cluster.api.list("v1", "Pod", self.namespace)
 
     def tries(self) -> list[ContainerRun]:
-        return tries(self.pods(), self.seats)
+        return container_runs(self.pods(), self.seats)
 
     def look(self) -> LogSources:
         pods = self.pods()
         over = bool(pods) and all(p["status"].get("phase") in ("Succeeded", "Failed") for p in pods)
-        return LogSources(tries(pods, self.seats), over)
+        return LogSources(container_runs(pods, self.seats), over)
 
     def phase(self, name: str) -> str:
         phases = {p["metadata"]["name"]: p["status"].get("phase", "") for p in self.pods()}
@@ -135,7 +135,7 @@ def api(cluster: Cluster, namespace: str) -> Iterator[Api]:
 
 
 def once(api: Api, gang: Gang, cursor: Cursor | None = None, **more: Any) -> tuple[list[LogLine], Cursor]:
-    *lines, new = read(api, None, gang.tries(), more.pop("selection", Selection()), cursor, **more)
+    *lines, new = read_logs(api, None, gang.tries(), more.pop("selection", Selection()), cursor, **more)
     assert isinstance(new, dict)
     return [line for line in lines if isinstance(line, LogLine)], json.loads(json.dumps(new))
 
@@ -174,7 +174,7 @@ def test_the_same_life_followed_by_streams(gang: Gang, api: Api, way: str) -> No
     for name in ("master-0", "worker-0"):
         gang.member(name, COUNTS, restart="OnFailure", **KEEPS)
     if way == "blocking":
-        items = [*follow(api, None, gang.look, Selection())]
+        items = [*follow_logs(api, None, gang.look, Selection())]
     else:
         items = asyncio.run(_afollowed(gang))
     seen = [item for item in items if isinstance(item, LogLine)]
@@ -191,7 +191,7 @@ async def _afollowed(gang: Gang) -> list[Any]:
         async def look() -> LogSources:
             return await asyncio.to_thread(gang.look)
 
-        return [item async for item in afollow(api, None, look, Selection())]
+        return [item async for item in afollow_logs(api, None, look, Selection())]
 
 
 def test_members_are_merged_by_time_with_their_ranks(gang: Gang, api: Api) -> None:
@@ -214,7 +214,7 @@ def test_a_pod_that_is_deleted_while_it_is_followed_says_its_last_words(gang: Ga
     heard: list[LogLine] = []
 
     def listen() -> None:
-        for item in follow(api, None, lambda: LogSources(gang.tries(), not gang.pods()), Selection()):
+        for item in follow_logs(api, None, lambda: LogSources(gang.tries(), not gang.pods()), Selection()):
             if isinstance(item, LogLine):
                 heard.append(item)
 
@@ -259,16 +259,16 @@ def _readable(what: Callable[[], Any]) -> Any:
 
 def test_the_ends_of_what_fails_are_there_after_clean_up(gang: Gang, api: Api) -> None:
     """A member fails; everything is deleted a moment later."""
-    witness = EvidenceCollector(progress_every=0)
+    collector = EvidenceCollector(progress_every=0)
     gang.member("master-0", "echo waiting; sleep 1000")
     gang.member("worker-0", "echo begins; sleep 0.3; echo 'RuntimeError: odd' >&2; exit 1")
     gang.member("worker-1", "echo waiting; sleep 1000")
     gang.until("worker-0", "Failed")
-    collect(api, None, witness, gang.tries())
+    collect(api, None, collector, gang.tries())
     for name in gang.seats:
         gang.delete(name, grace=0)
     until("the pods to be gone", lambda: not gang.pods(), 60)
-    assert witness.tails() == {
+    assert collector.tails() == {
         "master-0": "waiting",
         "worker-0": "begins\nRuntimeError: odd",
         "worker-1": "waiting",
@@ -308,15 +308,15 @@ def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> N
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:
     line = '[allaboard] {"v":1,"kind":"progress","step":%d,"total":100,"loss":0.5}'
     script = "; ".join(f"echo '{line % step}'" for step in (10, 20)) + "; sleep 1000"
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     gang.member("master-0", script)
 
     def heard() -> bool:
-        collect(api, None, witness, gang.tries(), over=True)
-        return witness.report is not None and witness.report.progress.step == 20
+        collect(api, None, collector, gang.tries(), over=True)
+        return collector.report is not None and collector.report.progress.step == 20
 
     until("step 20", heard, 60)
-    assert witness.report is not None and witness.report.progress.total == 100
+    assert collector.report is not None and collector.report.progress.total == 100
 
 
 def test_a_large_log_passes_in_bounded_pieces(gang: Gang, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def test_a_log_of_any_size_is_read_once_and_in_little_memory(gang: Gang, api: Ap
     tracemalloc.start()
     try:
         count, size, last = 0, 0, deque[LogLine](maxlen=2)
-        for item in stream.read(api, None, gang.tries(), Selection()):
+        for item in stream.read_logs(api, None, gang.tries(), Selection()):
             if isinstance(item, LogLine):
                 count, size = count + (not item.more), size + len(item.text)
                 last.append(item)
@@ -411,7 +411,7 @@ def test_an_api_server_that_dies_while_logs_are_followed_costs_no_line(
 
             def listen() -> None:
                 with Access(str(plane.kubeconfig), None, namespace, environ={}).api() as api:
-                    for item in follow(api, None, look, Selection()):
+                    for item in follow_logs(api, None, look, Selection()):
                         if isinstance(item, LogLine):
                             seen.append(item)
 
@@ -436,4 +436,4 @@ def test_pods_are_found_as_the_backend_finds_them(gang: Gang, api: Api) -> None:
     gang.member("master-0", "echo one")
     gang.until("master-0", "Succeeded")
     items, _ = api.list(PODS)
-    assert tries(items, gang.seats) == gang.tries()
+    assert container_runs(items, gang.seats) == gang.tries()

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import installed, rbac
-from allaboard.backends.kubernetes.lifecycle.prepare import ready
+from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.checking import checked
 from allaboard.observation import Owner
@@ -40,9 +40,9 @@ JOB: Object = {"image": "harness/train", "workers": 2, "gang": {"scheduler": "no
 def checks(kubeconfig: Path, namespace: str, **job: Any) -> list[Check]:
     """Every check of a job, as the user of this kubeconfig."""
     with Access(str(kubeconfig), None, namespace, environ={}).api(Patience(budget=5.0)) as api:
-        found = run_sync(installed.survey(api.server, namespace), api)
+        found = run_sync(installed.survey_cluster(api.server, namespace), api)
         plan = Plan(checked(a_job(**{**JOB, **job})), "k")
-        made = ready(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace=namespace)), {})
+        made = prepare_attempt(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace=namespace)), {})
         return run_sync(preflight(made, found), api)
 
 
@@ -251,7 +251,7 @@ def test_who_may_do_nothing_is_told_what_is_missing(cluster: Cluster, namespace:
 
 def test_what_is_installed_is_told(cluster: Cluster, namespace: str) -> None:
     with Access(str(cluster.kubeconfig), None, namespace, environ={}).api() as api:
-        found = run_sync(installed.survey(api.server, namespace), api)
+        found = run_sync(installed.survey_cluster(api.server, namespace), api)
     assert found.part("training-operator").alive is True
     assert found.version.startswith("v1.")
     assert found.nodes is not None and not found.is_openshift
@@ -262,12 +262,12 @@ def test_what_the_operator_does_by_itself_is_seen(
 ) -> None:
     monkeypatch.setattr(installed, "SETTLED", 0.0)
     with Access(str(plane.kubeconfig), None, namespace, environ={}).api() as api:
-        before = run_sync(installed.known(ClusterFacts(namespace=namespace)), api)
+        before = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
         backend = KubernetesBackend(api, facts=ClusterFacts(namespace=namespace))
         owner = Owner("ada", "worker", "attached")
         handle = backend.launch(Plan(checked(a_job(**JOB)), "k"), owner)
         until("the operator to start it", lambda: backend.observe(handle.run).started)
-        after = run_sync(installed.known(ClusterFacts(namespace=namespace)), api)
+        after = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
         backend.stop(handle, owner, "the test", "it is over", kill=True)
     gangs = {kind for kind in after.kinds or () if kind.endswith("/PodGroup") and "x-k8s.io" in kind}
     assert before.operator_gang == (None if gangs else "off")
@@ -285,7 +285,8 @@ def test_an_operator_with_the_gang_flag_is_seen(
             backend.launch(Plan(checked(a_job(**JOB)), "k"), Owner("ada", "worker", "detached"))
             base = ClusterFacts(namespace=namespace)
             until(
-                "its PodGroup", lambda: run_sync(installed.known(base), api).operator_gang == "coscheduling"
+                "its PodGroup",
+                lambda: run_sync(installed.complete_facts(base), api).operator_gang == "coscheduling",
             )
 
 

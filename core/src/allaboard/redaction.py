@@ -212,11 +212,21 @@ def hide_known(text: str, known: Iterable[str]) -> str:
 
 def hide_known_in(value: Any, known: Iterable[str]) -> Any:
     """A plain value with `hide_known` done to every text in it, names of fields included."""
+    return _in_texts(value, lambda text: hide_known(text, known), names=True)
+
+
+def _in_texts(value: Any, change: Callable[[str], str], *, names: bool = False) -> Any:
+    """A plain value with every text in it changed. ``names``: those of fields, too."""
     if isinstance(value, str):
-        return hide_known(value, known)
+        return change(value)
     if isinstance(value, Mapping):
-        return {hide_known_in(name, known): hide_known_in(inner, known) for name, inner in value.items()}
-    return [hide_known_in(inner, known) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {
+            _in_texts(name, change) if names else name: _in_texts(inner, change, names=names)
+            for name, inner in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_in_texts(inner, change, names=names) for inner in value]
+    return value
 
 
 def _without(text: str, value: str) -> str:
@@ -364,11 +374,7 @@ def redact_texts(value: Any, known: Iterable[str] = ()) -> Any:
     """A plain value with `redact_text` done to every text in it, whatever it stands under: for results that
     programs read, where a name such as ``token`` may be a metric's.
     """
-    if isinstance(value, str):
-        return redact_text(value, known)
-    if isinstance(value, Mapping):
-        return {name: redact_texts(inner, known) for name, inner in value.items()}
-    return [redact_texts(inner, known) for inner in value] if isinstance(value, (list, tuple)) else value
+    return _in_texts(value, lambda text: redact_text(text, known))
 
 
 def secret_values(fields: object) -> tuple[str, ...]:

@@ -53,13 +53,13 @@ def cluster(
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
-    from allaboard.backends.kubernetes.discovery.installed import survey
+    from allaboard.backends.kubernetes.discovery.installed import survey_cluster
     from allaboard.backends.kubernetes.observe.lookup import check_namespace
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         run_sync(check_namespace(api.namespace), api)
-        found = run_sync(survey(api.server, api.namespace), api)
+        found = run_sync(survey_cluster(api.server, api.namespace), api)
     if as_json:
         show(found.to_dict())
         return 0

@@ -66,17 +66,17 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
-    from allaboard.backends.kubernetes.discovery.installed import survey
-    from allaboard.backends.kubernetes.lifecycle.prepare import ready
+    from allaboard.backends.kubernetes.discovery.installed import survey_cluster
+    from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
     from allaboard.backends.kubernetes.preflight.gather import preflight
     from allaboard.render.cluster_facts import of_place
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
-        found = run_sync(survey(api.server, api.namespace), api)
+        found = run_sync(survey_cluster(api.server, api.namespace), api)
         where = f"namespace {api.namespace} of {api.server} (Kubernetes {found.version})"
         try:
-            made = ready(
+            made = prepare_attempt(
                 plan, 1, 1, site(store), found.facts(of_place(os.environ, api.namespace)), os.environ
             )
         except BadInput as error:

@@ -53,7 +53,7 @@ def render(
 ) -> int:
     """Print the objects that a launch of this job (YAML or JSON; -: stdin) would send to a cluster."""
     from allaboard.backends.base import Plan
-    from allaboard.backends.kubernetes.lifecycle.prepare import ready
+    from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
     from allaboard.checking import checked
     from allaboard.cli.place import site
     from allaboard.render.cluster_facts import of_place
@@ -66,7 +66,7 @@ def render(
         server, facts = _asked(kubeconfig, context, namespace)
     else:
         server, facts = "", of_place(os.environ, namespace)
-    made = ready(Plan(read, key), 1, 1, site(store), facts, os.environ)
+    made = prepare_attempt(Plan(read, key), 1, 1, site(store), facts, os.environ)
     if as_json:
         show({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
     else:
@@ -82,11 +82,11 @@ def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
-    from allaboard.backends.kubernetes.discovery.installed import known
+    from allaboard.backends.kubernetes.discovery.installed import complete_facts
     from allaboard.render.cluster_facts import of_place
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        return api.server, run_sync(known(of_place(os.environ, api.namespace)), api)
+        return api.server, run_sync(complete_facts(of_place(os.environ, api.namespace)), api)
 
 
 def _basis(server: str, namespace: str, gang: GangPlan) -> str:

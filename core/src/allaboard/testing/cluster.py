@@ -744,7 +744,7 @@ class FakeKeeper:
 
     def hold(self) -> str:
         if self.name is None:
-            self.name = run_sync(leases.taken(self.holder), self.api)
+            self.name = run_sync(leases.take_lease(self.holder), self.api)
         return self.name
 
     def died(self) -> None:
@@ -753,12 +753,12 @@ class FakeKeeper:
     def let_go(self) -> None:
         self.died()
         if self.name:
-            run_sync(leases.let_go(self.holder), self.api)
+            run_sync(leases.release_lease(self.holder), self.api)
             self.name = None
 
     def renew(self) -> None:
         if self.name:
-            run_sync(leases.renewed(self.holder), self.api)
+            run_sync(leases.renew_lease(self.holder), self.api)
 
 
 class AsyncFakeKeeper:

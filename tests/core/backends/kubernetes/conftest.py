@@ -75,7 +75,7 @@ def node() -> Node:
 
 
 @pytest.fixture
-def witness() -> EvidenceCollector:
+def collector() -> EvidenceCollector:
     return EvidenceCollector(progress_every=0)
 
 

@@ -196,10 +196,12 @@ def test_nothing_large_is_kept_that_nobody_reads(cluster: FakeCluster) -> None:
             cluster._put(resource, body, "MODIFIED")
     with backend.changes(run):
         backend.observe(run)
-        look = backend._looks.standing(run)
-        assert look is not None and look.found.job is not None
-        assert all("managedFields" not in thing["metadata"] for thing in (look.found.job, *look.found.pods))
-    assert backend._looks.standing(run) is None
+        session = backend.workspace.sessions.get(run)
+        assert session is not None and session.cached is not None
+        objects = session.cached.objects
+        assert objects.job is not None
+        assert all("managedFields" not in thing["metadata"] for thing in (objects.job, *objects.pods))
+    assert session.cached is None
 
 
 # Whether a row has told of a change, by the real hub.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Plan, Selection
-from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
-from allaboard.backends.kubernetes.client.effects import ApiCall, StreamIO
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.resources import PODS
+from allaboard.backends.kubernetes.logs.capture import PodCapture
+from allaboard.backends.kubernetes.observe.containers import PodRole
+from allaboard.backends.kubernetes.session import CAPTURES, FollowSession
 from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Observation, State
@@ -58,6 +62,18 @@ def ring(changes: Any, pod: str, version: str | None = "") -> None:
     changes.on_alarm(pod, version)
 
 
+def session_of(backend: Any, run: str) -> FollowSession:
+    session: FollowSession | None = backend.workspace.sessions.get(run)
+    assert session is not None
+    return session
+
+
+def tasks_of(backend: Any, run: str) -> list[Any]:
+    tasks = [*session_of(backend, run).tasks]
+    assert tasks
+    return tasks
+
+
 def check(seen: Observation) -> None:
     assert seen.tails["worker-0"] == "ValueError: odd" and seen.tails["master-0"] == "waits"
 
@@ -67,11 +83,10 @@ def test_what_it_wrote_is_there_when_the_pod_is_gone(cluster: FakeCluster) -> No
     run = a_run(cluster, backend)
     with backend.changes(run) as changes:
         ring(changes, f"{run}-worker-0")
-        for rescue in backend._rescues[run]:
-            rescue.join(30)
+        session_of(backend, run).join_captures(30)
         goes(cluster, run)
         check(backend.observe(run, evidence=True))
-    assert backend._rescues == {}
+    assert session_of(backend, run).tasks == ()
 
 
 def test_who_asks_for_evidence_waits_for_what_is_being_saved(cluster: FakeCluster) -> None:
@@ -89,12 +104,12 @@ def test_without_blocking(cluster: FakeCluster) -> None:
     async def life() -> Observation:
         async with backend.changes(run) as changes:
             ring(changes, f"{run}-worker-0")
-            await asyncio.wait(backend._rescues[run])
+            await session_of(backend, run).wait_captures(30)
             goes(cluster, run)
             return await backend.observe(run, evidence=True)
 
     check(asyncio.run(life()))
-    assert backend._rescues == {}
+    assert session_of(backend, run).tasks == ()
 
 
 def lines(items: list[LogLine | Cursor]) -> list[tuple[str, str]]:
@@ -110,8 +125,7 @@ def test_what_was_saved_is_read_as_logs_by_the_same_process(cluster: FakeCluster
     run = a_run(cluster, backend)
     with backend.changes(run) as changes:
         ring(changes, f"{run}-worker-0")
-        for rescue in backend._rescues[run]:
-            rescue.join(30)
+        session_of(backend, run).join_captures(30)
         goes(cluster, run)
         items = [*backend.logs(run, Selection())]
     cursor = items[-1]
@@ -129,7 +143,7 @@ def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster, w
         with begun.changes(run) as changes:
             ring(changes, f"{run}-worker-0")
             assert sorted(lines([*begun.logs(run, Selection())])) == WROTE
-            assert not any(one.is_alive() for one in begun._rescues[run])
+            assert not any(one.is_alive() for one in tasks_of(begun, run))
         return
     backend = cluster.async_backend()
 
@@ -138,14 +152,16 @@ def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster, w
             ring(changes, f"{run}-worker-0")
             first = anext(backend.logs(run, Selection()))
             found = [await first]
-            assert all(one.done() for one in backend._rescues[run])
+            assert all(one.done() for one in tasks_of(backend, run))
             return found
 
     assert lines(asyncio.run(life()))[0] in WROTE
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
-def test_what_the_witness_read_is_read_as_logs_once_the_pods_are_gone(cluster: FakeCluster, way: str) -> None:
+def test_what_the_collector_read_is_read_as_logs_once_the_pods_are_gone(
+    cluster: FakeCluster, way: str
+) -> None:
     """The first failure is looked at; then the next attempt takes its place."""
     begun = cluster.backend()
     run = a_run(cluster, begun)
@@ -177,20 +193,16 @@ def test_what_the_witness_read_is_read_as_logs_once_the_pods_are_gone(cluster: F
 def test_what_is_known_of_earlier_attempts_is_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.history.ENDED", 3)
+    monkeypatch.setattr("allaboard.backends.kubernetes.session.ATTEMPTS", 3)
     backend = cluster.backend()
     run = a_run(cluster, backend)
-    pasts: Any = backend.verbs.pasts
-    record = next(iter(pasts._live.values())).which
+    session: Any = session_of(backend, run)
+    generation, _ = next(iter(session._attempts))
+    record = SimpleNamespace(run=run, generation=generation)
     for attempt in range(10):
-        kept = pasts.earlier(_Record(*record[:2]), attempt + 5).witness.kept
-        assert pasts.earlier(_Record(*record[:2]), attempt + 5).witness.kept is kept
-    assert len(pasts._ended) == 3 and backend.observe(run).run == run
-
-
-class _Record:
-    def __init__(self, run: str, generation: int) -> None:
-        self.run, self.generation = run, generation
+        history = session.earlier_history(record, attempt + 5)
+        assert session.earlier_history(record, attempt + 5) is history
+    assert len(session._attempts) == 3 and backend.observe(run).run == run
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -221,43 +233,67 @@ def test_a_pod_that_went_first_is_found_in_what_happened_since(cluster: FakeClus
 
 def test_few_pods_are_asked_at_one_time(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ring the alarm at once, of one run and of all of them."""
-    monkeypatch.setattr("allaboard.backends.kubernetes.backend.ALL_RESCUES", RESCUES + 2)
+    monkeypatch.setattr("allaboard.backends.kubernetes.session.ALL_CAPTURES", CAPTURES + 2)
     backend = cluster.async_backend()
-    ones = [a_run(cluster, cluster.backend()), "another-run"]
+    sessions = [
+        backend.workspace.sessions.of(run) for run in (a_run(cluster, cluster.backend()), "another-run")
+    ]
 
     async def life() -> list[int]:
         for n in range(50):
-            for run in ones:
-                backend._alarmed(run, f"{run}-worker-{n}", "")
-        sizes = [len(backend._rescues[run]) for run in ones]
-        for run in ones:
-            await asyncio.wait(backend._rescues[run])
+            for session in sessions:
+                backend._on_alarm(session, f"{session.run}-worker-{n}", "")
+        sizes = [len(session.tasks) for session in sessions]
+        for session in sessions:
+            await session.wait_captures(30)
         await asyncio.sleep(0)
-        backend._alarmed(ones[0], "one-more", "")
-        assert len(backend._rescues[ones[0]]) == 1, "there is room again"
-        await asyncio.wait(backend._rescues[ones[0]])
+        backend._on_alarm(sessions[0], "one-more", "")
+        assert len(sessions[0].tasks) == 1, "there is room again"
+        await sessions[0].wait_captures(30)
         return sizes
 
     first, second = asyncio.run(life())
-    assert first + second == RESCUES + 2 and max(first, second) <= RESCUES
+    assert first + second == CAPTURES + 2 and max(first, second) <= CAPTURES
 
 
 def test_a_pod_that_is_none_of_the_run_is_no_evidence(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = a_run(cluster, backend)
     cluster.say("stranger", "hello")
-    backend._alarmed(run, "stranger", "")
+    backend._on_alarm(backend.workspace.sessions.of(run), "stranger", "")
     assert "stranger" not in backend.observe(run, evidence=True).tails
 
 
-def test_rescued_evidence_that_nobody_looks_at_is_bounded(
+def test_captures_that_nobody_looks_at_are_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.history.ENDED", 3)
-    pasts: Any = cluster.backend().verbs.pasts
+    monkeypatch.setattr("allaboard.backends.kubernetes.session.ENDED", 3)
+    sessions = cluster.backend().workspace.sessions
+    changes: Any = SimpleNamespace()
+    capture, roles = PodCapture("pod"), {"pod": PodRole("worker-0", 0, "pytorch")}
     for n in range(10):
-        pasts.rescue(f"uid-{n}", (), {})
-    assert [*pasts._rescued] == ["uid-7", "uid-8", "uid-9"]
+        session = sessions.follow(f"run-{n}", changes)
+        session.add_captures("uid", [capture], roles)
+        sessions.unfollow(session, changes)
+    held = [run for run in (f"run-{n}" for n in range(10)) if sessions.get(run) is not None]
+    assert held == ["run-7", "run-8", "run-9"]
+
+
+def test_sessions_that_are_not_followed_are_bounded(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.session.LIVE", 3)
+    sessions = cluster.backend().workspace.sessions
+    changes: Any = SimpleNamespace()
+    followed = sessions.follow("followed", changes)
+    for n in range(10):
+        sessions.of(f"run-{n}")
+    assert sessions.get("followed") is followed and sessions.get("run-9") is not None
+    assert [n for n in range(10) if sessions.get(f"run-{n}") is not None] == [8, 9]
+    sessions.unfollow(followed, changes)
+    for n in range(10):
+        sessions.of(f"run-{n}")
+    assert sessions.get("followed") is None
 
 
 # --- an elastic gang, which the operator takes for done as soon as one worker is
@@ -301,7 +337,7 @@ def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeC
     async def life() -> Observation:
         async with other.changes(run) as changes:
             ring(changes, f"{run}-worker-0", None)
-            await asyncio.wait(other._rescues[run])
+            await session_of(other, run).wait_captures(30)
             is_gone(cluster, run)
             return await other.observe(run)
 
@@ -310,8 +346,7 @@ def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeC
     else:
         with backend.changes(run) as changes:
             ring(changes, f"{run}-worker-0", None)
-            for rescue in backend._rescues[run]:
-                rescue.join(30)
+            session_of(backend, run).join_captures(30)
             is_gone(cluster, run)
             seen = backend.observe(run)
     assert state_of(seen) is State.SUCCEEDED
@@ -322,29 +357,67 @@ def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeC
     assert len(written) == 2, "and so is what it wrote"
 
 
-def test_the_end_waits_for_what_is_just_being_read(cluster: FakeCluster) -> None:
-    backend = cluster.backend()
-    run = an_elastic_run(cluster, backend)
-    reading = backend.verbs.rescue(run, f"{run}-worker-0", None)
-    asked = next(reading)
-    assert isinstance(asked, StreamIO)
-    found = asked.blocking(backend.api)
-    is_gone(cluster, run)
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_the_end_waits_for_what_is_just_being_read(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The look finds the end while the pod is still being read, and waits for that."""
+    begun = cluster.backend()
+    run = an_elastic_run(cluster, begun)
+    waits = threading.Event()
+    other = cluster.async_backend()
 
-    def pause(_: float) -> None:
-        if not pauses:
-            with pytest.raises(StopIteration):
-                answer: Any = found
-                while True:
-                    ask = reading.send(answer)
-                    assert isinstance(ask, ApiCall)
-                    answer = ask.send(backend.api)
-        pauses.append(1)
+    def join(session: FollowSession, seconds: float) -> None:
+        waits.set()
+        real_join(session, seconds)
 
-    pauses: list[int] = []
-    backend.pause = pause
-    assert backend.observe(run).progress.result == {"accuracy": 0.9}
-    assert len(pauses) == 1
+    async def wait(session: FollowSession, seconds: float) -> None:
+        waits.set()
+        await real_wait(session, seconds)
+
+    real_join, real_wait = FollowSession.join_captures, FollowSession.wait_captures
+    monkeypatch.setattr(FollowSession, "join_captures", join)
+    monkeypatch.setattr(FollowSession, "wait_captures", wait)
+
+    def late(pod: str) -> PodCapture:
+        """Its log was read before it went, and comes when it is waited for."""
+        data = begun.api.log(pod, tail=200)
+        return PodCapture(pod, (cluster.one(PODS, pod) or {},), b"".join(data), True, True)
+
+    def capture(api: Any, namespace: str | None, pod: str, **how: Any) -> PodCapture:
+        read = late(pod)
+        started.set()
+        assert waits.wait(30)
+        return read
+
+    async def acapture(api: Any, namespace: str | None, pod: str, **how: Any) -> PodCapture:
+        read = late(pod)
+        started.set()
+        while not waits.is_set():
+            await asyncio.sleep(0)
+        return read
+
+    started = threading.Event()
+    monkeypatch.setattr("allaboard.backends.kubernetes.operations.observe.capture_pod", capture)
+    monkeypatch.setattr("allaboard.backends.kubernetes.operations.observe.acapture_pod", acapture)
+
+    async def life() -> Observation:
+        async with other.changes(run) as changes:
+            ring(changes, f"{run}-worker-0", None)
+            while not started.is_set():
+                await asyncio.sleep(0)
+            is_gone(cluster, run)
+            return await other.observe(run)
+
+    if way == "async":
+        seen = asyncio.run(life())
+    else:
+        with begun.changes(run) as changes:
+            ring(changes, f"{run}-worker-0", None)
+            assert started.wait(30)
+            is_gone(cluster, run)
+            seen = begun.observe(run)
+    assert waits.is_set() and seen.progress.result == {"accuracy": 0.9}
 
 
 def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
@@ -353,8 +426,7 @@ def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
     run = an_elastic_run(cluster, backend)
     with backend.changes(run) as changes:
         ring(changes, f"{run}-worker-0", None)
-        for rescue in backend._rescues[run]:
-            rescue.join(30)
+        session_of(backend, run).join_captures(30)
         assert state_of(backend.observe(run)) is State.SUCCEEDED
         assert cluster.one(PODS, f"{run}-worker-0") is not None
     is_gone(cluster, run)
@@ -371,8 +443,7 @@ def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
     with backend.changes(run) as changes:
         succeeds(cluster, f"{run}-master-0")
         ring(changes, f"{run}-master-0", None)
-        for rescue in backend._rescues[run]:
-            rescue.join(30)
+        session_of(backend, run).join_captures(30)
         cluster.tick(2)
         goes(cluster, run)
         seen = backend.observe(run)
@@ -409,4 +480,4 @@ def test_of_a_gang_that_rank_0_decides_a_pod_that_is_only_deleted_is_no_matter(c
     run = a_run(cluster, backend)
     with backend.changes(run) as changes:
         ring(changes, f"{run}-worker-0", None)
-        assert backend._rescues == {}
+        assert session_of(backend, run).tasks == ()

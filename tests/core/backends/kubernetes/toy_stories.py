@@ -23,9 +23,9 @@ from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, Resource
 from allaboard.backends.kubernetes.discovery import rbac
-from allaboard.backends.kubernetes.discovery.installed import survey
+from allaboard.backends.kubernetes.discovery.installed import survey_cluster
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.lifecycle.prepare import ready
+from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.checking import check, checked
 from allaboard.cli.cluster import _page
@@ -192,10 +192,10 @@ def preflight_says_what_its_operator_needs() -> None:
     cluster = a_cluster()
     launched(cluster)
     api = cluster.client()
-    found = run_sync(survey(api.server, api.namespace), api)
+    found = run_sync(survey_cluster(api.server, api.namespace), api)
     facts = found.facts(ClusterFacts(namespace="default"))
     plan = Plan(a_toy(name="w" * 40, workers=3), "another")
-    made = ready(plan, 1, 1, Site("/store"), facts, {})
+    made = prepare_attempt(plan, 1, 1, Site("/store"), facts, {})
     checks = {one.id: one for one in run_sync(preflight(made, found), api)}
     assert checks["kinds"].ok and "toy.example/v1alpha1 ToyJob" in checks["kinds"].summary
     assert checks["operator"].ok and checks["operator"].summary.startswith("Toy Operator is alive")
@@ -210,7 +210,7 @@ def preflight_says_what_its_operator_needs() -> None:
     own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     whole = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     pod = {"spec": {"securityContext": whole, "containers": [{"name": "toy", "securityContext": own}]}}
-    made = ready(Plan(a_toy(workers=3, pod=pod), "third"), 1, 1, Site("/store"), facts, {})
+    made = prepare_attempt(Plan(a_toy(workers=3, pod=pod), "third"), 1, 1, Site("/store"), facts, {})
     [secure] = [c for c in run_sync(preflight(made, found), api) if c.id == "pod_security"]
     assert (
         str(secure.fix)
@@ -221,12 +221,12 @@ def preflight_says_what_its_operator_needs() -> None:
 def a_cluster_without_its_operator_says_how_to_install_it() -> None:
     cluster = FakeCluster()
     api = cluster.client()
-    page = "\n".join(_page(run_sync(survey(api.server, api.namespace), api), Ink(False)))
+    page = "\n".join(_page(run_sync(survey_cluster(api.server, api.namespace), api), Ink(False)))
     assert "Toy Operator" in page and "toyctl install" in page
     alive = a_cluster()
     launched(alive)
     api = alive.client()
-    page = "\n".join(_page(run_sync(survey(api.server, api.namespace), api), Ink(False)))
+    page = "\n".join(_page(run_sync(survey_cluster(api.server, api.namespace), api), Ink(False)))
     assert "toyctl install" not in page and "(toy.example v1alpha1)" in page
     assert "it wrote to digits" in page
 
@@ -236,7 +236,7 @@ def the_roles_allow_its_kind() -> None:
         text = rbac.manifest(role, "research")
         assert "  - apiGroups: [kubeflow.org]\n    resources: [pytorchjobs]\n" in text
         assert "  - apiGroups: [toy.example]\n    resources: [toyboxes]\n" in text
-        assert f"{verbs} toyboxes.toy.example" in map(str, rbac.wanted(role))
+        assert f"{verbs} toyboxes.toy.example" in map(str, rbac.wanted_accesses(role))
     needed = [*map(str, rbac.needed([("toy.example", "toyboxes")]))]
     assert "create toyboxes.toy.example" in needed and "create pytorchjobs.kubeflow.org" not in needed
 

@@ -13,9 +13,9 @@ from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery.components import PARTS, operators, part_of
 from allaboard.backends.kubernetes.discovery.installed import (
     Survey,
+    complete_facts,
     gang_of_operator,
-    known,
-    survey,
+    survey_cluster,
     versions_of,
 )
 from allaboard.engines import ENGINES
@@ -30,7 +30,7 @@ NATIVE = "scheduling.k8s.io/v1alpha2/PodGroup"
 
 
 def look(answers: Answers) -> Survey:
-    return run_sync(survey(answers.server, answers.namespace), answers)
+    return run_sync(survey_cluster(answers.server, answers.namespace), answers)
 
 
 def webhook_denies(body: Json) -> None:
@@ -292,7 +292,7 @@ def test_the_operators_gang_flag_is_inferred(
 ) -> None:
     answers = Answers(kinds, {"pytorchjobs.kubeflow.org": jobs, **groups})
     assert look(answers).operator_gang == gang
-    facts = run_sync(known(ClusterFacts(namespace="research")), answers)
+    facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
     assert (facts.operator_gang, facts.kinds) == (gang, frozenset(kinds))
 
 

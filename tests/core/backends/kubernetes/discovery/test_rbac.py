@@ -38,7 +38,8 @@ GANGS = {
 def asked(cluster: FakeCluster) -> set[Access]:
     """The rights that the requests so far have needed; watches of followers are the hub's."""
     found = {
-        Access("watch", w.resource.group, w.resource.plural) for w in informer._ours(PYTORCHJOBS, "default")
+        Access("watch", w.resource.group, w.resource.plural)
+        for w in informer._watches_of_run(PYTORCHJOBS, "default")
     }
     for verb, name, _ in cluster.requests:
         plural, _, group = name.partition(".")
@@ -117,7 +118,7 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
     cluster = FakeCluster()
     for gang in GANGS:
         a_life(cluster, tmp_path, gang)
-    assert words(asked(cluster)) == words(rbac.wanted("submitter"))
+    assert words(asked(cluster)) == words(rbac.wanted_accesses("submitter"))
 
 
 def test_a_submitter_may_adopt_what_others_started() -> None:
@@ -129,7 +130,7 @@ def test_a_submitter_may_adopt_what_others_started() -> None:
         job = cluster.backend().others(done, adopt=True)
         seen = job.observe(done)
         job.stop(handle_of(seen), ME, "ann", "enough") if done == "stop" else getattr(job, done)(done)
-        beyond = {*words(asked(cluster))} - {*words(rbac.wanted("submitter"))}
+        beyond = {*words(asked(cluster))} - {*words(rbac.wanted_accesses("submitter"))}
         assert beyond <= {"list workloads.kueue.x-k8s.io"}, "without this one it goes by the label of the job"
 
 
@@ -150,4 +151,4 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
         list(backend.logs(seen.run, Selection()))
         backend.events(seen.run)
     backend.orphans()
-    assert words(asked(cluster)) == words(rbac.wanted("viewer"))
+    assert words(asked(cluster)) == words(rbac.wanted_accesses("viewer"))

@@ -13,11 +13,11 @@ import pytest
 from allaboard.backends.kubernetes.logs.archive import (
     ROOM,
     _is_late,
-    lost,
-    merged,
-    once,
-    packed,
-    unpacked,
+    lost_tries,
+    merge_tries,
+    pack_tries,
+    unpack_tries,
+    without_doubles,
 )
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs, KeptTry
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
@@ -43,12 +43,16 @@ def kept(one: ContainerRun, *texts: str, **more: Any) -> KeptTry:
 
 
 def body(tries: list[KeptTry]) -> dict[str, Any]:
-    return {"binaryData": {"tries": base64.b64encode(packed(tries)).decode()}}
+    return {"binaryData": {"tries": base64.b64encode(pack_tries(tries)).decode()}}
 
 
 def test_what_is_kept_is_read_back_as_it_was() -> None:
-    tries = [kept(a_try(0), "ä", "b", whole=True), kept(a_try(1), "c", cut=True), kept(a_try(2), told=True)]
-    assert [*unpacked(body(tries))] == tries
+    tries = [
+        kept(a_try(0), "ä", "b", whole=True),
+        kept(a_try(1), "c", cut=True),
+        kept(a_try(2), from_status=True),
+    ]
+    assert [*unpack_tries(body(tries))] == tries
     shelf = AttemptLogs()
     shelf.restore(tries)
     assert shelf.tries() == tries
@@ -62,15 +66,15 @@ def test_what_is_damaged_is_nothing() -> None:
         {"binaryData": {"tries": "!"}},
         {"binaryData": {"tries": base64.b64encode(b"x").decode()}},
     ):
-        assert [*unpacked(data)] == []
+        assert [*unpack_tries(data)] == []
 
 
 @pytest.mark.parametrize("count", [1, 40, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_however_much_was_written_it_fits(count: int) -> None:
     chance = random.Random(1)
     texts = [chance.randbytes(400).hex() for _ in range(64)]
-    data = packed([kept(a_try(n), *texts, whole=True) for n in range(count)])
-    found = [*unpacked({"binaryData": {"tries": base64.b64encode(data).decode()}})]
+    data = pack_tries([kept(a_try(n), *texts, whole=True) for n in range(count)])
+    found = [*unpack_tries({"binaryData": {"tries": base64.b64encode(data).decode()}})]
     assert len(data) <= ROOM and found
     for one in found:
         assert one.lines[-1].text == texts[-1][-len(one.lines[-1].text) :], "the end of each"
@@ -78,16 +82,16 @@ def test_however_much_was_written_it_fits(count: int) -> None:
 
 
 def test_each_try_is_kept_as_it_is_known_best() -> None:
-    told, whole = kept(a_try(), "from its status", told=True), kept(a_try(), "a", "b", whole=True)
-    assert merged([told, whole]) == merged([whole, told]) == [whole]
-    assert merged([kept(a_try(), "a"), kept(a_try(), "a", "b")]) == [kept(a_try(), "a", "b")]
+    told, whole = kept(a_try(), "from its status", from_status=True), kept(a_try(), "a", "b", whole=True)
+    assert merge_tries([told, whole]) == merge_tries([whole, told]) == [whole]
+    assert merge_tries([kept(a_try(), "a"), kept(a_try(), "a", "b")]) == [kept(a_try(), "a", "b")]
 
 
 def test_what_was_saved_of_a_pod_that_was_gone_is_kept_where_nobody_knows_better() -> None:
     unseen = kept(replace(a_try(0, uid=""), id="p@1"), "a")
-    assert [*once([kept(a_try(3), "a", "b"), unseen])] == [kept(a_try(3), "a", "b")]
+    assert [*without_doubles([kept(a_try(3), "a", "b"), unseen])] == [kept(a_try(3), "a", "b")]
     for others in ([], [kept(a_try(3), "b")], [kept(a_try(3, member="worker-0"), "a")]):
-        assert [*once([*others, unseen])] == [*others, unseen]
+        assert [*without_doubles([*others, unseen])] == [*others, unseen]
 
 
 def test_what_an_operator_made_after_the_end_is_none_of_its_members() -> None:
@@ -109,11 +113,11 @@ def test_tries_of_which_nothing_was_read_are_named() -> None:
     memory = Memory(
         members={"master-0": ran, "worker-0": waited}, pods={"master-0": {"u": 2}, "worker-0": {"w": 0}}
     )
-    missing = [*lost(memory, layout, [a_try(1)], "pytorch")]
+    missing = [*lost_tries(memory, layout, [a_try(1)], "pytorch")]
     assert [(m.one.member, m.one.restart, m.whole, len(m.lines)) for m in missing] == [
         ("master-0", 0, False, 0),
         ("master-0", 2, False, 0),
     ]
-    assert [*lost(memory, layout, [a_try(n) for n in range(3)], "pytorch")] == []
+    assert [*lost_tries(memory, layout, [a_try(n) for n in range(3)], "pytorch")] == []
     # What was saved of a pod that nobody could look at any more may be any of them.
-    assert [*lost(memory, layout, [a_try(0, uid="")], "pytorch")] == []
+    assert [*lost_tries(memory, layout, [a_try(0, uid="")], "pytorch")] == []

@@ -48,53 +48,53 @@ def test_an_end_that_does_not_join_what_was_kept_takes_its_place() -> None:
 def test_what_a_status_says_gives_way_to_the_log() -> None:
     kept = AttemptLogs()
     one = replace(a_try("a"), words="odd\n^^^\n^^^", finished=5.0, code=1)
-    kept.tell(one)
-    kept.tell(one)
+    kept.add_status(one)
+    kept.add_status(one)
     assert texts(kept) == ["odd", "^^^", "^^^"]
     kept.add(one, lines(0, 2), whole=True)
-    kept.tell(one)
+    kept.add_status(one)
     [found] = kept.tries()
-    assert texts(kept) == ["line 0", "line 1"] and found.whole and not found.cut and not found.told
+    assert texts(kept) == ["line 0", "line 1"] and found.whole and not found.cut and not found.from_status
 
 
 def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:
-    shelf = LogCache(most=5000)
-    runs = [AttemptLogs(shelf=shelf) for _ in range(10)]
+    cache = LogCache(most=5000)
+    runs = [AttemptLogs(cache=cache) for _ in range(10)]
     for n, kept in enumerate(runs):
         kept.add(a_try(f"c{n}"), lines(0, 2))
         runs[0].add(a_try("c0"), lines(2 + n, 1))
-    assert shelf.weight <= 5000
+    assert cache.weight <= 5000
     assert texts(runs[0]) != [] and texts(runs[9]) != [] and texts(runs[1]) == []
 
 
 def test_who_is_gone_takes_no_room() -> None:
-    shelf = LogCache()
-    kept = AttemptLogs(shelf=shelf)
+    cache = LogCache()
+    kept = AttemptLogs(cache=cache)
     kept.add(a_try("a"), lines(0, 100))
     kept.add(a_try("b"), lines(0, 100))
-    assert shelf.weight > 0
+    assert cache.weight > 0
     del kept
     gc.collect()
-    assert shelf.weight == 0
+    assert cache.weight == 0
 
 
 def test_a_try_without_a_line_weighs_the_same_when_it_grows() -> None:
-    shelf = LogCache()
-    kept = AttemptLogs(shelf=shelf)
+    cache = LogCache()
+    kept = AttemptLogs(cache=cache)
     kept.add(a_try("a"), [])
     kept.add(a_try("a"), lines(0, 1))
     kept.add(a_try("a"), lines(1, 1), whole=True)
-    assert shelf.weight == kept.tries()[0].weight
+    assert cache.weight == kept.tries()[0].weight
 
 
 def test_what_was_kept_since_another_began_is_of_that_one() -> None:
     kept = AttemptLogs()
     kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(5 * SECOND, "another's")], whole=True)
-    kept.pass_on(a_try("a"), replace(a_try("b"), begun=5.0))
+    kept.move(a_try("a"), replace(a_try("b"), begun=5.0))
     told = {found.one.id: ([one.text for one in found.lines], found.whole) for found in kept.tries()}
     assert told == {"a": (["its own"], False), "b": (["another's"], False)}
     kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(2 * SECOND, "its last")], whole=True)
     assert [one.text for one in kept.tries()[0].lines] == ["its own", "its last"]
-    kept.pass_on(a_try("a"), replace(a_try("c"), begun=9.0))
-    kept.pass_on(a_try("z"), replace(a_try("c"), begun=0.0))
+    kept.move(a_try("a"), replace(a_try("c"), begun=9.0))
+    kept.move(a_try("z"), replace(a_try("c"), begun=0.0))
     assert len(kept.tries()) == 2

@@ -9,38 +9,38 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs.capture import PodCapture, asnatch, snatch, whose
-from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, aattend, collect
+from allaboard.backends.kubernetes.logs.capture import PodCapture, acapture_pod, capture_pod, writer_of
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.logs.parsing import Stamped
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
 from allaboard.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 
-Snatch = Callable[..., PodCapture]
+Capture = Callable[..., PodCapture]
 
 
 @pytest.fixture(params=["blocking", "async"])
-def snatches(request: pytest.FixtureRequest, node: Node) -> Snatch:
+def captures(request: pytest.FixtureRequest, node: Node) -> Capture:
     """A pod by its name. ``failed``: its row has said so."""
 
     def one(name: str, *, failed: bool = True) -> PodCapture:
         version = "" if failed else None
         if request.param == "blocking":
-            return snatch(node.api(), None, name, "pytorch", version=version)
-        return asyncio.run(asnatch(node.async_api(), None, name, "pytorch", version=version))
+            return capture_pod(node.api(), None, name, "pytorch", version=version)
+        return asyncio.run(acapture_pod(node.async_api(), None, name, "pytorch", version=version))
 
     return one
 
 
 @pytest.fixture(params=["blocking", "async"])
-def attends(
-    request: pytest.FixtureRequest, node: Node, witness: EvidenceCollector
+def collects(
+    request: pytest.FixtureRequest, node: Node, collector: EvidenceCollector
 ) -> Callable[[list[ContainerRun]], None]:
     def once(found: list[ContainerRun]) -> None:
         if request.param == "blocking":
-            collect(node.api(), None, witness, found)
+            collect(node.api(), None, collector, found)
         else:
-            asyncio.run(aattend(node.async_api(), None, witness, found))
+            asyncio.run(acollect(node.async_api(), None, collector, found))
 
     return once
 
@@ -51,9 +51,9 @@ def a_worker(node: Node, *lines: str) -> Pod:
     return pod
 
 
-def kept(witness: EvidenceCollector) -> list[tuple[int, list[str], bool]]:
+def kept(collector: EvidenceCollector) -> list[tuple[int, list[str], bool]]:
     """Of each try: its number, its lines, and whether they are all there is."""
-    return [(k.one.restart, [line.text for line in k.lines], k.whole) for k in witness.kept.tries()]
+    return [(k.one.restart, [line.text for line in k.lines], k.whole) for k in collector.logs.tries()]
 
 
 def meanwhile(node: Node, *moments: Callable[[Pod], Any]) -> None:
@@ -76,31 +76,31 @@ def starts_again(seconds: float = 0.0) -> Callable[[Pod], Any]:
     return does
 
 
-def test_a_pod_that_has_failed_for_good(node: Node, witness: EvidenceCollector, snatches: Snatch) -> None:
+def test_a_pod_that_has_failed_for_good(node: Node, collector: EvidenceCollector, captures: Capture) -> None:
     worker = a_worker(node, "begins", "RuntimeError: odd")
     worker.ends(1)
-    found = snatches("worker-0")
+    found = captures("worker-0")
     worker.goes()
-    witness.saved(found, node.seats()["worker-0"])
-    assert witness.tails() == {"worker-0": "begins\nRuntimeError: odd"}
+    collector.add_capture(found, node.seats()["worker-0"])
+    assert collector.tails() == {"worker-0": "begins\nRuntimeError: odd"}
     assert found.thing is not None and found.thing["status"]["phase"] == "Failed"
-    [one] = witness.kept.tries()
+    [one] = collector.logs.tries()
     assert one.one.code == 1 and one.whole
 
 
 def test_what_is_still_written_is_not_the_whole_of_it(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     worker = a_worker(node)
-    witness.saved(snatches("worker-0", failed=False), node.seats()["worker-0"])
+    collector.add_capture(captures("worker-0", failed=False), node.seats()["worker-0"])
     worker.writes("RuntimeError: odd")
     worker.ends(1)
-    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
-    assert kept(witness) == [(0, ["begins", "RuntimeError: odd"], True)]
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
+    assert kept(collector) == [(0, ["begins", "RuntimeError: odd"], True)]
 
 
 def test_one_that_ends_while_it_is_read_is_read_again(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     worker = a_worker(node)
 
@@ -108,85 +108,87 @@ def test_one_that_ends_while_it_is_read_is_read_again(
         pod.ends(1)
 
     meanwhile(node, ends)
-    witness.saved(snatches("worker-0", failed=False), node.seats()["worker-0"])
-    assert kept(witness) == [(0, ["begins"], False)]
+    collector.add_capture(captures("worker-0", failed=False), node.seats()["worker-0"])
+    assert kept(collector) == [(0, ["begins"], False)]
     worker.writes("its last word")
-    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
-    assert kept(witness) == [(0, ["begins", "its last word"], True)]
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
+    assert kept(collector) == [(0, ["begins", "its last word"], True)]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.2, 1.0, 3.0])
 def test_one_that_was_started_again_before_its_log_was_read(
-    node: Node, witness: EvidenceCollector, snatches: Snatch, pause: float
+    node: Node, collector: EvidenceCollector, captures: Capture, pause: float
 ) -> None:
     """However soon: nothing of the second try is told of the first, and the first is read by and by."""
     worker = a_worker(node)
     node.passes(pause)
     worker.ends(1, final=False)
     meanwhile(node, starts_again(pause))
-    witness.saved(snatches("worker-0"), node.seats()["worker-0"])
-    assert all(lines == ["begins again"] for restart, lines, _ in kept(witness) if restart == 1)
-    assert all(lines == ["begins"] for restart, lines, _ in kept(witness) if restart == 0)
-    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
-    assert sorted(kept(witness)) == [(0, ["begins"], True), (1, ["begins again"], False)]
+    collector.add_capture(captures("worker-0"), node.seats()["worker-0"])
+    assert all(lines == ["begins again"] for restart, lines, _ in kept(collector) if restart == 1)
+    assert all(lines == ["begins"] for restart, lines, _ in kept(collector) if restart == 0)
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
+    assert sorted(kept(collector)) == [(0, ["begins"], True), (1, ["begins again"], False)]
 
 
 def test_one_that_is_started_again_after_its_log_was_read(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     """Its times tell whose the log is, though another runs by the time that the pod is looked at."""
     worker = a_worker(node)
     node.passes(3)
     worker.ends(1, final=False)
-    found = snatches("worker-0")
+    found = captures("worker-0")
     node.passes(1)
     worker.restarts()
-    witness.saved(found._replace(things=(*found.things, worker.object())), node.seats()["worker-0"])
-    assert kept(witness) == [(0, ["begins"], True)]
+    collector.add_capture(found._replace(things=(*found.things, worker.object())), node.seats()["worker-0"])
+    assert kept(collector) == [(0, ["begins"], True)]
 
 
 def test_a_pod_that_goes_before_it_can_be_looked_at_again_proves_little(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     worker = a_worker(node)
     worker.ends(1, final=False)
     first = worker.object()
     restarts = starts_again()
     restarts(worker)
-    data = snatches("worker-0").data
-    witness.saved(PodCapture("worker-0", (first,), data, over=True), node.seats()["worker-0"])
-    assert kept(witness) == []
+    data = captures("worker-0").data
+    collector.add_capture(PodCapture("worker-0", (first,), data, over=True), node.seats()["worker-0"])
+    assert kept(collector) == []
 
 
-def test_unless_its_times_prove_it(node: Node, witness: EvidenceCollector, snatches: Snatch) -> None:
+def test_unless_its_times_prove_it(node: Node, collector: EvidenceCollector, captures: Capture) -> None:
     worker = a_worker(node)
     node.passes(2)
     worker.ends(1, final=False)
-    found = snatches("worker-0")
+    found = captures("worker-0")
     alone = PodCapture("worker-0", found.things[:1], found.data, over=True)
-    witness.saved(alone, node.seats()["worker-0"])
-    assert kept(witness) == [(0, ["begins"], True)]
+    collector.add_capture(alone, node.seats()["worker-0"])
+    assert kept(collector) == [(0, ["begins"], True)]
 
 
-def test_a_log_that_could_not_be_snatched_can_still_be_read(node: Node, witness: EvidenceCollector) -> None:
+def test_a_log_that_could_not_be_captured_can_still_be_read(node: Node, collector: EvidenceCollector) -> None:
     worker = a_worker(node)
     worker.ends(1)
     refused = b"unable to retrieve container logs for containerd://1"
     for data in (None, refused):
-        witness.saved(PodCapture("worker-0", (worker.object(),), data, True, True), node.seats()["worker-0"])
-    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
-    assert kept(witness) == [(0, ["begins"], True)]
+        collector.add_capture(
+            PodCapture("worker-0", (worker.object(),), data, True, True), node.seats()["worker-0"]
+        )
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
+    assert kept(collector) == [(0, ["begins"], True)]
 
 
 def test_a_log_whose_pod_was_gone_before_it_was_seen_is_evidence_too(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     worker = a_worker(node)
     worker.ends(1)
-    data = snatches("worker-0").data
-    witness.saved(PodCapture("worker-0", (), data, over=True), node.seats()["worker-0"])
-    assert witness.tails() == {"worker-0": "begins"}
-    witness.saved(PodCapture("worker-0"), node.seats()["worker-0"])
+    data = captures("worker-0").data
+    collector.add_capture(PodCapture("worker-0", (), data, over=True), node.seats()["worker-0"])
+    assert collector.tails() == {"worker-0": "begins"}
+    collector.add_capture(PodCapture("worker-0"), node.seats()["worker-0"])
 
 
 def another(pod: Pod, begun: float) -> dict[str, Any]:
@@ -198,71 +200,75 @@ def another(pod: Pod, begun: float) -> dict[str, Any]:
     return found
 
 
-def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(node: Node, witness: EvidenceCollector) -> None:
+def test_the_log_of_a_pod_that_took_its_place_is_not_its_own(
+    node: Node, collector: EvidenceCollector
+) -> None:
     worker = a_worker(node)
     worker.now.words = "RuntimeError: odd"
     worker.ends(1)
     later = b"2026-11-21T12:00:03.5Z much later\n"
-    witness.saved(PodCapture("worker-0", (worker.object(),), later, True, True), node.seats()["worker-0"])
-    assert witness.tails() == {"worker-0": "RuntimeError: odd"}
+    collector.add_capture(
+        PodCapture("worker-0", (worker.object(),), later, True, True), node.seats()["worker-0"]
+    )
+    assert collector.tails() == {"worker-0": "RuntimeError: odd"}
 
 
 def test_the_log_of_a_pod_whose_place_was_taken_is_not_of_its_successor(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     worker = a_worker(node)
-    data = snatches("worker-0").data
+    data = captures("worker-0").data
     successor = another(worker, NOON / SECOND + 30)
-    witness.saved(PodCapture("worker-0", (successor,), data, True, True), node.seats()["worker-0"])
-    [one] = witness.kept.tries()
+    collector.add_capture(PodCapture("worker-0", (successor,), data, True, True), node.seats()["worker-0"])
+    [one] = collector.logs.tries()
     assert [line.text for line in one.lines] == ["begins"] and one.one.uid == ""
 
 
 def test_within_one_second_it_may_be_of_either(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     worker = a_worker(node)
-    data = snatches("worker-0").data
+    data = captures("worker-0").data
     worker.ends(1)
     both = (worker.object(), another(worker, NOON / SECOND))
     found = PodCapture("worker-0", both, data, True, True)
-    witness.saved(found, node.seats()["worker-0"])
-    assert kept(witness) == []
+    collector.add_capture(found, node.seats()["worker-0"])
+    assert kept(collector) == []
     assert found.thing is not None and found.thing["metadata"]["uid"] == worker.uid
 
 
-def test_a_pod_that_is_gone_is_no_trouble(node: Node, snatches: Snatch) -> None:
+def test_a_pod_that_is_gone_is_no_trouble(node: Node, captures: Capture) -> None:
     a_worker(node).goes()
-    assert snatches("worker-0") == PodCapture("worker-0", over=True)
-    assert snatches("worker-0", failed=False) == PodCapture("worker-0")
+    assert captures("worker-0") == PodCapture("worker-0", over=True)
+    assert captures("worker-0", failed=False) == PodCapture("worker-0")
 
 
-def test_what_was_snatched_is_not_kept_twice(
-    node: Node, witness: EvidenceCollector, snatches: Snatch
+def test_what_was_captured_is_not_kept_twice(
+    node: Node, collector: EvidenceCollector, captures: Capture
 ) -> None:
     a_worker(node).ends(1)
-    collect(node.api(), None, witness, tries(node.pods(), node.seats()))
-    witness.saved(snatches("worker-0"), node.seats()["worker-0"])
-    assert kept(witness) == [(0, ["begins"], True)]
+    collect(node.api(), None, collector, container_runs(node.pods(), node.seats()))
+    collector.add_capture(captures("worker-0"), node.seats()["worker-0"])
+    assert kept(collector) == [(0, ["begins"], True)]
 
 
 # --- who asks for a try that was looked at
 
 
 def test_a_try_that_was_replaced_since_it_was_looked_at_is_read_at_the_next_look(
-    node: Node, witness: EvidenceCollector, attends: Callable[[list[ContainerRun]], None]
+    node: Node, collector: EvidenceCollector, collects: Callable[[list[ContainerRun]], None]
 ) -> None:
     worker = a_worker(node)
     worker.ends(1, final=False)
     meanwhile(node, starts_again())
-    attends(tries(node.pods(), node.seats()))
-    assert kept(witness) == []
-    attends(tries(node.pods(), node.seats()))
-    assert sorted(kept(witness)) == [(0, ["begins"], True), (1, ["begins again"], False)]
+    collects(container_runs(node.pods(), node.seats()))
+    assert kept(collector) == []
+    collects(container_runs(node.pods(), node.seats()))
+    assert sorted(kept(collector)) == [(0, ["begins"], True), (1, ["begins again"], False)]
 
 
 def test_so_is_the_try_before(
-    node: Node, witness: EvidenceCollector, attends: Callable[[list[ContainerRun]], None]
+    node: Node, collector: EvidenceCollector, collects: Callable[[list[ContainerRun]], None]
 ) -> None:
     worker = a_worker(node)
     starts_again()(worker)
@@ -272,25 +278,25 @@ def test_so_is_the_try_before(
         pod.writes("a third time")
 
     meanwhile(node, once_more)
-    attends(tries(node.pods(), node.seats()))
-    attends(tries(node.pods(), node.seats()))
-    told = {restart: lines for restart, lines, _ in kept(witness)}
+    collects(container_runs(node.pods(), node.seats()))
+    collects(container_runs(node.pods(), node.seats()))
+    told = {restart: lines for restart, lines, _ in kept(collector)}
     assert told.get(0, ["begins"]) == ["begins"], "no node has it any more"
     assert (told[1], told[2]) == (["begins again"], ["a third time"])
 
 
 def test_where_its_times_prove_it_the_pod_is_not_looked_at_again(
-    node: Node, witness: EvidenceCollector
+    node: Node, collector: EvidenceCollector
 ) -> None:
     worker = a_worker(node)
     node.passes(2)
     worker.ends(1, final=False)
-    found = tries(node.pods(), node.seats())
+    found = container_runs(node.pods(), node.seats())
     api = node.api()
     looked: list[str] = []
     api.get = lambda resource, name, namespace=None: looked.append(name)
-    collect(api, None, witness, found)
-    assert kept(witness) == [(0, ["begins"], True)] and looked == []
+    collect(api, None, collector, found)
+    assert kept(collector) == [(0, ["begins"], True)] and looked == []
 
 
 # --- the rule
@@ -322,7 +328,7 @@ def test_of_all_lives_of_a_container_no_line_is_given_to_another() -> None:
         before = _seen(lives, asked - 5 * chance.random())
         after = _seen(lives, asked + 5 * chance.random())
         for known, settled in ((before, False), (after, True), ({**before, **after}, True)):
-            found = whose(lines, [*known.values()], settled=settled)
+            found = writer_of(lines, [*known.values()], settled=settled)
             assert found is None or found.restart == number
             right += found is not None
     assert right > 3000

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs import collector
+from allaboard.backends.kubernetes.logs import collector as collector_module
 from allaboard.backends.kubernetes.logs.collector import (
     CALLS,
     TIMES,
     EvidenceCollector,
     _read_on,
-    aattend,
+    acollect,
     collect,
 )
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
 from allaboard.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 
 def found(node: Node) -> list[ContainerRun]:
-    return tries(node.pods(), node.seats())
+    return container_runs(node.pods(), node.seats())
 
 
-def attends(node: Node, witness: EvidenceCollector, **how: bool) -> list[str]:
+def collects(node: Node, collector: EvidenceCollector, **how: bool) -> list[str]:
     """Look once; which pods were asked."""
     before = len(node.asked)
-    collect(node.api(), None, witness, found(node), **how)
+    collect(node.api(), None, collector, found(node), **how)
     return sorted(asked["pod"] for asked in node.asked[before:])
 
 
@@ -41,118 +41,118 @@ def a_gang(node: Node, members: int = 6) -> list[Any]:
     return pods
 
 
-def test_while_all_is_well_nothing_is_read(node: Node, witness: EvidenceCollector) -> None:
+def test_while_all_is_well_nothing_is_read(node: Node, collector: EvidenceCollector) -> None:
     a_gang(node)
-    assert attends(node, witness) == [] and witness.tails() == {}
+    assert collects(node, collector) == [] and collector.tails() == {}
 
 
 def test_the_first_failure_is_read_at_once_with_rank_0_and_two_peers(
-    node: Node, witness: EvidenceCollector
+    node: Node, collector: EvidenceCollector
 ) -> None:
     gang = a_gang(node)
     gang[3].writes("RuntimeError: odd")
     gang[3].ends(1)
-    assert attends(node, witness) == ["master-0", "worker-0", "worker-1", "worker-2"]
-    assert witness.tails() == {
+    assert collects(node, collector) == ["master-0", "worker-0", "worker-1", "worker-2"]
+    assert collector.tails() == {
         "master-0": "master-0 begins",
         "worker-0": "worker-0 begins",
         "worker-1": "worker-1 begins",
         "worker-2": "worker-2 begins\nRuntimeError: odd",
     }
-    assert attends(node, witness) == [], "each once"
+    assert collects(node, collector) == [], "each once"
 
 
-def test_the_evidence_survives_the_pods(node: Node, witness: EvidenceCollector) -> None:
+def test_the_evidence_survives_the_pods(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node)
     gang[1].writes("RuntimeError: odd")
     gang[1].ends(1)
-    attends(node, witness)
+    collects(node, collector)
     for pod in gang:
         pod.goes()
-    assert attends(node, witness, asked=True) == []
-    assert "RuntimeError: odd" in witness.tails()["worker-0"]
+    assert collects(node, collector, asked=True) == []
+    assert "RuntimeError: odd" in collector.tails()["worker-0"]
 
 
-def test_the_try_before_is_read_too(node: Node, witness: EvidenceCollector) -> None:
+def test_the_try_before_is_read_too(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node, 1)
     gang[0].writes("first error")
     node.passes(1)
     gang[0].restarts()
     gang[0].writes("second error")
     gang[0].ends(1)
-    assert attends(node, witness) == ["master-0", "master-0"]
-    assert [kept.lines[-1].text for kept in witness.kept.tries()].count("first error") == 1
-    assert witness.tails() == {"master-0": "second error"}
+    assert collects(node, collector) == ["master-0", "master-0"]
+    assert [kept.lines[-1].text for kept in collector.logs.tries()].count("first error") == 1
+    assert collector.tails() == {"master-0": "second error"}
 
 
-def test_a_member_that_was_started_again_shows_why(node: Node, witness: EvidenceCollector) -> None:
+def test_a_member_that_was_started_again_shows_why(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node, 2)
     gang[1].writes("CUDA out of memory")
     node.passes(1)
     gang[1].restarts()
     gang[1].writes("again")
-    attends(node, witness)
-    assert witness.tails()["worker-0"] == "worker-0 begins\nCUDA out of memory\nagain"
+    collects(node, collector)
+    assert collector.tails()["worker-0"] == "worker-0 begins\nCUDA out of memory\nagain"
 
 
-def test_an_init_container_that_fails_is_evidence(node: Node, witness: EvidenceCollector) -> None:
+def test_an_init_container_that_fails_is_evidence(node: Node, collector: EvidenceCollector) -> None:
     pod = node.pod("worker-0", 1, inits=1)
     pod.inits[0].lines.append((node.now, "waiting for master"))
     pod.inits[0].ended, pod.inits[0].exit_code = node.now, 1
-    attends(node, witness)
-    assert witness.tails() == {"worker-0": "waiting for master"}
+    collects(node, collector)
+    assert collector.tails() == {"worker-0": "waiting for master"}
 
 
 def test_a_member_that_the_cluster_takes_away_is_read_before_it_goes(
-    node: Node, witness: EvidenceCollector
+    node: Node, collector: EvidenceCollector
 ) -> None:
     a_gang(node, 2)
     pods = node.pods()
     pods[1]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
-    collect(node.api(), None, witness, tries(pods, node.seats()))
-    assert witness.tails()["worker-0"] == "worker-0 begins"
+    collect(node.api(), None, collector, container_runs(pods, node.seats()))
+    assert collector.tails()["worker-0"] == "worker-0 begins"
 
 
 def test_a_gang_that_fails_at_once_costs_no_more_than_its_bound(
-    node: Node, witness: EvidenceCollector
+    node: Node, collector: EvidenceCollector
 ) -> None:
     for n, pod in enumerate(a_gang(node, 80)):
         pod.writes(f"error {n}")
         node.passes(0.1)
         pod.ends(1)
-    asked = attends(node, witness)
+    asked = collects(node, collector)
     assert len(asked) == CALLS
     assert "master-0" in asked and "worker-0" in asked, "the first to fail come first"
 
 
-def test_of_a_long_log_the_end_is_kept(node: Node, witness: EvidenceCollector) -> None:
+def test_of_a_long_log_the_end_is_kept(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node, 1)
     for n in range(2000):
         gang[0].writes(f"line {n} " + "x" * 1000)
     gang[0].ends(1)
-    attends(node, witness)
-    tail = witness.tails()["master-0"]
+    collects(node, collector)
+    tail = collector.tails()["master-0"]
     assert len(tail) <= 64 << 10 and tail.splitlines()[-1].startswith("line 1999 ")
     assert node.asked[-1]["tail"] == 200
 
 
 def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number(
-    node: Node, witness: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
+    node: Node, collector: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "LARGEST_TAIL", 5000)
+    monkeypatch.setattr(collector_module, "LARGEST_TAIL", 5000)
     gang = a_gang(node, 1)
     for n in range(100):
         gang[0].writes(f"line {n} " + "x" * 100)
     gang[0].ends(1)
-    attends(node, witness)
+    collects(node, collector)
     assert [asked["tail"] for asked in node.asked] == [200, 20]
-    assert witness.tails()["master-0"].splitlines()[-1].startswith("line 99 ")
+    assert collector.tails()["master-0"].splitlines()[-1].startswith("line 99 ")
 
 
 def test_a_node_that_does_not_answer_holds_nobody_up(
-    node: Node, witness: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
+    node: Node, collector: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "SECONDS", 2.0)
+    monkeypatch.setattr(collector_module, "SECONDS", 2.0)
     gang = a_gang(node, 3)
     gang[1].ends(1)
 
@@ -163,46 +163,50 @@ def test_a_node_that_does_not_answer_holds_nobody_up(
             over.wait()
 
     node.before_log = stalls
-    attends(node, witness)
-    assert set(witness.tails()) == {"master-0", "worker-1"}
+    collects(node, collector)
+    assert set(collector.tails()) == {"master-0", "worker-1"}
     over.set()
 
 
-def test_where_no_log_can_be_read_the_status_tells(node: Node, witness: EvidenceCollector) -> None:
+def test_where_no_log_can_be_read_the_status_tells(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node, 2)
     gang[1].now.words = "RuntimeError: odd\n"
     gang[1].ends(1)
     node.dead.add("worker-0")
-    attends(node, witness)
-    assert witness.tails() == {"master-0": "master-0 begins", "worker-0": "RuntimeError: odd"}
+    collects(node, collector)
+    assert collector.tails() == {"master-0": "master-0 begins", "worker-0": "RuntimeError: odd"}
     node.dead.clear()
-    attends(node, witness, asked=True)
-    assert witness.tails()["worker-0"] == "worker-0 begins", "the log itself is better"
+    collects(node, collector, asked=True)
+    assert collector.tails()["worker-0"] == "worker-0 begins", "the log itself is better"
 
 
 def test_an_end_that_could_not_be_read_is_asked_for_again_but_not_for_ever(
-    node: Node, witness: EvidenceCollector
+    node: Node, collector: EvidenceCollector
 ) -> None:
     gang = a_gang(node, 2)
     gang[1].ends(1)
     node.dead.add("worker-0")
-    assert "worker-0" in attends(node, witness)
+    assert "worker-0" in collects(node, collector)
     node.dead.clear()
-    attends(node, witness)
-    assert witness.tails()["worker-0"] == "worker-0 begins"
-    assert "worker-0" not in attends(node, witness), "it was read"
+    collects(node, collector)
+    assert collector.tails()["worker-0"] == "worker-0 begins"
+    assert "worker-0" not in collects(node, collector), "it was read"
     gang[0].ends(1)
     node.dead.add("master-0")
-    assert ["master-0" in attends(node, witness) for _ in range(5)] == [True] * TIMES + [False] * (5 - TIMES)
+    assert ["master-0" in collects(node, collector) for _ in range(5)] == [True] * TIMES + [False] * (
+        5 - TIMES
+    )
 
 
-def test_the_same_without_blocking(node: Node, witness: EvidenceCollector) -> None:
+def test_the_same_without_blocking(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node)
     gang[3].writes("RuntimeError: odd")
     gang[3].ends(1)
     api: Any = AsyncFakeLogs(node)
-    asyncio.run(aattend(api, None, witness, found(node)))
-    assert witness.tails()["worker-2"] == "worker-2 begins\nRuntimeError: odd" and len(witness.tails()) == 4
+    asyncio.run(acollect(api, None, collector, found(node)))
+    assert (
+        collector.tails()["worker-2"] == "worker-2 begins\nRuntimeError: odd" and len(collector.tails()) == 4
+    )
 
 
 # --- progress
@@ -215,55 +219,57 @@ def reports(node: Node, pod: Any, *steps: int) -> None:
 
 
 def test_rank_0_is_read_when_its_time_has_come(node: Node) -> None:
-    witness = EvidenceCollector(progress_every=60, chance=lambda: 0.5)
+    collector = EvidenceCollector(progress_every=60, chance=lambda: 0.5)
     gang = a_gang(node, 2)
     reports(node, gang[0], 1, 2, 3)
-    assert attends(node, witness) == ["master-0"]
-    assert witness.report is not None
-    assert (witness.report.progress.step, witness.report.progress.total) == (3, 100)
-    assert witness.report.first == NOON / SECOND
-    assert witness.report.progress.heartbeat == NOON / SECOND + 2
+    assert collects(node, collector) == ["master-0"]
+    assert collector.report is not None
+    assert (collector.report.progress.step, collector.report.progress.total) == (3, 100)
+    assert collector.report.first == NOON / SECOND
+    assert collector.report.progress.heartbeat == NOON / SECOND + 2
     reports(node, gang[0], 4)
-    assert attends(node, witness) == [], "not yet"
-    assert witness.progress(found(node), time.monotonic() + 61) is not None
+    assert collects(node, collector) == [], "not yet"
+    assert collector.progress_to_read(found(node), time.monotonic() + 61) is not None
 
 
 def test_runs_that_start_together_do_not_ask_together(node: Node) -> None:
     a_gang(node, 1)
     due = []
     for chance in (0.0, 1.0):
-        witness = EvidenceCollector(progress_every=60, chance=lambda chance=chance: chance)
-        one = witness.progress(found(node), 100.0)
+        collector = EvidenceCollector(progress_every=60, chance=lambda chance=chance: chance)
+        one = collector.progress_to_read(found(node), 100.0)
         assert one is not None
-        witness.silent(one)
-        due.append(next(t for t in range(100, 300) if witness.progress(found(node), float(t)) is not None))
+        collector.finish(one)
+        due.append(
+            next(t for t in range(100, 300) if collector.progress_to_read(found(node), float(t)) is not None)
+        )
     assert due == [148, 172]
 
 
 def test_the_last_words_of_rank_0_are_heard(node: Node) -> None:
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 2)
-    attends(node, witness)
+    collects(node, collector)
     gang[0].writes(encode("result", metrics={"accuracy": 0.9}))
     gang[0].ends()
-    assert attends(node, witness) == ["master-0"]
-    assert witness.report is not None and witness.report.progress.result == {"accuracy": 0.9}
-    assert attends(node, witness) == [] and attends(node, witness, over=True) == []
+    assert collects(node, collector) == ["master-0"]
+    assert collector.report is not None and collector.report.progress.result == {"accuracy": 0.9}
+    assert collects(node, collector) == [] and collects(node, collector, over=True) == []
 
 
 def test_steps_lost_to_a_restart_are_counted_over_tries(node: Node) -> None:
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], 1, 2, 3, 4)
-    attends(node, witness)
+    collects(node, collector)
     node.passes(1)
     gang[0].restarts()
     gang[0].writes(encode("resumed", step=2, source="x"))
     reports(node, gang[0], 3)
-    attends(node, witness)
-    attends(node, witness, over=True)
-    assert witness.report is not None
-    assert (witness.report.progress.step, witness.report.progress.lost_steps) == (3, 2)
+    collects(node, collector)
+    collects(node, collector, over=True)
+    assert collector.report is not None
+    assert (collector.report.progress.step, collector.report.progress.lost_steps) == (3, 2)
 
 
 def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
@@ -271,14 +277,14 @@ def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
 ) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], *range(1, 301))
     steps = []
-    while (asked := attends(node, witness)) and len(steps) < 50:
-        assert len(asked) <= collector.READS
-        assert witness.report is not None
-        steps.append(witness.report.progress.step)
+    while (asked := collects(node, collector)) and len(steps) < 50:
+        assert len(asked) <= collector_module.READS
+        assert collector.report is not None
+        steps.append(collector.report.progress.step)
     assert steps == sorted(steps) and len(steps) > 3 and steps[-1] == 300
     assert all(asked["limit_bytes"] == 2000 for asked in node.asked)
 
@@ -290,50 +296,50 @@ def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
 ) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
     if way == "blocking":
-        collect(node.api(), None, witness, found(node), **how)
+        collect(node.api(), None, collector, found(node), **how)
     else:
-        asyncio.run(aattend(node.async_api(), None, witness, found(node), **how))
-    assert witness.report is not None and witness.report.progress.step == 300 and not witness.behind
+        asyncio.run(acollect(node.async_api(), None, collector, found(node), **how))
+    assert collector.report is not None and collector.report.progress.step == 300 and not collector.is_behind
 
 
 def test_but_not_for_ever(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
-    monkeypatch.setattr(collector, "SECONDS", 0.0)
-    witness = EvidenceCollector(progress_every=60)
+    monkeypatch.setattr(collector_module, "SECONDS", 0.0)
+    collector = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
-    one = witness.progress(found(node), 0.0, over=True)
-    assert one is not None and witness.behind, "it is being read"
-    _read_on(node.api(), None, witness, one, whole=True)
-    assert len(node.asked) < 20 and witness.behind
+    one = collector.progress_to_read(found(node), 0.0, over=True)
+    assert one is not None and collector.is_behind, "it is being read"
+    _read_on(node.api(), None, collector, one, whole=True)
+    assert len(node.asked) < 20 and collector.is_behind
 
 
 def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     gang = a_gang(node, 1)
     reports(node, gang[0], 1)
     node.dead.add("master-0")
-    attends(node, witness)
-    assert witness.behind
+    collects(node, collector)
+    assert collector.is_behind
     node.dead.clear()
-    attends(node, witness, over=True)
-    assert witness.report is not None and witness.report.progress.step == 1 and not witness.behind
+    collects(node, collector, over=True)
+    assert collector.report is not None and collector.report.progress.step == 1 and not collector.is_behind
 
 
 def test_progress_without_blocking(node: Node) -> None:
-    witness = EvidenceCollector(progress_every=60)
+    collector = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], 1, 2)
     api: Any = AsyncFakeLogs(node)
-    asyncio.run(aattend(api, None, witness, found(node)))
-    assert witness.report is not None and witness.report.progress.step == 2
+    asyncio.run(acollect(api, None, collector, found(node)))
+    assert collector.report is not None and collector.report.progress.step == 2
 
 
 def test_turned_off_nothing_is_read(node: Node) -> None:
-    witness = EvidenceCollector(progress_every=0)
+    collector = EvidenceCollector(progress_every=0)
     reports(node, a_gang(node, 1)[0], 1)
     api: Any = FakeLogs(node)
-    collect(api, None, witness, found(node), over=True)
-    assert witness.report is None and node.asked == []
+    collect(api, None, collector, found(node), over=True)
+    assert collector.report is None and node.asked == []

@@ -17,8 +17,14 @@ from allaboard.backends.kubernetes.logs import parsing as tape
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.parsing import SECOND
-from allaboard.backends.kubernetes.logs.stream import LogSources, afollow, aread, follow, read
-from allaboard.backends.kubernetes.observe.containers import tries
+from allaboard.backends.kubernetes.logs.stream import (
+    LogSources,
+    afollow_logs,
+    aread_logs,
+    follow_logs,
+    read_logs,
+)
+from allaboard.backends.kubernetes.observe.containers import container_runs
 from allaboard.errors import BackendUnreachable
 from allaboard.units import from_rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written
@@ -30,8 +36,8 @@ def once(
     node: Node, selection: Selection = ALL, cursor: Cursor | None = None, kept: AttemptLogs | None = None
 ) -> tuple[list[LogLine], Cursor]:
     """The lines of one call, and its cursor as it comes back out of a file."""
-    found = tries(node.pods(), node.seats())
-    *lines, cursor = read(node.api(), None, found, selection, cursor, kept)
+    found = container_runs(node.pods(), node.seats())
+    *lines, cursor = read_logs(node.api(), None, found, selection, cursor, kept)
     assert isinstance(cursor, dict)
     again: Cursor = json.loads(json.dumps(cursor))
     assert all(isinstance(line, LogLine) for line in lines)
@@ -39,8 +45,8 @@ def once(
 
 
 async def aonce(node: Node, selection: Selection = ALL, cursor: Cursor | None = None) -> list[Any]:
-    found = tries(node.pods(), node.seats())
-    return [item async for item in aread(node.async_api(), None, found, selection, cursor)]
+    found = container_runs(node.pods(), node.seats())
+    return [item async for item in aread_logs(node.async_api(), None, found, selection, cursor)]
 
 
 def texts(lines: list[LogLine]) -> list[str]:
@@ -220,10 +226,10 @@ def test_what_a_status_told_of_a_gone_pod_is_given_once_and_never_twice(node: No
     pod.now.words = "two"
     node.passes(2)
     pod.ends(1)
-    (failed,) = tries(node.pods(), node.seats())
+    (failed,) = container_runs(node.pods(), node.seats())
     pod.goes()
     kept = AttemptLogs()
-    kept.tell(failed)
+    kept.add_status(failed)
     lines, fresh = once(node, kept=kept)
     assert texts(lines) == ["two"]
     assert [line.gap for line in gaps(lines)] == [Gap(NOON / SECOND, NOON / SECOND + 2)]
@@ -420,7 +426,7 @@ def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.Monke
     api: Any = Large()
     tracemalloc.start()
     try:
-        count = sum(1 for _ in read(api, None, tries(node.pods(), node.seats()), ALL))
+        count = sum(1 for _ in read_logs(api, None, container_runs(node.pods(), node.seats()), ALL))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -597,7 +603,7 @@ class Story:
 
     def look(self) -> LogSources:
         over = self.over
-        return LogSources(tries(self.node.pods(), self.node.seats()), over)
+        return LogSources(container_runs(self.node.pods(), self.node.seats()), over)
 
     def hears(self, text: str) -> None:
         until(lambda: any(line.text == text for line in self.heard))
@@ -684,7 +690,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_following_a_run_through_its_life(node: Node, cuts: float) -> None:
     story = Story(node, a_life)
     api: Any = FakeLogs(node, cuts)
-    lines = story.lines(follow(api, None, story.look, ALL))
+    lines = story.lines(follow_logs(api, None, story.look, ALL))
     assert sorted(texts(lines)) == sorted(A_LIFE)
     assert gaps(lines) == []
     assert [line.restart for line in lines if line.text.startswith("again")] == [1] * 20
@@ -699,7 +705,7 @@ def test_the_same_life_without_blocking(node: Node, cuts: float) -> None:
     async def look() -> LogSources:
         return story.look()
 
-    lines = asyncio.run(story.alines(afollow(api, None, look, ALL)))
+    lines = asyncio.run(story.alines(afollow_logs(api, None, look, ALL)))
     assert sorted(texts(lines)) == sorted(A_LIFE) and gaps(lines) == []
 
 
@@ -716,7 +722,7 @@ def test_what_came_before_is_merged_exactly_and_then_lines_come_as_they_are_writ
         story.hears("and more")
 
     story = Story(node, script)
-    lines = story.lines(follow(node.api(), None, story.look, ALL))
+    lines = story.lines(follow_logs(node.api(), None, story.look, ALL))
     assert texts(lines) == [*(f"step {n}" for n in range(50)), "and more"]
 
 
@@ -731,7 +737,7 @@ def test_a_follower_that_goes_on_from_a_cursor(node: Node) -> None:
         story.hears("three")
 
     story = Story(node, script)
-    assert texts(story.lines(follow(node.api(), None, story.look, ALL, cursor))) == ["three"]
+    assert texts(story.lines(follow_logs(node.api(), None, story.look, ALL, cursor))) == ["three"]
     assert once(node, cursor=story.cursor)[0] == []
 
 
@@ -745,7 +751,7 @@ def test_one_member_alone_is_not_held_back(node: Node, monkeypatch: pytest.Monke
             story.hears(text)
 
     story = Story(node, script)
-    story.lines(follow(node.api(), None, story.look, Selection(ranks=(0,))))
+    story.lines(follow_logs(node.api(), None, story.look, Selection(ranks=(0,))))
 
 
 @pytest.mark.usefixtures("quick")
@@ -753,7 +759,7 @@ def test_who_stops_listening_leaves_no_stream_open(node: Node) -> None:
     pod = node.pod("worker-0", 0)
     pod.writes("one")
     story = Story(node, lambda story: None)
-    items = follow(node.api(), None, story.look, ALL)
+    items = follow_logs(node.api(), None, story.look, ALL)
     assert isinstance(first := next(items), LogLine) and first.text == "one"
     items.close()
     until(lambda: not any(t.name.startswith("log of") for t in threading.enumerate()))

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.history import AttemptHistory
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
@@ -62,4 +63,4 @@ def test_a_damaged_report_of_a_record_tells_nothing(data: dict[str, object]) -> 
 def test_who_listens_knows_the_runs_own_folder() -> None:
     record = RunRecord("run", "key", "job", {}, "v1:0", Owner("me"), "uid", 0.0)
     for layout, own in (({"saving": {"uri": OWN}}, OWN), ({"saving": None}, None), ({}, None)):
-        assert AttemptHistory.of(Stored(record, layout=layout), 60.0).witness.own == own
+        assert AttemptHistory.of(Stored(record, layout=layout), 60.0, LogCache()).collector.own == own

@@ -16,8 +16,8 @@ from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
-from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey
-from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, ready
+from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey_cluster
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.preflight.pod_security import violations
@@ -76,10 +76,10 @@ class Cluster:
         fields = {**JOB, **{k: v for k, v in job.items()}}
         plan = Plan(checked(a_job(**{k: v for k, v in fields.items() if v is not None})), "k")
         facts = found.facts(ClusterFacts(namespace="research"))
-        return ready(plan, 1, 1, Site("s3://bucket"), facts, {})
+        return prepare_attempt(plan, 1, 1, Site("s3://bucket"), facts, {})
 
     def checks(self, **job: Any) -> list[Check]:
-        found = run_sync(survey(self.answers.server, "research"), self.answers)
+        found = run_sync(survey_cluster(self.answers.server, "research"), self.answers)
         return run_sync(preflight(self.ready(found, **job), found), self.answers)
 
     def says(self, id: str, **job: Any) -> Check:
@@ -287,9 +287,9 @@ def test_what_pod_names_is_looked_for_too() -> None:
 def test_the_code_that_a_job_brings_is_not_missed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     cluster = Cluster()
-    found = run_sync(survey("x", "research"), cluster.answers)
+    found = run_sync(survey_cluster("x", "research"), cluster.answers)
     plan = Plan(a_job(**JOB, code=["train.py"], folder=str(tmp_path)), "k")
-    made = ready(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace="research")), {})
+    made = prepare_attempt(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace="research")), {})
     assert [c for c in run_sync(preflight(made, found), cluster.answers) if c.ok is False and c.stops] == []
     assert "ConfigMap" in [body["kind"] for body in cluster.answers.tried]
 
@@ -650,10 +650,14 @@ def test_roles_are_plain_objects_for_one_namespace() -> None:
 
 
 def test_whoever_looks_changes_nothing() -> None:
-    assert {access.verb for access in rbac.wanted("viewer")} == {"get", "list", "watch"}
-    assert {*rbac.wanted("viewer")} <= {*rbac.wanted("submitter")}
+    assert {access.verb for access in rbac.wanted_accesses("viewer")} == {"get", "list", "watch"}
+    assert {*rbac.wanted_accesses("viewer")} <= {*rbac.wanted_accesses("submitter")}
 
 
 def test_secrets_are_read_by_nobody() -> None:
-    every = [*rbac.wanted("submitter"), *rbac.wanted("submitter", rbac.PREFLIGHT), *rbac.wanted("viewer")]
+    every = [
+        *rbac.wanted_accesses("submitter"),
+        *rbac.wanted_accesses("submitter", rbac.PREFLIGHT),
+        *rbac.wanted_accesses("viewer"),
+    ]
     assert "secrets" not in {access.resource for access in every}

@@ -369,7 +369,7 @@ def test_each_wake_is_held_back_as_the_feed_says(
         told.append(due)
         return due + 1, 0.0
 
-    monkeypatch.setattr(module, "spaced", spaced)
+    monkeypatch.setattr(module, "space_wakes", spaced)
     with follow("a-1", alone=True) as changes:
         for n in range(5):
             cluster.put("a-1", f"State {n}")
@@ -390,7 +390,7 @@ def test_what_comes_while_a_wake_is_held_back_is_seen_by_the_same_look(
         cluster.put("a-1", "Failed")
         follow.settle()
 
-    monkeypatch.setattr(module, "spaced", lambda due, now: (due, 7.0))
+    monkeypatch.setattr(module, "space_wakes", lambda due, now: (due, 7.0))
     with follow("a-1", alone=True) as changes:
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 1.0))
         cluster.put("a-1", "Running")

@@ -57,7 +57,7 @@ Steps = Generator[Request, Reply, T]
 
 
 class _Client:
-    """What both clients know: where, as whom, and what time it is there."""
+    """What both clients know: the server, the user, and what time it is there."""
 
     def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
         self._source = source if callable(source) else lambda: source
@@ -246,7 +246,7 @@ class Api(_Client):
         """
         request = _watch(resource, self._in(namespace), labels, fields, resource_version, table, timeout)
         response = self._exchange(request).stream
-        return Stream(response, _events(self._chunks(response, request), table, self._echo))
+        return Stream(response, _read_events(self._chunks(response, request), table, self._echo))
 
     def log(
         self,
@@ -430,7 +430,7 @@ class Api(_Client):
                 return TOO_LARGE
             response.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            return _broken(error, request)
+            return _broken_by(error, request)
         return self._reply(response.status, headers, body)
 
     def _pool_for(self, settings: Settings, secret: Secret) -> urllib3.PoolManager:
@@ -447,7 +447,7 @@ class Api(_Client):
         try:
             yield from response.stream(CHUNK, decode_content=True)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _cut(self.server, _broken(error, request), request) from error
+            raise _cut(self.server, _broken_by(error, request), request) from error
 
     def _lines(self, response: urllib3.BaseHTTPResponse, request: Request, follow: bool) -> Iterator[bytes]:
         splitter = protocol.Splitter()
@@ -722,7 +722,7 @@ class AsyncApi(_Client):
             if body is None:
                 return TOO_LARGE
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return _broken(error, request)
+            return _broken_by(error, request)
         return self._reply(response.status, headers, body)
 
     async def _secret(self, settings: Settings) -> Secret:
@@ -753,7 +753,7 @@ class AsyncApi(_Client):
             async for chunk in response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _cut(self.server, _broken(error, request), request) from error
+            raise _cut(self.server, _broken_by(error, request), request) from error
 
 
 # --- shared, without a network ------------------------------------------------------------------------------
@@ -774,14 +774,14 @@ def _pages(
     """
     for size in (limit, limit, None):
         try:
-            found = yield from _pages_of(
+            pages = yield from _pages_of(
                 resource, namespace, labels, fields, size, resource_version, at_most, table
             )
         except Gone:
             if size is None:
                 raise
             continue
-        return found
+        return pages
     raise AssertionError("the last size is None, which returns or raises")
 
 
@@ -861,7 +861,7 @@ class _EventReader:
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         try:
-            said = protocol.parsed(line)
+            said = protocol.parse_body(line)
             kind, thing = said["type"], said["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise BackendUnreachable("the API server sent half an event") from error
@@ -882,7 +882,7 @@ def _error_of_event(status: Json) -> AllaboardError:
     return error
 
 
-def _events(chunks: Iterator[bytes], table: bool, echo: Echo) -> Iterator[tuple[str, Json]]:
+def _read_events(chunks: Iterator[bytes], table: bool, echo: Echo) -> Iterator[tuple[str, Json]]:
     reader = _EventReader(table, echo)
     for chunk in chunks:
         yield from reader.feed(chunk)
@@ -909,15 +909,15 @@ def _object(reply: Reply) -> Json:
     """The object in an answer. A proxy's page of 200 is not one."""
     why = "is no JSON object"
     try:
-        found = reply.json()
+        thing = reply.json()
     except ValueError as error:
-        found, why = None, str(error)
-    if not isinstance(found, dict):
+        thing, why = None, str(error)
+    if not isinstance(thing, dict):
         raise BackendUnreachable(
             f"what answered is no Kubernetes API server: its answer {why}; look at the server's URL and "
             "at proxies"
         )
-    return found
+    return thing
 
 
 def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
@@ -934,7 +934,7 @@ def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
             options["server_hostname"] = settings.tls_name
         if not settings.verify:
             options["cert_reqs"] = ssl.CERT_NONE
-            # Whoever wrote insecure-skip-tls-verify knows it.
+            # The kubeconfig asks for it: insecure-skip-tls-verify.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if not settings.proxy:
         return urllib3.PoolManager(**options)
@@ -969,7 +969,7 @@ async def _awhole(response: aiohttp.ClientResponse) -> bytes | None:
     return bytes(body)
 
 
-def _broken(error: BaseException, request: Request) -> Broken:
+def _broken_by(error: BaseException, request: Request) -> Broken:
     """What went wrong below HTTP, in words; the libraries' own show URLs of proxies, with passwords."""
     chain = _chain(error)
     # OpenSSL's own is the innermost; that of urllib3 1.26 is about the name.
@@ -1009,10 +1009,10 @@ def _cut(server: str, broken: Broken, request: Request) -> BackendUnreachable:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """The error and what it was made from, outermost first."""
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     link: BaseException | None = error
-    while link is not None and link not in found:
-        found.append(link)
+    while link is not None and link not in errors:
+        errors.append(link)
         nested = getattr(link, "reason", None) or getattr(link, "os_error", None)
         inner = next((a for a in link.args if isinstance(a, BaseException)), None)
         link = (
@@ -1021,4 +1021,4 @@ def _chain(error: BaseException) -> list[BaseException]:
             or link.__cause__
             or link.__context__
         )
-    return found
+    return errors

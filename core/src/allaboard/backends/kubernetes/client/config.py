@@ -52,7 +52,7 @@ class Credentials(Protocol):
     """Where secrets come from. Methods may be called by several threads."""
 
     def due(self, now: float) -> bool:
-        """Whether `current` would have to ask somebody (run a plugin, read a file) and so may block."""
+        """Whether `current` would have to run a plugin or read a file, and so may block."""
 
     def current(self, now: float) -> Secret:
         """A secret that is good for a while yet. Raises SiteError or BackendUnreachable."""

@@ -1,4 +1,4 @@
-"""Where secrets come from: a file that somebody renews, a plugin that is run, a client library's own
+"""Where secrets come from: a file that is renewed, a plugin that is run, a client library's own
 configuration. (One that never changes is `config.Fixed`.)
 
 What was handed out is used until a minute before its end. When it cannot be renewed then, it is used to the
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.kubernetes.client.config import Secret
+from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
 from allaboard.redaction import HIDDEN, hide_known, redact_text
 from allaboard.spec.loader import read_text
@@ -66,17 +67,17 @@ class Renewed:
         with self._lock:
             if self._secret is not None and not self.due(now):
                 return self._secret
-            kept = self._secret
+            held = self._secret
             try:
-                found = self.fetch()
+                secret = self.fetch()
             except AllaboardError as error:
-                if kept is None:
+                if held is None:
                     raise
-                if self._refused or (kept.expires is not None and now > kept.expires):
+                if self._refused or (held.expires is not None and now > held.expires):
                     raise BackendUnreachable(f"the credentials are not renewed: {error}") from error
-                found = kept
-            self._secret, self._since, self._refused = found, now, False
-            return found
+                secret = held
+            self._secret, self._since, self._refused = secret, now, False
+            return secret
 
     def renew(self) -> None:
         with self._lock:
@@ -86,14 +87,9 @@ class Renewed:
         return hashlib.blake2s(self.source.encode(), digest_size=16).hexdigest()
 
 
-_kept: dict[str, Renewed] = {}
-_kept_lock = threading.Lock()
-
-
 def shared(credentials: Renewed) -> Renewed:
-    """The one of this source that the process has already: a plugin is run once, not once for each client."""
-    with _kept_lock:
-        return _kept.setdefault(credentials.source, credentials)
+    """The one of this source that the process has already: a plugin runs once, not once for each client."""
+    return PROCESS.get(Renewed, credentials.source, lambda: credentials)
 
 
 def token_file(path: Path, said: str = "") -> Renewed:
@@ -112,10 +108,10 @@ def token_file(path: Path, said: str = "") -> Renewed:
 
 
 def _list(said: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    found = said.get(name) or []
-    if not isinstance(found, list):
+    items = said.get(name) or []
+    if not isinstance(items, list):
         raise BadInput(f"{where}: {name} of exec is no list; see the guide of the plugin")
-    return found
+    return items
 
 
 def _variables(items: list[Any], where: str) -> dict[str, str]:
@@ -203,13 +199,13 @@ class Plugin:
         return str(self.folder / self.command) if os.sep in self.command else self.command
 
     def _program(self) -> str:
-        found = shutil.which(self._name, path={**os.environ, **self.env}.get("PATH"))
-        if found is None:
+        program = shutil.which(self._name, path={**os.environ, **self.env}.get("PATH"))
+        if program is None:
             raise SiteError(
                 f"the kubeconfig asks for the credential plugin {self.command!r}, which is not here; "
                 + (self.hint or "install it, or use a user of the kubeconfig that has a token")
             )
-        return found
+        return program
 
     def _told(self, talks: bool) -> str:
         spec: dict[str, Any] = {"interactive": talks}
@@ -271,7 +267,7 @@ def plain_words(said: str) -> str:
 # --- configurations of the client libraries -----------------------------------------------------------------
 
 
-def borrowed(configure: Callable[[], Any], source: str) -> Renewed:
+def borrowed_credentials(configure: Callable[[], Any], source: str) -> Renewed:
     """Those in a Configuration of `kubernetes` or `kubernetes_asyncio`, refreshed by its own hook."""
 
     def read() -> Secret:

@@ -1,5 +1,5 @@
-"""What this process shows to an API server does not come out of it again: an answer that quotes it (refusals,
-errors in a watch, lines of a log) is told without it.
+"""Hides the credentials of this process in what an API server answers: refusals, errors in a watch and lines
+of a log may quote them.
 
 Objects are left as they are: they are written back.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from allaboard.backends.kubernetes.client.protocol import parsed
+from allaboard.backends.kubernetes.client.protocol import parse_body
 from allaboard.redaction import KNOWN_FROM, hide_known, hide_known_in, spellings
 
 BEGIN = 16
@@ -46,7 +46,7 @@ class Echo:
         if not self._words:
             return body
         try:
-            return json.dumps(self.value(parsed(body))).encode()
+            return json.dumps(self.value(parse_body(body))).encode()
         except ValueError:
             return hide_known(body.decode("utf-8", "replace"), self._words).encode("utf-8", "replace")
 

@@ -162,8 +162,8 @@ def sleep(seconds: float) -> Operation[None]:
 
 
 def work(do: Callable[[], T]) -> Operation[T]:
-    found: T = yield Blocking(do)
-    return found
+    result: T = yield Blocking(do)
+    return result
 
 
 def run_sync(operation: Operation[T], api: Client, pause: Callable[[float], None] = time.sleep) -> T:
@@ -188,8 +188,8 @@ def run_sync(operation: Operation[T], api: Client, pause: Callable[[float], None
             ended, step = _throw(operation, error)
         else:
             ended, step = _send(operation, reply)
-    found: T = step
-    return found
+    result: T = step
+    return result
 
 
 async def run_async(operation: Operation[T], api: Client, pause: Callable[[float], Any] = asyncio.sleep) -> T:
@@ -214,8 +214,8 @@ async def run_async(operation: Operation[T], api: Client, pause: Callable[[float
             ended, step = _throw(operation, error)
         else:
             ended, step = _send(operation, reply)
-    found: T = step
-    return found
+    result: T = step
+    return result
 
 
 # What the operation asks next, or (True, its result). Apart from `answer`, whose own StopIteration must not
@@ -241,5 +241,5 @@ def _throw(operation: Operation[Any], error: AllaboardError) -> tuple[bool, Any]
 
 
 def _json(answer: Any) -> Json:
-    found: Json = answer
-    return found
+    body: Json = answer
+    return body

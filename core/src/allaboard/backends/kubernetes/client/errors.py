@@ -44,7 +44,7 @@ class ApiError(AllaboardError):
         retried: bool = False,
         what: str = "",
     ) -> None:
-        # The server's words, and those of whoever made it say them: one line, without secrets.
+        # The words of the server, and of webhooks behind it: one line, without secrets.
         message = visible(redact_text(message))
         super().__init__(f"{what}: {message}" if what else message)
         self.status = status

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from allaboard.backends.kubernetes.client.config import Credentials, Fixed, Secret
 from allaboard.backends.kubernetes.client.credentials import (
     Plugin,
-    borrowed,
+    borrowed_credentials,
     token_file,
     without_credentials,
 )
@@ -189,18 +189,18 @@ class Context:
                 ) from error
             return configuration
 
-        return borrowed(configure, f"auth-provider {name} of {self.where}")
+        return borrowed_credentials(configure, f"auth-provider {name} of {self.where}")
 
 
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Where kubeconfigs may be, when nobody named one."""
+    """Where kubeconfigs may be, when none is named."""
     listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return tuple(home_of(part) for part in listed) or (home / ".kube" / "config",)
 
 
-def read(paths: Sequence[Path]) -> Kubeconfig:
+def read_kubeconfigs(paths: Sequence[Path]) -> Kubeconfig:
     """Those of the files that are there, as one. Raises BadInput when one of them cannot be read."""
-    found = Kubeconfig(tuple(paths))
+    kubeconfig = Kubeconfig(tuple(paths))
     current = ""
     parts: dict[str, dict[str, Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
     for path in paths:
@@ -215,7 +215,7 @@ def read(paths: Sequence[Path]) -> Kubeconfig:
             for item in items:
                 name, entry = _entry(item, part, path)
                 entries.setdefault(name, Entry(entry, path.parent))
-    return Kubeconfig(found.paths, current, **parts)
+    return Kubeconfig(kubeconfig.paths, current, **parts)
 
 
 def is_there(path: Path) -> bool:

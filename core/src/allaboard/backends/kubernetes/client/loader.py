@@ -1,8 +1,8 @@
-"""Which cluster, as whom, in which namespace: from options, the environment, a kubeconfig, or the pod that we
-run in.
+"""Which cluster, which user and which namespace: from options, the environment, a kubeconfig, or the pod
+that this process runs in.
 
 1. ``--kubeconfig``, ``ALLABOARD_KUBECONFIG``: that file. Else the files of ``KUBECONFIG``, else
-   ``~/.kube/config``. Where none of these is there and we run in a pod: its service account.
+   ``~/.kube/config``. Where none of these is there, in a pod: its service account.
 2. ``--context``, ``ALLABOARD_CONTEXT``, else the current one.
 3. ``--namespace``, ``ALLABOARD_NAMESPACE``, else the context's, else the pod's, else ``default``.
 
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
-from allaboard.backends.kubernetes.client.credentials import borrowed, token_file
+from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
 from allaboard.errors import BadInput, SiteError
 from allaboard.spec.loader import home_of
 
@@ -37,7 +37,7 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody said about the cluster; what is None is looked for. Nothing is read before it is used."""
+    """The cluster as options name it; what is None is looked for. Nothing is read before it is used."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -76,7 +76,7 @@ class Access:
         return getattr(self, option) or self.environ.get(f"ALLABOARD_{option.upper()}") or None
 
     def _of_kubeconfig(self, paths: tuple[Path, ...]) -> Settings:
-        chosen = kubeconfig.read(paths).context(self._said("context"))
+        chosen = kubeconfig.read_kubeconfigs(paths).context(self._said("context"))
         return Settings(
             server=chosen.server,
             credentials=chosen.credentials(),
@@ -128,7 +128,7 @@ def settings_of(configuration: Any, namespace: str = "default", source: str = ""
             ) from error
     return Settings(
         server=str(configuration.host).rstrip("/"),
-        credentials=borrowed(lambda: configuration, f"configuration {id(configuration)}"),
+        credentials=borrowed_credentials(lambda: configuration, f"configuration {id(configuration)}"),
         authority=authority,
         verify=bool(configuration.verify_ssl),
         tls_name=getattr(configuration, "tls_server_name", None),

@@ -10,7 +10,7 @@ a reply or an error. Tried again is what may pass:
 - 429 (the server says when, in Retry-After), 408, 500, 502, 503, 504.
 - 409 of a write that compares nothing: a quota, or the server's own storage, was just being changed.
 - 401, once, with new credentials: a token may have run out on the way. Who was let in before is let in again,
-  once whoever the server asks about tokens answers it: that is waited for like the server itself.
+  once the service that checks tokens answers the server: that is waited for like the server.
 - 403 from the authorizer, of what was allowed before: an API server that has just started answers before it
   has read its roles. For some seconds; then it is an answer.
 
@@ -44,7 +44,7 @@ from allaboard.untrusted import ANSWERS, parse_json
 
 Json = dict[str, Any]
 
-PATCHES = {
+PATCHES: Mapping[str, str] = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -87,16 +87,16 @@ class Request:
     def headers(self) -> dict[str, str]:
         """All but the credentials."""
         # Compressed are large lists alone, and there it is 20 times less. A watch must not wait in a buffer.
-        found = {"accept": self.accept, "accept-encoding": "identity" if self.stream else "gzip"}
+        headers = {"accept": self.accept, "accept-encoding": "identity" if self.stream else "gzip"}
         if self.body is not None:
-            found["content-type"] = self.content_type
-        return found
+            headers["content-type"] = self.content_type
+        return headers
 
 
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parsed(data: bytes) -> Any:
+def parse_body(data: bytes) -> Any:
     """The value of an answer's JSON, within the `ANSWERS` limits. Half of a surrogate pair, which no API
     server writes, becomes U+FFFD, as Go reads it. Raises ValueError.
     """
@@ -125,7 +125,7 @@ class Reply:
     retried: bool = False
 
     def json(self) -> Any:
-        return parsed(self.body) if self.body else None
+        return parse_body(self.body) if self.body else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +418,7 @@ def retry(
         return GiveUp(final=True)
     pause = min(patience.longest, patience.first * 2 ** (tries - 1)) * (0.5 + chance / 2)
     if isinstance(answer, Reply):
-        # Asked to wait, everybody would return at the same moment.
+        # Asked to wait, all clients would return at the same moment.
         pause = max(pause, _retry_after(answer) * (1 + chance / 4))
     if elapsed + pause > patience.budget and (tries > 1 or pause > patience.budget):
         return GiveUp(final=False)
@@ -616,10 +616,10 @@ def as_list(value: Any) -> list[Any]:
 def _status(reply: Reply) -> Json:
     """The Status object of an answer; empty when there is none: a gateway, or the router, spoke."""
     try:
-        found = parsed(reply.body)
+        status = parse_body(reply.body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+    return status if isinstance(status, dict) and status.get("kind") == "Status" else {}
 
 
 def _text(reply: Reply) -> str:
@@ -647,11 +647,11 @@ class Splitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         *lines, self.rest = (self.rest + chunk).split(b"\n")
-        found = [line + b"\n" for line in lines]
+        whole_lines = [line + b"\n" for line in lines]
         if len(self.rest) > self.longest:
-            found.append(self.rest)
+            whole_lines.append(self.rest)
             self.rest = b""
-        return found
+        return whole_lines
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ def context_of(
     authority: str | None, verify: bool, certificate: tuple[str, str] | None, *, compares_name: bool = True
 ) -> ssl.SSLContext:
     """``authority``: PEM of the CAs that are trusted, None: those of the system; ``certificate``: ours, with
-    its key, both PEM; ``compares_name``: False when whoever uses it compares the name of the server himself.
+    its key, both PEM; ``compares_name``: False when the caller compares the name of the server.
     Raises SiteError.
     """
     try:
@@ -45,7 +45,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
         with os.fdopen(file, "w") as out:
             out.write(certificate.rstrip("\n") + "\n" + key)
         try:
-            # Never a prompt for a passphrase on somebody's terminal, or on nobody's.
+            # Never a prompt for a passphrase on a terminal, or where there is none.
             context.load_cert_chain(path, password=_no_passphrase)
         except (ssl.SSLError, ValueError) as error:
             raise SiteError(

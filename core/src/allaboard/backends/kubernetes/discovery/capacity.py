@@ -15,7 +15,7 @@ from allaboard.engines import engine_of_object
 
 Json = Mapping[str, Any]
 _QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([numkKMGTPE]i?))?")
-_FACTORS = {
+_FACTORS: Mapping[str, Decimal] = {
     **{prefix: Decimal(1000) ** power for power, prefix in enumerate("kMGTPE", 1)},
     **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
     "m": Decimal("0.001"),
@@ -54,7 +54,7 @@ class Pods:
 
 def pods_of(job: Json) -> list[Pods]:
     """The pods that a job object asks for, those containers included that its operator adds."""
-    found = []
+    pods = []
     engine = engine_of_object(job)
     for role, holder in templates(job):
         template = holder["template"]
@@ -65,8 +65,8 @@ def pods_of(job: Json) -> list[Pods]:
             added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in own]
             spec["initContainers"] = [*(spec.get("initContainers") or ()), *added]
         labels = (template.get("metadata") or {}).get("labels") or {}
-        found.append(Pods(role, int(holder.get("replicas", 1)), spec, labels))
-    return found
+        pods.append(Pods(role, int(holder.get("replicas", 1)), spec, labels))
+    return pods
 
 
 def templates(job: Json) -> Iterator[tuple[str, Json]]:
@@ -84,7 +84,7 @@ def _templates(thing: Any, name: str) -> Iterator[tuple[str, Json]]:
             yield from _templates(value, str(key))
 
 
-def asked(spec: Json, which: str = "requests") -> dict[str, Decimal]:
+def requested(spec: Json, which: str = "requests") -> dict[str, Decimal]:
     """What one pod asks for: all containers together, or the largest init container. ``which``: requests
     (limits where a container has none of that name) or limits.
     """
@@ -103,8 +103,8 @@ def asked(spec: Json, which: str = "requests") -> dict[str, Decimal]:
 def _of_container(container: Json, which: str) -> dict[str, Decimal]:
     resources = container.get("resources") or {}
     stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    found = stated if which == "requests" else resources.get("limits") or {}
-    return {name: amount(value) for name, value in found.items()}
+    quantities = stated if which == "requests" else resources.get("limits") or {}
+    return {name: amount(value) for name, value in quantities.items()}
 
 
 # Other objects that the pods name.
@@ -112,7 +112,7 @@ def _of_container(container: Json, which: str) -> dict[str, Decimal]:
 
 def claims(pods: Iterable[Pods]) -> dict[str, tuple[int, bool]]:
     """PersistentVolumeClaim -> (pods that mount it, whether one of them writes)."""
-    found: dict[str, tuple[int, bool]] = {}
+    claims: dict[str, tuple[int, bool]] = {}
     for group in pods:
         mounts = [m for c in group.spec.get("containers") or () for m in c.get("volumeMounts") or ()]
         for volume in group.spec.get("volumes") or ():
@@ -120,9 +120,9 @@ def claims(pods: Iterable[Pods]) -> dict[str, tuple[int, bool]]:
             if claim:
                 own = [m for m in mounts if m["name"] == volume["name"]]
                 writes = not claim.get("readOnly") and not (own and all(m.get("readOnly") for m in own))
-                count, before = found.get(claim["claimName"], (0, False))
-                found[claim["claimName"]] = (count + group.replicas, before or writes)
-    return found
+                count, before = claims.get(claim["claimName"], (0, False))
+                claims[claim["claimName"]] = (count + group.replicas, before or writes)
+    return claims
 
 
 def secrets(pods: Iterable[Pods]) -> set[str]:
@@ -225,7 +225,7 @@ def lacking(spec: Json, node: Node) -> list[str]:
     """What one pod asks for and the whole node does not have, in words."""
     return [
         f"{show(name, value)} {name} (it has {show(name, amount(node.allocatable.get(name, 0)))})"
-        for name, value in asked(spec).items()
+        for name, value in requested(spec).items()
         if value > 0 and value > amount(node.allocatable.get(name, 0))
     ]
 
@@ -235,8 +235,8 @@ def room(pods: Sequence[Pods], nodes: Sequence[Node]) -> int:
     free = {node.name: {k: amount(v) for k, v in node.allocatable.items()} for node in nodes}
     by_name = {node.name: node for node in nodes}
     placed = 0
-    for group in sorted(pods, key=lambda g: -max(asked(g.spec).values(), default=Decimal(0))):
-        need = {name: value for name, value in asked(group.spec).items() if value > 0}
+    for group in sorted(pods, key=lambda g: -max(requested(g.spec).values(), default=Decimal(0))):
+        need = {name: value for name, value in requested(group.spec).items() if value > 0}
         need["pods"] = Decimal(1)
         left = group.replicas
         for name, has in free.items():

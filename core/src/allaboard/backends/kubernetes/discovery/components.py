@@ -30,7 +30,7 @@ class Component:
     """``kinds``: each of them shows that it is installed; ``home``: the namespace where it lives when it was
     installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members start
     together. ``exact``: other versions of these kinds are another's. ``probes``: by kind, an object that its
-    own webhook refuses and nobody else does: a dry run of one tells whether it is alive.
+    own webhook refuses and nothing else does: a dry run of one tells whether it is alive.
     """
 
     id: str

@@ -1,11 +1,11 @@
 """What a cluster has installed for training, and whether it is alive, as far as this user may see it.
 
-Discovery is open to everybody who can log in. Every other read is asked for first
+Discovery is open to every user. Every other read is asked for first
 (SelfSubjectAccessReview), and what may not be read stays unknown: None, never a guess. The signs that
 something is alive, strongest first: its webhook answers a dry run that it alone refuses; its lease was
 renewed, its Deployment is available (in the namespace where its guide puts it); it has written to an object
-of this namespace lately. One sign is enough. A part that is installed under another name, and whose signs
-nobody may read, is neither alive nor dead.
+of this namespace lately. One sign is enough. A part that is installed under another name, and whose
+signs may not be read, is neither alive nor dead.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Survey:
         return any(kind.startswith(f"{_OPENSHIFT}/") for kind in self.kinds)
 
     def part(self, id: str) -> InstalledComponent:
-        return next(found for found in self.parts if found.part.id == id)
+        return next(component for component in self.parts if component.part.id == id)
 
     def facts(self, base: ClusterFacts) -> ClusterFacts:
         """What rendering needs of it, over what is known of the place already."""
@@ -128,7 +128,7 @@ class Survey:
             "version": self.version,
             "namespace": self.namespace,
             "openshift": self.is_openshift,
-            "components": [found.to_dict() for found in self.parts],
+            "components": [component.to_dict() for component in self.parts],
             "operator_gang": self.operator_gang,
             "schedulers": dict(self.schedulers),
             "nodes": None if self.nodes is None else summary_of_nodes(self.nodes),
@@ -138,7 +138,7 @@ class Survey:
 # --- the whole survey ---------------------------------------------------------------------------------------
 
 
-def survey(server: str, namespace: str) -> Operation[Survey]:
+def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
     """Everything. Some twenty small requests; nothing is created."""
     version = yield from effects.raw("GET", "/version")
     kinds = yield from served()
@@ -151,12 +151,12 @@ def survey(server: str, namespace: str) -> Operation[Survey]:
     schedulers = schedulers_of(pods or (), events or ())
     parts = []
     for part in PARTS:
-        found = InstalledComponent(part, versions_of(part, kinds))
-        if found.installed:
+        component = InstalledComponent(part, versions_of(part, kinds))
+        if component.installed:
             signs = [*(yield from _probed(part, kinds, may)), *(yield from _at_home(part, may, now))]
             signs += _in_namespace(part, jobs, groups, schedulers, now)
-            found = replace(found, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
-        parts.append(found)
+            component = replace(component, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
+        parts.append(component)
     nodes = yield from _nodes(may)
     return Survey(
         server=server,
@@ -165,12 +165,12 @@ def survey(server: str, namespace: str) -> Operation[Survey]:
         kinds=kinds,
         parts=tuple(parts),
         operator_gang=gang_of_operator(kinds, seen_natively(jobs), groups, now),
-        schedulers={gang: found.name for gang, found in schedulers.items()},
+        schedulers={gang: component.name for gang, component in schedulers.items()},
         nodes=nodes,
     )
 
 
-def known(base: ClusterFacts) -> Operation[ClusterFacts]:
+def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
     """What a launch must know of the cluster and costs a few requests: what is served, and what the
     operator does by itself.
     """
@@ -187,10 +187,10 @@ def _jobs(
     engines: Iterable[Engine], kinds: frozenset[str], may: May
 ) -> Operation[dict[str, tuple[Json, ...]]]:
     """The jobs of each of these engines, by its name; none of those that may not be read."""
-    found = {}
+    jobs = {}
     for engine in engines:
-        found[engine.NAME] = (yield from _listed(resource_for(engine), kinds, may)) or ()
-    return found
+        jobs[engine.NAME] = (yield from _listed(resource_for(engine), kinds, may)) or ()
+    return jobs
 
 
 def seen_natively(jobs: Mapping[str, Sequence[Json]]) -> list[JobSeen]:
@@ -201,10 +201,10 @@ def seen_natively(jobs: Mapping[str, Sequence[Json]]) -> list[JobSeen]:
 
 def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[Json, ...] | None]]:
     """PodGroups of every API that is served."""
-    found = {}
+    groups = {}
     for resource in (PODGROUPS_COSCHEDULING, PODGROUPS_VOLCANO, PODGROUPS):
-        found[resource] = yield from _listed(resource, kinds, may)
-    return found
+        groups[resource] = yield from _listed(resource, kinds, may)
+    return groups
 
 
 # --- what is served -----------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def _aggregated(answer: Json) -> Iterator[str]:
 def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
     """Before Kubernetes 1.30: each group and version by itself, and only those that matter here."""
     wanted = {kind.group for part in PARTS for kind in part.kinds} | {_OPENSHIFT, "scheduling.k8s.io"}
-    found = set()
+    kinds = set()
     for group in answer.get("groups") or ():
         for version in group.get("versions") or ():
             if group["name"] in wanted:
@@ -239,18 +239,18 @@ def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
                 except Missing:
                     continue
                 resources = listed.get("resources") or ()
-                found |= {f"{version['groupVersion']}/{r['kind']}" for r in resources if "/" not in r["name"]}
-    return frozenset(found)
+                kinds |= {f"{version['groupVersion']}/{r['kind']}" for r in resources if "/" not in r["name"]}
+    return frozenset(kinds)
 
 
 def versions_of(part: Component, kinds: Iterable[str]) -> tuple[str, ...]:
     """The versions in which kinds of a part are served."""
-    found = [tuple(kind.split("/")) for kind in kinds]
+    versions = [tuple(kind.split("/")) for kind in kinds]
     return tuple(
         sorted(
             {
                 version
-                for group, version, kind in (f for f in found if len(f) == 3)
+                for group, version, kind in (f for f in versions if len(f) == 3)
                 for own in part.kinds
                 if (group, kind) == (own.group, own.kind) and (not part.exact or version == own.version)
             }
@@ -380,8 +380,8 @@ def _in_namespace(
     its = [(ENGINES[name], job) for name, of_it in jobs.items() for job in of_it]
     its = [(engine, job) for engine, job in its if engine.OPERATOR.id == part.id]
     match part.id:
-        case "coscheduling" if found := schedulers.get("coscheduling"):
-            return [found.sign("coscheduling", now)]
+        case "coscheduling" if scheduler := schedulers.get("coscheduling"):
+            return [scheduler.sign("coscheduling", now)]
         case "workload":
             acted = [g for g in groups.get(PODGROUPS) or () if (g.get("status") or {}).get("conditions")]
             return [
@@ -435,21 +435,21 @@ class Scheduler:
 
 def schedulers_of(pods: Iterable[Json], events: Iterable[Json] = ()) -> dict[str, Scheduler]:
     """Gang scheduler -> what was seen of it: members that it placed, or of which it said why it does not."""
-    found: list[tuple[str, Scheduler]] = []
+    schedulers: list[tuple[str, Scheduler]] = []
     for event in events:
         name = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
         message = str(event.get("message") or event.get("note") or "")
         if event.get("reason") == "FailedScheduling" and _SAYS_COSCHEDULING.search(message) and name:
-            found.append(("coscheduling", Scheduler(name, _time_of(event))))
+            schedulers.append(("coscheduling", Scheduler(name, _time_of(event))))
     for pod in pods:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         name = spec.get("schedulerName")
         if name and name != "default-scheduler" and spec.get("nodeName"):
             if "scheduling.x-k8s.io/pod-group" in (metadata.get("labels") or {}):
-                found.append(("coscheduling", Scheduler(name, _placed(pod))))
+                schedulers.append(("coscheduling", Scheduler(name, _placed(pod))))
             if "scheduling.k8s.io/group-name" in (metadata.get("annotations") or {}):
-                found.append(("volcano", Scheduler(name, _placed(pod))))
-    return dict(sorted(found, key=lambda item: item[1].at or 0.0))
+                schedulers.append(("volcano", Scheduler(name, _placed(pod))))
+    return dict(sorted(schedulers, key=lambda item: item[1].at or 0.0))
 
 
 def _placed(pod: Json) -> float | None:
@@ -537,7 +537,7 @@ def summary_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
     for node in nodes:
         for name, amount in node.allocatable.items():
             if "/" in name and not name.startswith("hugepages-") and str(amount).isdecimal() and int(amount):
-                found = devices.setdefault(name, {"total": 0, "nodes": 0})
-                found["total"] += int(amount)
-                found["nodes"] += 1
+                device = devices.setdefault(name, {"total": 0, "nodes": 0})
+                device["total"] += int(amount)
+                device["nodes"] += 1
     return {"total": len(nodes), "ready": sum(node.ready for node in nodes), "devices": devices}

@@ -6,6 +6,7 @@ in, values out.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from allaboard.backends.kubernetes.client.errors import Cause
 from allaboard.engines import Engine
@@ -35,7 +36,7 @@ _PROBE = """exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds
 tcpSocket terminationGracePeriodSeconds timeoutSeconds"""
 _RUN_POLICY = """activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend
 ttlSecondsAfterFinished"""
-KNOWN: dict[str, str] = {
+KNOWN: Mapping[str, str] = {
     "template": "metadata spec",
     "metadata": "annotations finalizers labels name namespace",
     "spec": _POD,
@@ -83,8 +84,8 @@ def in_the_job(path: str) -> str:
     return f"engine_spec.{path.removeprefix('spec.')}" if path.startswith("spec.") else path
 
 
-def meant(path: str, engine: Engine) -> str | None:
-    """The name that somebody probably meant who wrote the last one of this path in a job of this engine."""
+def nearest_field(path: str, engine: Engine) -> str | None:
+    """The field that is nearest to the last name of this path in a job of this engine."""
     parts = [re.sub(r"\[[^\]]*\]$", "", part) for part in path.split(".")]
     above = parts[-2] if len(parts) > 1 else ""
     if above == "spec" and len(parts) == 2:
@@ -98,5 +99,5 @@ def problem_of(cause: Cause, engine: Engine, of_pod: bool = False) -> Problem:
     """A finding of the API server, told of the job. ``of_pod``: it was a pod that was tried."""
     path = f"pod.{cause.field}" if of_pod and cause.field else in_the_job(cause.field)
     return Problem(
-        path, cause.message, meant(cause.field, engine) if "unknown field" in cause.message else None
+        path, cause.message, nearest_field(cause.field, engine) if "unknown field" in cause.message else None
     )

@@ -1,20 +1,20 @@
 """Starting a run exactly once (contract, section 1), when every client may be killed between any two
 requests.
 
-The record decides. An attempt is made in this order, and each step may be done again by whoever comes next:
+The record decides. An attempt is made in this order, and each step may be done again by the next client:
 
 1. the record, created or swapped to the new attempt: from here on the attempt is meant, though nothing runs;
-2. the extra objects of the attempt (code, PodGroup), owned by nobody yet;
+2. the extra objects of the attempt (code, PodGroup), without an owner yet;
 3. the job, whose name and launch follow from the key and the attempt: a second one cannot be made;
 4. the job as owner of the extras, so that they go when it goes;
 5. the job's uid in the record: the attempt is known to have been created. Before this, a job that is not
-   there was never made, and is made by the next launch; after it, somebody has deleted it: the attempt is
+   there was never made, and is made by the next launch; after it, it was deleted: the attempt is
    lost.
 
 Step 5 is also the fence. A client that slept through its own end (between 1 and 3) finds there that the
 record means something else by now, and takes its job away again.
 
-What the cluster refuses (a quota, an admission policy, a name that somebody else has) is undone backwards
+What the cluster refuses (a quota, an admission policy, a name that is taken) is undone backwards
 to the record as it was, so that "nothing was started" is true.
 """
 
@@ -41,7 +41,7 @@ from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
     carry_out,
     change_object,
-    clear,
+    clear_attempt,
     delete_job,
     delete_object,
     owned,
@@ -51,9 +51,9 @@ from allaboard.backends.kubernetes.lifecycle.stop import (
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     is_of_spec,
-    look,
     matches_record,
-    seen,
+    observation_of,
+    read_objects,
 )
 from allaboard.backends.kubernetes.observe.progress import carried
 from allaboard.backends.kubernetes.state import records
@@ -70,7 +70,7 @@ from allaboard.status import state_of
 
 TRIES = 20
 STARTING = 60.0
-"""Seconds for which a start that is not done counts as being done by somebody."""
+"""Seconds for which a start that is not done counts as under way."""
 GOING = 120
 """Seconds that an object of the same name may take to go away."""
 
@@ -83,10 +83,10 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
     """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
     unheard_of = plan.key.startswith("once/")
     for _ in range(TRIES):
-        stored = None if unheard_of else (yield from records.read(plan.run))
+        stored = None if unheard_of else (yield from records.read_record(plan.run))
         unheard_of = False
-        desk = _LaunchRequest(plan, owner, prepare, lease)
-        handle = yield from (_first(desk) if stored is None else _again(desk, stored))
+        request = _LaunchRequest(plan, owner, prepare, lease)
+        handle = yield from (_launch_first(request) if stored is None else _launch_again(request, stored))
         if handle is not None:
             return handle
     raise OwnershipConflict(
@@ -96,7 +96,7 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
 
 @dataclass(frozen=True, slots=True)
 class _LaunchRequest:
-    """One launch: what is wanted, by whom."""
+    """One launch: the plan and its owner."""
 
     plan: Plan
     owner: Owner
@@ -111,15 +111,15 @@ class _LaunchRequest:
 # The rows of the table.
 
 
-def _first(desk: _LaunchRequest) -> Operation[Handle | None]:
+def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
     """Nothing is there."""
-    plan = desk.plan
-    ready = yield from desk.prepare(plan, 1, 1)
+    plan = request.plan
+    ready = yield from request.prepare(plan, 1, 1)
     record = RunRecord(
-        plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, desk.owner, _uid(plan, 1, 1), 0.0
+        plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, request.owner, _uid(plan, 1, 1), 0.0
     )
     now = yield from effects.server_time()
-    wanted = desk.noted(meant(Stored(record), record, ready), now)
+    wanted = request.noted(meant_record(Stored(record), record, ready), now)
     try:
         stored = yield from records.create(wanted)
     except Exists:
@@ -127,100 +127,100 @@ def _first(desk: _LaunchRequest) -> Operation[Handle | None]:
     return (yield from _make(stored, ready, None))
 
 
-def _again(desk: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
+def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
     """The key is known. None: something was done first, and the table is looked at again."""
-    plan, record = desk.plan, stored.record
+    plan, record = request.plan, stored.record
     if record.key != plan.key:
         raise BadInput(
             f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key"
         )
-    found = yield from look(stored)
-    if not found.was_created and record.outcome is None and record.stop is None:
-        return (yield from _complete(desk, found))
+    objects = yield from read_objects(stored)
+    if not objects.was_created and record.outcome is None and record.stop is None:
+        return (yield from _complete(request, objects))
     # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
-    state = state_of(seen(found)) if record.outcome is None else State(record.outcome.state)
+    state = state_of(observation_of(objects)) if record.outcome is None else State(record.outcome.state)
     if state is State.STOPPING:
-        # Whoever asked for it may have died before it was done; it is neither adopted nor left half done.
+        # Its client may have died before it was done; it is neither adopted nor left half done.
         if record.stop is not None:
-            yield from carry_out(found, record.stop)
-        yield from clear(found)
+            yield from carry_out(objects, record.stop)
+        yield from clear_attempt(objects)
         return None
-    decision = run_record.decide(record, state, desk.owner, plan.spec)
+    decision = run_record.decide(record, state, request.owner, plan.spec)
     match decision:
         case run_record.Refuse(changes):
             raise SpecChanged.of(plan.run, changes)
         case run_record.Adopt():
-            return (yield from _adopt(desk, found))
+            return (yield from _adopt(request, objects))
         case run_record.HandOver():
-            return (yield from _hand_over(desk, found, state))
+            return (yield from _hand_over(request, objects, state))
         case run_record.StopFirst():
-            yield from stop_recorded(found, Stop(desk.owner.id, "started anew", found.now))
+            yield from stop_recorded(objects, Stop(request.owner.id, "started anew", objects.now))
             return None
         case run_record.NewAttempt() | run_record.NewGeneration():
-            return (yield from _next(desk, found, state, decision))
+            return (yield from _launch_next(request, objects, state, decision))
     raise AssertionError(decision)
 
 
-def _adopt(desk: _LaunchRequest, found: AttemptObjects) -> Operation[Handle | None]:
-    assert found.job is not None
-    if found.record.object_uid is None:  # its client died before the last two steps
-        yield from _own_extras(found.stored, found.job)
-    record = replace(found.record, object_uid=_object_uid(found))
-    stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
+def _adopt(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
+    assert objects.job is not None
+    if objects.record.object_uid is None:  # its client died before the last two steps
+        yield from _own_extras(objects.stored, objects.job)
+    record = replace(objects.record, object_uid=_object_uid(objects))
+    stored = yield from _swapped(request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else handle_of(stored.record, adopted=True)
 
 
-def _hand_over(desk: _LaunchRequest, found: AttemptObjects, state: State) -> Operation[Handle | None]:
-    record = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
-    stored = yield from _swapped(desk.noted(replace(found.stored, record=record), found.now))
+def _hand_over(request: _LaunchRequest, objects: AttemptObjects, state: State) -> Operation[Handle | None]:
+    record = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
+    stored = yield from _swapped(request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else replace(handle_of(stored.record), hand_over=True)
 
 
-def _complete(desk: _LaunchRequest, found: AttemptObjects) -> Operation[Handle | None]:
-    """The record means an attempt whose job is not made yet. With another spec that is somebody else's start,
-    unless it has been left lying.
+def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
+    """The record means an attempt whose job is not made yet. With another spec that is the start of another
+    client, unless it was abandoned.
     """
-    plan, record = desk.plan, found.record
+    plan, record = request.plan, objects.record
     changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
-    if changes and found.now - (found.stored.followed or record.created) < STARTING:
+    if changes and objects.now - (objects.stored.followed or record.created) < STARTING:
         raise SpecChanged.of(plan.run, changes)
-    ready = yield from desk.prepare(plan, record.generation, record.attempt)
+    ready = yield from request.prepare(plan, record.generation, record.attempt)
     record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
-    stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
+    stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
     return (yield from _make(stored, ready, () if record.history else None))
 
 
-def _next(
-    desk: _LaunchRequest,
-    found: AttemptObjects,
+def _launch_next(
+    request: _LaunchRequest,
+    objects: AttemptObjects,
     state: State,
     decision: run_record.NewAttempt | run_record.NewGeneration,
 ) -> Operation[Handle | None]:
     """Another attempt, or another generation, once nothing of the one before can run any more."""
-    plan = desk.plan
-    old = replace(found.record.ended(state, found.now), object_uid=_object_uid(found))
-    ready = yield from _prepared_next(desk, old, decision)
-    yield from clear(found)
+    plan = request.plan
+    old = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
+    ready = yield from _prepared_next(request, old, decision)
+    yield from clear_attempt(objects)
     layout = ready.layout
     step = old.next_attempt if isinstance(decision, run_record.NewAttempt) else old.next_generation
     uid = _uid(plan, layout.generation, layout.attempt)
-    record = step(uid, desk.owner, plan.spec, plan.spec_hash)
-    stored = yield from _swapped(desk.noted(meant(found.stored, record, ready), found.now))
+    record = step(uid, request.owner, plan.spec, plan.spec_hash)
+    stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
-    before = replace(found.stored, record=old)
+    before = replace(objects.stored, record=old)
     handle = yield from _make(stored, ready, before)
     return replace(handle, notes=(*_launch_notes(plan, old, decision), *handle.notes))
 
 
 def _prepared_next(
-    desk: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
+    request: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> Operation[PreparedAttempt]:
     if isinstance(decision, run_record.NewGeneration):
-        return desk.prepare(desk.plan, old.generation + 1, 1)
-    return desk.prepare(desk.plan, old.generation, old.attempt + 1)
+        return request.prepare(request.plan, old.generation + 1, 1)
+    return request.prepare(request.plan, old.generation, old.attempt + 1)
 
 
 def _launch_notes(
@@ -234,7 +234,7 @@ def _launch_notes(
     return notes + (["the job has changed: " + "; ".join(decision.changes)] if decision.changes else [])
 
 
-def meant(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> Stored:
+def meant_record(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> Stored:
     """The record that means this attempt."""
     return replace(
         stored,
@@ -258,7 +258,7 @@ def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | N
         job = yield from _create(stored, ready)
     except (Invalid, Forbidden, Missing, _Taken) as error:
         yield from _undo(stored, before)
-        raise _refused(error, stored, ready) from error
+        raise _refusal(error, stored, ready) from error
     stored = yield from _confirm(stored, job)
     return replace(handle_of(stored.record), notes=ready.notes)
 
@@ -275,7 +275,7 @@ def _create(stored: Stored, ready: PreparedAttempt) -> Operation[Json]:
 
 
 def _ensure(stored: Stored, body: Json) -> Operation[Json]:
-    """The object, made by us or by whoever else makes this attempt. Raises _Taken."""
+    """The object, made by us or by another client that makes this attempt. Raises _Taken."""
     resource, name = resource_of(body), body["metadata"]["name"]
     for _ in range(GOING):
         try:
@@ -326,7 +326,7 @@ def _holds(there: Any, wanted: Any) -> bool:
 
 def _still_meant(stored: Stored) -> Operation[None]:
     """Raises Lost when the record no longer means what we are making."""
-    now = yield from records.read(stored.record.run)
+    now = yield from records.read_record(stored.record.run)
     if now is None or _claim(now) != _claim(stored):
         raise OwnershipConflict(_overtaken(stored, now))
 
@@ -337,12 +337,12 @@ def _claim(stored: Stored) -> tuple[Any, ...]:
 
 
 def _survived(job: Json, stored: Stored) -> bool:
-    """A job of this very launch that is older than the record: somebody has deleted the record of a run that
+    """A job of this very launch that is older than the record: the record was deleted of a run that
     lives. It is the run; a second one is not started.
     """
     record = stored.record
     same = labels.annotation_of(job, labels.LAUNCH) == record.uid and is_of_spec(job, record)
-    return same and not state_of(seen(AttemptObjects(stored, job))).is_final
+    return same and not state_of(observation_of(AttemptObjects(stored, job))).is_final
 
 
 def _own_extras(stored: Stored, job: Json) -> Operation[None]:
@@ -394,7 +394,7 @@ def _overtaken(stored: Stored, now: Stored | None) -> str:
 
 
 def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Operation[None]:
-    """The cluster as it was, unless somebody else has gone on with this attempt: the record first, by which
+    """The cluster as it was, unless another client has gone on with this attempt: the record first, by which
     that is known.
     """
     if before is None:
@@ -408,7 +408,7 @@ def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Operation[None]:
 
 
 def _swapped(stored: Stored, **changes: object) -> Operation[Stored | None]:
-    """The record written, or None: somebody was faster, look again."""
+    """The record written, or None: another client was faster, look again."""
     try:
         return (yield from records.swap(stored, **changes))
     except (Conflict, Missing):
@@ -419,7 +419,7 @@ def _swapped(stored: Stored, **changes: object) -> Operation[Stored | None]:
 
 
 class _Taken(Exception):
-    """Somebody else's object has the name."""
+    """Another object has the name."""
 
     def __init__(self, there: Json, body: Json) -> None:
         super().__init__(there["metadata"]["name"])
@@ -434,15 +434,15 @@ def _uid(plan: Plan, generation: int, attempt: int) -> str:
     return labels.launch_uid(plan.key, generation, attempt)
 
 
-def _object_uid(found: AttemptObjects) -> str | None:
-    return found.record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
+def _object_uid(objects: AttemptObjects) -> str | None:
+    return objects.record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
 
 
-def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:
+def _refusal(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:
     """Why the cluster did not take an attempt, and what to do."""
     run = stored.record.run
     if isinstance(error, _Taken):
-        return BadInput(_taken(run, error.there, error.body), code="name_taken")
+        return BadInput(_describe_taken_name(run, error.there, error.body), code="name_taken")
     if isinstance(error, Missing) and error.unserved:
         kind = ready.manifests[-1]["kind"]
         return SiteError(
@@ -459,7 +459,7 @@ def _refused(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -
     return BadInput(f"run {run} was not started: {error}")
 
 
-def _taken(run: str, there: Json, body: Json) -> str:
+def _describe_taken_name(run: str, there: Json, body: Json) -> str:
     """Whose the name is, and how what they made differs."""
     metadata = there["metadata"]
     kind, name = body["kind"], metadata["name"]

@@ -1,12 +1,14 @@
 """What is left of clients that died: found, told, and tidied up on request (contract, section 1).
 
-An orphan is
+An orphan is one of
 
-run      a live run that somebody ought to follow (attached or orchestrated), and whose follower's Lease has
-run out; a detached run is nobody's orphan stop     a run whose stop was recorded, and whose job nobody has
-ended start    an attempt that a record means, and whose job nobody has created end      a run that is over,
-and whose end nobody has written down job      a live job of ours that no record means extra    code or a
-PodGroup of ours that no job owns
+- ``run``: a live run that a process must follow (attached or orchestrated), and whose follower's Lease has
+  run out; a detached run needs no follower;
+- ``stop``: a run whose stop is recorded, and whose job is not ended;
+- ``start``: an attempt that a record means, and whose job is not created;
+- ``end``: a run that is over, and whose end is not recorded;
+- ``job``: a live job of ours that no record means;
+- ``extra``: code or a PodGroup of ours that no job owns.
 
 It is tidied up only after a time in which its client could have come back (`SAFE`), and only if nothing
 about it has changed since it was found.
@@ -34,10 +36,10 @@ from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     check_namespace,
-    look,
     matches_record,
-    readable,
-    seen,
+    observation_of,
+    parse_records,
+    read_objects,
 )
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
@@ -116,10 +118,10 @@ class Picture:
 
 def orphans(namespace: str) -> Operation[list[Orphan]]:
     """All of them, runs first. Raises BadInput for a namespace that is not there."""
-    found = [*found_in((yield from taken()))]
-    if not found:
+    orphans_here = [*found_in((yield from take_picture()))]
+    if not orphans_here:
         yield from check_namespace(namespace)
-    return found
+    return orphans_here
 
 
 def tidy_up(namespace: str) -> Operation[list[Tidied]]:
@@ -134,16 +136,16 @@ def tidy_up(namespace: str) -> Operation[list[Tidied]]:
 # Finding.
 
 
-def taken() -> Operation[Picture]:
+def take_picture() -> Operation[Picture]:
     """A picture of the namespace. Records come first, so that a job that is younger than they are is not
     taken for one without a record: its own is looked for before anything is done.
     """
     bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
-    stored = [*readable(bodies)]
+    stored = [*parse_records(bodies)]
     kinds = {*job_kinds(), *(resource_of(s.job) for s in stored)}
-    jobs = yield from _all(kinds)
-    pods = yield from _all({PODS})
-    extras = yield from _all(_extra_kinds())
+    jobs = yield from _list_objects(kinds)
+    pods = yield from _list_objects({PODS})
+    extras = yield from _list_objects(_extra_kinds())
     try:
         held = yield from effects.list_all(LEASES, labels=labels.selector())
         by_name = {lease["metadata"]["name"]: lease for lease in held}
@@ -163,16 +165,16 @@ def _extra_kinds() -> set[Resource]:
     return kinds
 
 
-def _all(kinds: set[Resource]) -> Operation[list[Json]]:
+def _list_objects(kinds: set[Resource]) -> Operation[list[Json]]:
     """Objects of ours of these kinds that belong to an attempt, as far as they are served and may be read."""
-    found: list[Json] = []
+    objects: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
         try:
             things = yield from effects.list_all(resource, labels=f"{labels.selector()},{labels.ATTEMPT}")
         except (Missing, Forbidden):
             continue
-        found += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
-    return found
+        objects += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
+    return objects
 
 
 def found_in(picture: Picture) -> Iterator[Orphan]:
@@ -198,8 +200,8 @@ def _is_of(thing: Json, stored: Stored) -> bool:
     return tuple(labels.label_of(thing, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
-def _of_record(found: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
-    stored, record, now = found.stored, found.record, picture.now
+def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
+    stored, record, now = objects.stored, objects.record, picture.now
 
     def orphan(kind: str, why: str, since: float | None, patience: float) -> Orphan:
         left = patience if since is None else since + patience - now
@@ -207,15 +209,17 @@ def _of_record(found: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
 
     if record.outcome is not None:
         return
-    looked = seen(found)
-    if record.stop is not None and found.job is not None and not found.ending and not _over(found):
+    observation = observation_of(objects)
+    if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
         why = f"{record.stop.by} stopped it ({record.stop.reason}), and nobody has ended its job"
         yield orphan("stop", why, record.stop.at, SAFE["stop"])
-    elif not found.was_created and record.stop is None:
+    elif not objects.was_created and record.stop is None:
         why = f"{record.owner.id} began to start it, and nobody has created its job"
         yield orphan("start", why, stored.followed, SAFE["start"])
-    elif state_of(looked).is_final:
-        yield orphan("end", f"it {state_of(looked)}, and nobody has written that down", looked.finished, 0.0)
+    elif state_of(observation).is_final:
+        yield orphan(
+            "end", f"it {state_of(observation)}, and nobody has written that down", observation.finished, 0.0
+        )
     elif record.owner.kind != "detached":
         last = _last_seen(stored, picture.leases, now)
         if last is not None:
@@ -225,22 +229,22 @@ def _of_record(found: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
 
 
 def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
-    """When its follower was last seen; None: he lives, or nobody can tell."""
+    """When its follower was last seen; None: it lives, or that is not known."""
     if held is None or not stored.lease:
         return None
     lease = held.get(stored.lease)
     if lease is None:
         return stored.followed or stored.record.created
-    return None if leases.holds(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
+    return None if leases.is_held(lease, now) else max(leases.seen_at(lease), stored.followed or 0.0)
 
 
-def _over(found: AttemptObjects) -> bool:
-    without = replace(found.record, stop=None)
-    return state_of(seen(replace(found, stored=replace(found.stored, record=without)))).is_final
+def _is_over(objects: AttemptObjects) -> bool:
+    without = replace(objects.record, stop=None)
+    return state_of(observation_of(replace(objects, stored=replace(objects.stored, record=without)))).is_final
 
 
 def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
-    if "deletionTimestamp" in job["metadata"] or _ended(job):
+    if "deletionTimestamp" in job["metadata"] or _job_has_ended(job):
         return  # it goes, or it is kept for its logs
     since = from_rfc3339(job["metadata"].get("creationTimestamp"))
     why = (
@@ -253,7 +257,7 @@ def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
     yield Orphan("job", job["metadata"]["name"], run, why, since, left, thing=job)
 
 
-def _ended(job: Json) -> bool:
+def _job_has_ended(job: Json) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return any(c.get("type") in ("Succeeded", "Failed") and c.get("status") == "True" for c in conditions)
 
@@ -288,25 +292,25 @@ def _tidied(orphan: Orphan) -> Operation[Tidied]:
 
 def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
     """None: it is not what it was."""
-    now = yield from records.read(orphan.run)
+    now = yield from records.read_record(orphan.run)
     if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
         return None
-    found = yield from look(now)
+    objects = yield from read_objects(now)
     record = now.record
     if orphan.kind == "stop":
         assert record.stop is not None
-        yield from stop.carry_out(found, record.stop)
+        yield from stop.carry_out(objects, record.stop)
         return "its job is being ended"
     if orphan.kind == "start":
-        if found.was_created:
+        if objects.was_created:
             return None
-        yield from stop.recorded(found, State.LOST)
+        yield from stop.record_end(objects, State.LOST)
         return "it counts as lost; launched again under its key, it starts"
     if orphan.kind == "end":
-        state = state_of(seen(found))
+        state = state_of(observation_of(objects))
         if not state.is_final:
             return None
-        yield from stop.recorded(found, state)
+        yield from stop.record_end(objects, state)
         return f"written down: it {state}"
     handle = Handle(record.run, record.attempt, record.generation, record.uid)
     answer = yield from stop.stop(handle, record.owner, "the janitor", orphan.why)
@@ -316,7 +320,7 @@ def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
 def _without_record(orphan: Orphan) -> Operation[str | None]:
     thing = orphan.thing
     assert thing is not None
-    stored = yield from records.read(orphan.run)
+    stored = yield from records.read_record(orphan.run)
     metadata = thing["metadata"]
     if stored is not None and orphan.kind == "job" and matches_record(thing, stored):
         return None

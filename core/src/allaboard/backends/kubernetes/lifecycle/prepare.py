@@ -46,7 +46,7 @@ class PreparedAttempt(Rendered):
         return {"apiVersion": api_version, "kind": kind, "name": self.gang.name}
 
 
-def ready(
+def prepare_attempt(
     plan: Plan, generation: int, attempt: int, site: Site, facts: ClusterFacts, environ: Mapping[str, str]
 ) -> PreparedAttempt:
     """The objects of this attempt. Reads the files of ``code``, and the store for ``start_from: champion``.
@@ -91,14 +91,14 @@ def code_of(job: TrainingJob) -> dict[str, bytes]:
     if problems:
         raise BadInput(f"job {job.name!r} ships files that cannot be shipped:", problems)
     folder = Path(job.folder or os.curdir)
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for n, name in enumerate(sizes):
         try:
             with (folder / name).open("rb") as file:
-                found[name] = file.read(CODE_LIMIT + 1)  # it may have grown; then it is refused by its size
+                files[name] = file.read(CODE_LIMIT + 1)  # it may have grown; then it is refused by its size
         except OSError as error:
             why = f"{name!r} cannot be read ({error.strerror}) in {folder.absolute()}"
             problems.append(Problem(f"code[{n}]", why))
     if problems:
         raise BadInput(f"job {job.name!r} ships files that cannot be read:", problems)
-    return found
+    return files

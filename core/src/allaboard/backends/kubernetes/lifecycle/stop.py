@@ -1,4 +1,4 @@
-"""Ending a run, and nobody else's: the record first (who, why), then the job, then its members.
+"""Ending a run of this owner alone: the record first (who, why), then the job, then its members.
 
 Deletion is in the foreground: the job stays, marked as ending, until its members have had their grace and are
 gone; its operator makes nothing for it any more from the first moment on. So "the job is gone" says that
@@ -20,7 +20,13 @@ from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forb
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, resource_of
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
-from allaboard.backends.kubernetes.observe.lookup import NUDGED, AttemptObjects, look, seen, stuck
+from allaboard.backends.kubernetes.observe.lookup import (
+    NUDGED,
+    AttemptObjects,
+    describe_stuck,
+    observation_of,
+    read_objects,
+)
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
@@ -44,48 +50,48 @@ def stop(
     this returns.
     """
     for _ in range(TRIES):
-        stored = yield from records.read(handle.run)
+        stored = yield from records.read_record(handle.run)
         if stored is None or stored.record.uid != handle.uid or stored.record.owner.id != owner.id:
             return NotYours(stored.record.owner.id if stored is not None else "nobody")
-        found = yield from look(stored)
-        state = state_of(seen(found))
+        objects = yield from read_objects(stored)
+        state = state_of(observation_of(objects))
         if state.is_final:
-            yield from recorded(found, state)
-            yield from _end_members(found, kill)
-            yield from remove_extras(found.stored)
+            yield from record_end(objects, state)
+            yield from _end_members(objects, kill)
+            yield from remove_extras(objects.stored)
             return Stopped(already=True)
-        wanted = stored.record.stop or Stop(by, reason, found.now)
-        if (yield from stop_recorded(found, wanted)) is not None:
-            yield from carry_out(found, wanted, kill)
+        wanted = stored.record.stop or Stop(by, reason, objects.now)
+        if (yield from stop_recorded(objects, wanted)) is not None:
+            yield from carry_out(objects, wanted, kill)
             return Stopped()
     raise OwnershipConflict(
         f"the record of run {handle.run} changes all the time; it was not stopped, try again"
     )
 
 
-def stop_recorded(found: AttemptObjects, stop: Stop) -> Operation[Stored | None]:
-    """The record that says so; None: somebody was faster, look again. What never ran has ended with this."""
-    record = found.record
+def stop_recorded(objects: AttemptObjects, stop: Stop) -> Operation[Stored | None]:
+    """The record that says so; None: another client was faster, look again. What never ran ends with this."""
+    record = objects.record
     if record.stop is None:
-        uid = record.object_uid or (found.job["metadata"]["uid"] if found.job is not None else None)
+        uid = record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
         record = replace(record, stop=stop, object_uid=uid)
-        if not found.was_created:
-            record = record.ended(State.STOPPED, found.now)
-    if record == found.record:
-        return found.stored
+        if not objects.was_created:
+            record = record.ended(State.STOPPED, objects.now)
+    if record == objects.record:
+        return objects.stored
     try:
-        return (yield from records.swap(found.stored, record=record))
+        return (yield from records.swap(objects.stored, record=record))
     except (Conflict, Missing):
         return None
 
 
-def carry_out(found: AttemptObjects, stop: Stop, kill: bool = False) -> Operation[None]:
+def carry_out(objects: AttemptObjects, stop: Stop, kill: bool = False) -> Operation[None]:
     """End the job of a run whose record says that it is stopped, unless it ends by itself first."""
-    if found.job is not None and not found.ending:
-        yield from take_away(found.job, stop, lambda job: _has_ended(replace(found, job=job)))
+    if objects.job is not None and not objects.ending:
+        yield from take_away(objects.job, stop, lambda job: _has_ended(replace(objects, job=job)))
     if kill:
-        yield from _end_members(found, kill)
-    yield from remove_extras(found.stored)
+        yield from _end_members(objects, kill)
+    yield from remove_extras(objects.stored)
 
 
 def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Operation[None]:
@@ -131,10 +137,10 @@ def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Operation[Json | N
     return job
 
 
-def _has_ended(found: AttemptObjects) -> bool:
+def _has_ended(objects: AttemptObjects) -> bool:
     """Whether the job itself says so."""
-    without = replace(found, stored=replace(found.stored, record=replace(found.record, stop=None)))
-    return state_of(seen(without)).is_final
+    without = replace(objects, stored=replace(objects.stored, record=replace(objects.record, stop=None)))
+    return state_of(observation_of(without)).is_final
 
 
 def _marked(job: Json, said: Mapping[str, str]) -> Operation[None]:
@@ -149,7 +155,7 @@ def tell(
     job: Json, reason: str, message: str, *, again: bool = False, said: Mapping[str, str] | None = None
 ) -> Operation[None]:
     """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
-    Whoever may not write events does without.
+    A client that may not write events does without.
     """
     now = yield from effects.server_time()
     body = event(job, reason, message, now, which=str(now) if again else "")
@@ -195,9 +201,9 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
     }
 
 
-def _end_members(found: AttemptObjects, kill: bool) -> Operation[None]:
+def _end_members(objects: AttemptObjects, kill: bool) -> Operation[None]:
     """Members that live though their job has ended (clean_pods: none), or that are to have no grace."""
-    for pod in found.living:
+    for pod in objects.living:
         yield from end_pod(pod, kill)
 
 
@@ -212,52 +218,56 @@ def end_pod(pod: Json, kill: bool) -> Operation[None]:
         return  # another pod has the name: one of another attempt
 
 
-def recorded(
-    found: AttemptObjects, state: State, past: Mapping[str, Any] | None = None
+def record_end(
+    objects: AttemptObjects, state: State, history: Mapping[str, Any] | None = None
 ) -> Operation[Stored | None]:
-    """The outcome in the record, with what was seen on the way (``past``: its ``memory`` and ``report``); the
-    first word stands. Whoever may only look leaves it to others.
+    """The outcome in the record, with what was seen on the way (``history``: its ``memory`` and ``report``).
+    The first outcome stands. A client that may not write leaves it to others.
     """
-    uid = found.job["metadata"]["uid"] if found.job is not None else None
+    uid = objects.job["metadata"]["uid"] if objects.job is not None else None
 
-    looked = seen(found)
-    # What its objects no longer say: who deleted them, or that nobody knows.
-    why = looked.notes[-1] if found.job is None and found.record.stop is None and looked.notes else ""
+    observation = observation_of(objects)
+    # What its objects no longer say: who deleted them, or that it is not known.
+    why = (
+        observation.notes[-1]
+        if objects.job is None and objects.record.stop is None and observation.notes
+        else ""
+    )
 
     def ended(now: Stored) -> Stored | None:
         record = now.record
-        if record.uid != found.record.uid or record.outcome is not None:
+        if record.uid != objects.record.uid or record.outcome is not None:
             return None
-        record = record.ended(state, looked.finished or found.now, why)
-        return replace(now, record=replace(record, object_uid=record.object_uid or uid), **(past or {}))
+        record = record.ended(state, observation.finished or objects.now, why)
+        return replace(now, record=replace(record, object_uid=record.object_uid or uid), **(history or {}))
 
-    if found.record.outcome is not None:
-        return found.stored
+    if objects.record.outcome is not None:
+        return objects.stored
     try:
-        return (yield from records.change(found.record.run, ended, found.stored))
+        return (yield from records.change(objects.record.run, ended, objects.stored))
     except Forbidden:
-        return found.stored
+        return objects.stored
 
 
-def clear(found: AttemptObjects) -> Operation[AttemptObjects]:
+def clear_attempt(objects: AttemptObjects) -> Operation[AttemptObjects]:
     """Wait until nothing of this attempt can run any more, and end what does. What is left. Raises SiteError
     when something does not go.
     """
-    begun = found.now
-    grace = Layout.from_dict(found.stored.layout).grace
+    begun = objects.now
+    grace = Layout.from_dict(objects.stored.layout).grace
     while True:
-        job_lives = found.job is not None and not _has_ended(found)
-        if not job_lives and not found.living:
-            yield from remove_extras(found.stored)
-            return found
+        job_lives = objects.job is not None and not _has_ended(objects)
+        if not job_lives and not objects.living:
+            yield from remove_extras(objects.stored)
+            return objects
         if not job_lives:
-            yield from _end_members(found, False)
-        elif found.job is not None and not found.ending:
-            yield from delete_job(found.job)
-        if found.now - begun > grace + PATIENCE:
-            raise SiteError(stuck(found))
+            yield from _end_members(objects, False)
+        elif objects.job is not None and not objects.ending:
+            yield from delete_job(objects.job)
+        if objects.now - begun > grace + PATIENCE:
+            raise SiteError(describe_stuck(objects))
         yield from effects.sleep(POLL)
-        found = yield from look(found.stored)
+        objects = yield from read_objects(objects.stored)
 
 
 def remove_extras(stored: Stored) -> Operation[None]:
@@ -277,7 +287,7 @@ def remove_extras(stored: Stored) -> Operation[None]:
         try:
             yield from effects.delete(resource, metadata["name"], uid=metadata["uid"], version=version)
         except (Conflict, Forbidden):
-            continue  # somebody has gone on with it meanwhile; or the janitor will see to it
+            continue  # another client has gone on with it meanwhile, or housekeeping will
 
 
 def delete_job(job: Json) -> Operation[None]:
@@ -323,23 +333,23 @@ def delete_object(thing: Json, propagation: str = "Background") -> Operation[Non
 # Limits.
 
 
-def enforce(found: AttemptObjects, looked: Observation) -> Operation[None]:
+def enforce(objects: AttemptObjects, observation: Observation) -> Operation[None]:
     """Act on the limit that has passed: nudge the operator where it knows of the limit, else end the run: as
     failed where it could never start, as out of time otherwise.
     """
-    job, passed = found.job, looked.limit
+    job, passed = objects.job, observation.limit
     if job is None or passed is None or passed.left > 0:
         return
-    if found.record.stop is not None:
-        yield from carry_out(found, found.record.stop)
+    if objects.record.stop is not None:
+        yield from carry_out(objects, objects.record.stop)
     elif passed.nudge:
         # Where it is not the job that it was, the next look says what it is.
-        yield from change_object(job, {"metadata": {"annotations": {NUDGED: rfc3339(found.now)}}})
+        yield from change_object(job, {"metadata": {"annotations": {NUDGED: rfc3339(objects.now)}}})
     else:
-        stop = Stop("allaboard", passed.why, found.now, timed_out=passed.code is None, code=passed.code)
-        stored = yield from stop_recorded(found, stop)
+        stop = Stop("allaboard", passed.why, objects.now, timed_out=passed.code is None, code=passed.code)
+        stored = yield from stop_recorded(objects, stop)
         if stored is not None:
-            yield from carry_out(replace(found, stored=stored), stop)
+            yield from carry_out(replace(objects, stored=stored), stop)
 
 
 # The other verbs.
@@ -386,49 +396,51 @@ def hand_over(handle: Handle) -> Operation[None]:
     yield from records.change(handle.run, taken)
 
 
-def suspend(found: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
+def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
     """Suspend or resume the job; who did it stands on the job and in an event of it. Raises BadInput when it
     does not live.
     """
-    state = state_of(seen(found))
+    state = state_of(observation_of(objects))
     word = "suspended" if wanted else "resumed"
-    if state.is_final or found.job is None or found.ending:
-        raise BadInput(f"run {found.record.run} {state}; only a live run can be {word}")
-    engine = engine_of_object(found.job)
+    if state.is_final or objects.job is None or objects.ending:
+        raise BadInput(f"run {objects.record.run} {state}; only a live run can be {word}")
+    engine = engine_of_object(objects.job)
     assert engine is not None, "the record of a run names the kind of one of our engines"
     change = {
         "metadata": {"annotations": {labels.SUSPENDED_BY: by if wanted else None}},
         **engine.suspension(wanted),
     }
-    if not (yield from change_object(found.job, change)):
-        raise OwnershipConflict(f"run {found.record.run} was started anew or deleted meanwhile; look again")
-    yield from tell(found.job, word.title(), f"{word} by {by}", again=True)
+    if not (yield from change_object(objects.job, change)):
+        raise OwnershipConflict(f"run {objects.record.run} was started anew or deleted meanwhile; look again")
+    yield from tell(objects.job, word.title(), f"{word} by {by}", again=True)
 
 
-def delete(found: AttemptObjects) -> Operation[None]:
+def delete(objects: AttemptObjects) -> Operation[None]:
     """Stop it if it lives, then remove its jobs, of all attempts, with pods and logs. The record stays."""
-    state = state_of(seen(found))
+    state = state_of(observation_of(objects))
     if not state.is_final:
-        handle = Handle(found.record.run, found.record.attempt, found.record.generation, found.record.uid)
-        yield from stop(handle, found.record.owner, "delete", "the run is deleted")
-        stored = yield from records.read(found.record.run)
+        handle = Handle(
+            objects.record.run, objects.record.attempt, objects.record.generation, objects.record.uid
+        )
+        yield from stop(handle, objects.record.owner, "delete", "the run is deleted")
+        stored = yield from records.read_record(objects.record.run)
         if stored is None:
             return
-        found = yield from look(stored)
-    found = yield from clear(found)
-    stored = yield from recorded(found, state_of(seen(found)))
-    if stored is None or stored.record.uid != found.record.uid:
-        raise OwnershipConflict(f"run {found.record.run} has been started anew; it was not deleted")
+        objects = yield from read_objects(stored)
+    objects = yield from clear_attempt(objects)
+    stored = yield from record_end(objects, state_of(observation_of(objects)))
+    if stored is None or stored.record.uid != objects.record.uid:
+        raise OwnershipConflict(f"run {objects.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:
         yield from remove_all(thing, stored.record.run)
     yield from archive.forget(stored.record.run)
 
     def deleted(now: Stored) -> Stored | None:
-        if now.record.uid != found.record.uid:
+        if now.record.uid != objects.record.uid:
             return None
         return replace(now, record=replace(now.record, deleted=True))
 
-    yield from records.change(found.record.run, deleted)
+    yield from records.change(objects.record.run, deleted)
 
 
 def remove_all(thing: Mapping[str, str], run: str) -> Operation[None]:

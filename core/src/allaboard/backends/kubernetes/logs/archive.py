@@ -1,7 +1,7 @@
 """What followers read of the logs of an attempt, for when its pods are gone and its followers too: a
-ConfigMap beside the run record, which it is owned by and goes with.
+ConfigMap beside the run record, which owns it.
 
-It is written once the attempt has ended, by whoever saw the end, and again by whoever has read more.
+The process that sees the end writes it; a process that has read more writes it again.
 ``binaryData.tries`` is gzipped JSON: what is known of each try, and the end of what it wrote. Every try has
 the same room, and all of them together stay well below what an API server takes (`ROOM`).
 """
@@ -52,15 +52,15 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
     """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
     ended; a pod that was made after that, by an operator which had not noticed, is none of its members, and
     ``memory`` does not know it.
-    Whoever may not write leaves it to others.
+    A client that may not write leaves it to others.
     """
     ours = [one for one in tries if (one.lines or one.whole) and not _is_late(one.one, memory, until)]
     if not ours:
         return
     for _ in range(TIMES):
-        there = yield from _there(stored, stored.record.attempt, stored.record.generation)
-        known = {} if there is None else {one.one.id: one for one in unpacked(there)}
-        both = [*once(merged([*known.values(), *ours]))]
+        there = yield from _read_archive(stored, stored.record.attempt, stored.record.generation)
+        known = {} if there is None else {one.one.id: one for one in unpack_tries(there)}
+        both = [*without_doubles(merge_tries([*known.values(), *ours]))]
         if there is not None and both == [*known.values()]:
             return
         body = _manifest(stored, both, there)
@@ -83,8 +83,8 @@ def _is_late(one: ContainerRun, memory: Memory, until: float | None) -> bool:
 
 def load(stored: Stored, attempt: int, generation: int) -> Operation[list[KeptTry]]:
     """What is kept of an attempt of this run."""
-    there = yield from _there(stored, attempt, generation)
-    return [] if there is None else [*unpacked(there)]
+    there = yield from _read_archive(stored, attempt, generation)
+    return [] if there is None else [*unpack_tries(there)]
 
 
 def forget(run: str) -> Operation[None]:
@@ -93,13 +93,13 @@ def forget(run: str) -> Operation[None]:
         yield from effects.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
 
-def _there(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
+def _read_archive(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
     name = labels.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
-        found = yield from effects.get(CONFIGMAPS, name)
+        body = yield from effects.get(CONFIGMAPS, name)
     except (Missing, Forbidden):
         return None
-    return found if labels.label_of(found, LABEL) == FORMAT else None
+    return body if labels.label_of(body, LABEL) == FORMAT else None
 
 
 def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> Json:
@@ -118,14 +118,14 @@ def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> J
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": own_labels, "ownerReferences": [owner], **held},
-        "binaryData": {"tries": base64.b64encode(packed(tries)).decode()},
+        "binaryData": {"tries": base64.b64encode(pack_tries(tries)).decode()},
     }
 
 
 # Values.
 
 
-def merged(tries: Iterable[KeptTry]) -> list[KeptTry]:
+def merge_tries(tries: Iterable[KeptTry]) -> list[KeptTry]:
     """Each try once: as it is known best."""
     best: dict[str, KeptTry] = {}
     for one in tries:
@@ -135,8 +135,8 @@ def merged(tries: Iterable[KeptTry]) -> list[KeptTry]:
     return [*best.values()]
 
 
-def once(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
-    """Without what was saved of a pod that nobody could look at any more, where the try that wrote it is
+def without_doubles(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
+    """Without captures of a pod that could not be read any more, where the try that wrote it is
     known.
     """
     named = [one for one in tries if one.one.uid]
@@ -147,14 +147,16 @@ def once(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
 
 
 def _worth(one: KeptTry) -> tuple[bool, bool, int]:
-    return not one.told, one.whole, one.size
+    return not one.from_status, one.whole, one.size
 
 
-def packed(tries: Sequence[KeptTry]) -> bytes:
+def pack_tries(tries: Sequence[KeptTry]) -> bytes:
     """As they are written: the more there are, and the less they can be squeezed, the less of each."""
     room = LARGEST
     while True:
-        text = json.dumps([_written(one, room) for one in tries], separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(
+            [_try_to_json(one, room) for one in tries], separators=(",", ":"), ensure_ascii=False
+        )
         data = gzip.compress(text.encode(errors="replace"), mtime=0)
         if len(data) <= ROOM:
             return data
@@ -164,7 +166,7 @@ def packed(tries: Sequence[KeptTry]) -> bytes:
             tries = [*tries[: len(tries) // 4], *tries[-(len(tries) // 4) :]]
 
 
-def _written(one: KeptTry, room: int) -> Json:
+def _try_to_json(one: KeptTry, room: int) -> Json:
     lines: deque[Stamped] = deque()
     size = 0
     for line in reversed(one.lines):
@@ -179,16 +181,16 @@ def _written(one: KeptTry, room: int) -> Json:
         "lines": [[line.at, line.text] for line in lines],
         "cut": cut,
         "whole": one.whole,
-        "told": one.told,
+        "told": one.from_status,
     }
 
 
-def unpacked(body: Json) -> Iterator[KeptTry]:
+def unpack_tries(body: Json) -> Iterator[KeptTry]:
     """The inverse, of a ConfigMap. What is damaged is nothing; fields of a newer writer are left out."""
     known = {field.name for field in fields(ContainerRun)}
     try:
         data = _unzipped(base64.b64decode(body["binaryData"]["tries"]))
-        found = [
+        tries = [
             KeptTry(
                 ContainerRun(**{k: v for k, v in one["try"].items() if k in known}),
                 lines := deque(Stamped(int(at), str(text)) for at, text, *_ in one["lines"]),
@@ -201,7 +203,7 @@ def unpacked(body: Json) -> Iterator[KeptTry]:
         ]
     except (LookupError, TypeError, ValueError, OSError, EOFError, binascii.Error):
         return
-    yield from found
+    yield from tries
 
 
 def _unzipped(data: bytes) -> bytes:
@@ -210,16 +212,18 @@ def _unzipped(data: bytes) -> bytes:
         return file.read(RECORDS.size + 1)
 
 
-def lost(memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str) -> Iterator[KeptTry]:
+def lost_tries(
+    memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str
+) -> Iterator[KeptTry]:
     """Tries of an attempt that is over which are known to have run, and of which nothing was read: they are
     named where the log would be.
     """
     tries = [one for one in known if not one.init]
     met = {(one.uid, one.restart) for one in tries}
-    rescued = {one.member for one in tries if not one.uid}  # by somebody who came too late to see which
+    captured = {one.member for one in tries if not one.uid}  # captured too late to see which try
     for member in layout.members:
         seen = memory.members.get(member.name)
-        if seen is None or seen.log is None or member.name in rescued:
+        if seen is None or seen.log is None or member.name in captured:
             continue  # it has never run, or what is missing cannot be told
         for uid, restarts in memory.pods.get(member.name, {}).items():
             for restart in range(restarts + 1):

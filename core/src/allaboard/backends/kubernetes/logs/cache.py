@@ -1,5 +1,5 @@
-"""What followers have read, kept for when its pods are gone: the end of every try, bounded for each and for
-all that this process follows.
+"""What followers have read, kept for when the pods are gone: the end of every try. Each try is bounded, and
+so are all that this process follows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _OF_A_LINE = 200
 
 @dataclass(slots=True)
 class KeptTry:
-    """``cut``: lines before the first one were not kept. ``whole``: it was read to its end. ``told``: its
-    lines are from the status of its pod, which knows no times: those of its log take their place.
+    """The end of one try. ``cut``: lines before the first one were not kept. ``whole``: it was read to its
+    end. ``from_status``: its lines are from the status of its pod, which knows no times: those of its log
+    replace them.
     """
 
     one: ContainerRun
@@ -32,7 +33,7 @@ class KeptTry:
     size: int = 0
     cut: bool = False
     whole: bool = False
-    told: bool = False
+    from_status: bool = False
 
     @property
     def weight(self) -> int:
@@ -48,45 +49,42 @@ class LogCache:
         self.weight = 0
         self._order: OrderedDict[tuple[int, str], dict[str, KeptTry]] = OrderedDict()
 
-    def changed(self, owner: int, tries: dict[str, KeptTry], id: str, before: int) -> None:
-        """A try of this owner weighed ``before`` and has changed; others may have to go for it."""
+    def weigh(self, owner: int, tries: dict[str, KeptTry], id: str, before: int) -> None:
+        """A try of this owner weighed ``before`` and has changed. The oldest tries may go for it."""
         self.weight += tries[id].weight - before
         self._order[owner, id] = tries
         self._order.move_to_end((owner, id))
         while self.weight > self.most and len(self._order) > 1:
-            (_, gone), theirs = self._order.popitem(last=False)
-            self.weight -= theirs.pop(gone).weight
+            (_, gone), other_tries = self._order.popitem(last=False)
+            self.weight -= other_tries.pop(gone).weight
 
-    def left(self, owner: int, tries: dict[str, KeptTry]) -> None:
-        """This owner is no more."""
+    def release(self, owner: int, tries: dict[str, KeptTry]) -> None:
+        """Release the tries of this owner."""
         with self.lock:
             for id, kept in tries.items():
                 if self._order.pop((owner, id), None) is not None:
                     self.weight -= kept.weight
 
 
-LOG_CACHE = LogCache()
-
-
 class AttemptLogs:
-    """What was read of one attempt of one run."""
+    """What was read of one attempt of one run. ``cache``: the budget that it shares; None: its own."""
 
-    __slots__ = ("__weakref__", "_is_known", "_shelf", "_tries", "each")
+    __slots__ = ("__weakref__", "_cache", "_is_known", "_tries", "each")
 
-    def __init__(self, each: int = EACH, shelf: LogCache = LOG_CACHE) -> None:
-        self.each, self._shelf = each, shelf
+    def __init__(self, each: int = EACH, cache: LogCache | None = None) -> None:
+        self.each, self._cache = each, cache or LogCache()
         self._tries: dict[str, KeptTry] = {}
         self._is_known = False
 
-    def tell(self, one: ContainerRun) -> None:
-        """What the status of its pod says of its end, for as long as there is nothing better."""
+    def add_status(self, one: ContainerRun) -> None:
+        """Keep what the status of its pod says of its end, until its log is read."""
         at = int((one.finished or one.begun or 0.0) * SECOND)
-        with self._shelf.lock:
+        with self._cache.lock:
             if one.words and (one.id not in self._tries or not self._tries[one.id].lines):
                 self.add(
                     one, [Stamped(at + n, text) for n, text in enumerate(one.words.splitlines())], cut=True
                 )
-                self._tries[one.id].told = True
+                self._tries[one.id].from_status = True
 
     def add(
         self, one: ContainerRun, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False
@@ -94,69 +92,69 @@ class AttemptLogs:
         """More lines, in order; those that are there already are passed over. ``cut``: lines before them
         were not read; ``whole``: it ends with them.
         """
-        with self._shelf.lock:
+        with self._cache.lock:
             if not self._is_known:
                 self._is_known = True
-                weakref.finalize(self, self._shelf.left, id(self), self._tries).atexit = False
-            found = self._tries.get(one.id)
-            before = 0 if found is None else found.weight
-            if found is None:
-                found = self._tries[one.id] = KeptTry(one, cut=cut)
-            found.whole = found.whole or whole
+                weakref.finalize(self, self._cache.release, id(self), self._tries).atexit = False
+            kept = self._tries.get(one.id)
+            before = 0 if kept is None else kept.weight
+            if kept is None:
+                kept = self._tries[one.id] = KeptTry(one, cut=cut)
+            kept.whole = kept.whole or whole
             for line in lines:
-                if found.told:
-                    found.lines.clear()
-                    found.size, found.cut, found.told = 0, cut, False
-                if cut and found.lines and line.at > found.lines[-1].at:
-                    # Between what was kept and this end of the log there may be lines that nobody read.
-                    found.lines.clear()
-                    found.size, found.cut = 0, True
+                if kept.from_status:
+                    kept.lines.clear()
+                    kept.size, kept.cut, kept.from_status = 0, cut, False
+                if cut and kept.lines and line.at > kept.lines[-1].at:
+                    # Between what was kept and this end of the log there may be lines that were not read.
+                    kept.lines.clear()
+                    kept.size, kept.cut = 0, True
                 cut = False
-                self._append(found, line)
-            self._shelf.changed(id(self), self._tries, one.id, before)
+                self._append(kept, line)
+            self._cache.weigh(id(self), self._tries, one.id, before)
 
-    def _append(self, found: KeptTry, line: Stamped) -> None:
-        lines = found.lines
+    def _append(self, kept: KeptTry, line: Stamped) -> None:
+        lines = kept.lines
         if lines and line.at < lines[0].at:
             return
         if lines and line.at <= lines[-1].at and any((k.at, k.text) == line[:2] for k in lines):
             return
         lines.append(Stamped(line.at, line.text))
-        found.size += len(line.text) + 1
-        while found.size > self.each and len(lines) > 1:
-            found.size -= len(lines.popleft().text) + 1
-            found.cut = True
+        kept.size += len(line.text) + 1
+        while kept.size > self.each and len(lines) > 1:
+            kept.size -= len(lines.popleft().text) + 1
+            kept.cut = True
 
-    def pass_on(self, one: ContainerRun, other: ContainerRun) -> None:
-        """What was kept of one try since another began was written by that one."""
-        with self._shelf.lock:
-            found = self._tries.get(one.id)
+    def move(self, one: ContainerRun, other: ContainerRun) -> None:
+        """Move the lines that were kept of one try since another began to that one."""
+        with self._cache.lock:
+            kept = self._tries.get(one.id)
             begun = int(other.begun or 0.0) * SECOND
-            if found is None or found.told or not found.lines or found.lines[-1].at < begun:
+            if kept is None or kept.from_status or not kept.lines or kept.lines[-1].at < begun:
                 return
-            before, theirs = found.weight, [line for line in found.lines if line.at >= begun]
-            found.lines = deque(line for line in found.lines if line.at < begun)
-            found.size = sum(len(line.text) + 1 for line in found.lines)
-            found.whole = False
-            self._shelf.changed(id(self), self._tries, one.id, before)
-            self.add(other, theirs, cut=found.cut and not found.lines)
+            before, its_lines = kept.weight, [line for line in kept.lines if line.at >= begun]
+            kept.lines = deque(line for line in kept.lines if line.at < begun)
+            kept.size = sum(len(line.text) + 1 for line in kept.lines)
+            kept.whole = False
+            self._cache.weigh(id(self), self._tries, one.id, before)
+            self.add(other, its_lines, cut=kept.cut and not kept.lines)
 
-    def meet(self, found: Iterable[ContainerRun]) -> None:
-        """These tries as they are now: some that were being read have ended since."""
-        with self._shelf.lock:
-            for one in found:
+    def update(self, tries: Iterable[ContainerRun]) -> None:
+        """Update the tries to what they are now: some that were being read have ended since."""
+        with self._cache.lock:
+            for one in tries:
                 if one.id in self._tries:
                     self._tries[one.id].one = one
 
     def restore(self, tries: Iterable[KeptTry]) -> None:
-        """Tries that others have read, where nothing is known of them here."""
-        with self._shelf.lock:
-            for found in tries:
-                if found.one.id not in self._tries:
-                    self.add(found.one, found.lines, cut=found.cut, whole=found.whole)
-                    self._tries[found.one.id].told = found.told
+        """Add tries that other processes have read, where nothing is known of them here."""
+        with self._cache.lock:
+            for kept in tries:
+                if kept.one.id not in self._tries:
+                    self.add(kept.one, kept.lines, cut=kept.cut, whole=kept.whole)
+                    self._tries[kept.one.id].from_status = kept.from_status
 
     def tries(self) -> list[KeptTry]:
         """All of them as they are now, each new one behind those before it."""
-        with self._shelf.lock:
+        with self._cache.lock:
             return [replace(kept, lines=kept.lines.copy()) for kept in self._tries.values()]

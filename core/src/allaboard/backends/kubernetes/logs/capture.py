@@ -1,9 +1,9 @@
 """The end of the log of a pod that may be gone the moment after, and whose it is.
 
 A node gives the log of the container that is there when it is asked. By then the one that failed may have
-been started again, or another pod may have its name. So a pod is looked at again after its log was read, and
-an answer that more than one try can have written is nobody's: what is not gone can still be asked for by
-somebody who knows its try (`collector`).
+been started again, or another pod may have its name. So a pod is read again after its log was, and an answer
+that more than one try can have written is dropped: what is not gone can still be read by `collector`, which
+knows the tries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser, Stamped
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_over, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ TAIL = 200
 """Lines of a log that are asked for."""
 LARGEST_TAIL = 1 << 20
 REPLAY = 2.0
-"""Seconds in which the past of one pod must come."""
+"""Seconds within which the events of one pod must be replayed."""
 
 
 class PodCapture(NamedTuple):
@@ -54,22 +54,24 @@ class PodCapture(NamedTuple):
         own = [thing for thing, uid in zip(self.things, uids, strict=True) if uid == uids[0]]
         return own[-1] if own else None
 
-    def tries(self, seat: PodRole) -> list[ContainerRun]:
+    def tries(self, role: PodRole) -> list[ContainerRun]:
         """Those that can have written its log, each as it was seen last. The containers that prepare are of
         no interest once the one that trains was there.
         """
-        here = {one.id: one for thing in self.things for one in tries([thing], {self.pod: seat})}
+        here = {one.id: one for thing in self.things for one in container_runs([thing], {self.pod: role})}
         return [one for one in here.values() if not one.init] or [*here.values()]
 
 
-def end_of(data: bytes) -> list[Stamped] | None:
+def parse_tail(data: bytes) -> list[Stamped] | None:
     """The lines of the end of a log; None when the node had none to give."""
-    tape = LogParser(whole=False)
-    lines = [*tape.feed(data), *tape.close()]
-    return None if tape.refused is not None else [line for line in lines if not isinstance(line, LogGap)]
+    parser = LogParser(whole=False)
+    lines = [*parser.feed(data), *parser.close()]
+    return None if parser.refused is not None else [line for line in lines if not isinstance(line, LogGap)]
 
 
-def whose(lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool) -> ContainerRun | None:
+def writer_of(
+    lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool
+) -> ContainerRun | None:
     """The one try that can have written these lines; None where there are several. ``settled``: as of
     `PodCapture`. Of the beginning and the end of a try whole seconds are known, and its last line may bear
     the second after.
@@ -78,7 +80,7 @@ def whose(lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: b
         return known[0] if settled and len(known) == 1 else None
     first = lines[0].at
     can = [one for one in known if not is_before(first, one.begun) and not _is_after(first, one.finished)]
-    # One that nobody has seen began when these had ended, or later.
+    # One that was never seen began when these had ended, or later.
     if settled or any(is_before(first, one.finished) for one in can):
         return can[0] if len(can) == 1 else None
     return None
@@ -96,16 +98,18 @@ def _is_after(at: int, moment: float | None) -> bool:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def snatch(
+def capture_pod(
     api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str | None = None
 ) -> PodCapture:
     """A pod and the end of its log. Without ``container``: of its only one.
 
     ``version``: one at which the pod had failed, "" where that is not known; then there is no time to lose,
-    and the pod is found however late this comes, in what has happened since. None: it may be well.
+    and the pod is looked for in what has happened since, too. None: it may be well.
     """
     things: list[Json] = []
-    beside = threading.Thread(target=lambda: things.extend(_looks(api, namespace, pod, version)), daemon=True)
+    beside = threading.Thread(
+        target=lambda: things.extend(_read_pod(api, namespace, pod, version)), daemon=True
+    )
     beside.start()
     if version is None:
         beside.join(SECONDS)
@@ -117,20 +121,20 @@ def snatch(
     seen = (*things,)
     if data is None or any(map(_is_settled, seen)):
         return PodCapture(pod, seen, data, data is not None, over)
-    since = _looks(api, namespace, pod, version)
+    since = _read_pod(api, namespace, pod, version)
     return PodCapture(pod, (*seen, *since), data, bool(since), over)
 
 
-def _looks(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+def _read_pod(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
     """The pod; before it, where it has not failed, one of its name that is gone."""
-    found: list[Json] = []
+    pods: list[Json] = []
     with suppress(AllaboardError):
-        found.append(api.get(PODS, pod, namespace))
-    if version and not any(map(_has_failed, found)):
+        pods.append(api.get(PODS, pod, namespace))
+    if version and not any(map(_has_failed, pods)):
         since = _since(pod, version)
         with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
-            found[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
-    return found
+            pods[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
+    return pods
 
 
 def _has_failed(pod: Json) -> bool:
@@ -150,21 +154,21 @@ def _since(pod: str, version: str) -> dict[str, Any]:
     return {"fields": f"metadata.name={pod}", "resource_version": version, "timeout": REPLAY}
 
 
-def snatch_all(
+def capture_pods(
     api: Api, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
 ) -> list[PodCapture]:
     """The same of several (name, container, version), side by side."""
-    found: list[PodCapture] = []
+    captures: list[PodCapture] = []
 
     def one(pod: str, container: str, version: str | None) -> None:
-        found.append(snatch(api, namespace, pod, container, version=version))
+        captures.append(capture_pod(api, namespace, pod, container, version=version))
 
-    within(SECONDS, [partial(one, *asked) for asked in pods])
-    return [*found]
+    run_within(SECONDS, [partial(one, *asked) for asked in pods])
+    return [*captures]
 
 
-def within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
-    """Do these side by side; what has not come by then is waited for no longer, by nobody."""
+def run_within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
+    """Run these side by side. Those that are not done after ``seconds`` are left to themselves."""
     turn = threading.Semaphore(AT_A_TIME)
 
     def work(job: Callable[[], None]) -> None:
@@ -179,7 +183,7 @@ def within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-async def asnatch(
+async def acapture_pod(
     api: AsyncApi,
     namespace: str | None,
     pod: str,
@@ -187,7 +191,7 @@ async def asnatch(
     *,
     version: str | None = None,
 ) -> PodCapture:
-    """`snatch` in a loop."""
+    """`capture_pod` in a loop."""
 
     async def listen() -> bytes | None:
         with suppress(AllaboardError):
@@ -197,33 +201,33 @@ async def asnatch(
 
     async with asyncio.timeout(SECONDS):
         if version is None:
-            things = await _alooks(api, namespace, pod, version)
+            things = await _aread_pod(api, namespace, pod, version)
             over = any(map(is_over, things))
             data = await listen()
         else:
             over = True
-            things, data = await asyncio.gather(_alooks(api, namespace, pod, version), listen())
+            things, data = await asyncio.gather(_aread_pod(api, namespace, pod, version), listen())
         if data is None or any(map(_is_settled, things)):
             return PodCapture(pod, (*things,), data, data is not None, over)
-        since = await _alooks(api, namespace, pod, version)
+        since = await _aread_pod(api, namespace, pod, version)
     return PodCapture(pod, (*things, *since), data, bool(since), over)
 
 
-async def _alooks(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
-    found: list[Json] = []
+async def _aread_pod(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+    pods: list[Json] = []
     with suppress(AllaboardError):
-        found.append(await api.get(PODS, pod, namespace))
-    if version and not any(map(_has_failed, found)):
+        pods.append(await api.get(PODS, pod, namespace))
+    if version and not any(map(_has_failed, pods)):
         with suppress(AllaboardError):
             async with aclosing(api.watch(PODS, namespace, **_since(pod, version))) as events:
                 async for kind, thing in events:
                     if kind == "DELETED":
-                        found.insert(0, thing)
+                        pods.insert(0, thing)
                         break
-    return found
+    return pods
 
 
-async def asnatch_all(
+async def acapture_pods(
     api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
 ) -> list[PodCapture]:
-    return [*await asyncio.gather(*(asnatch(api, namespace, pod, c, version=v) for pod, c, v in pods))]
+    return [*await asyncio.gather(*(acapture_pod(api, namespace, pod, c, version=v) for pod, c, v in pods))]

@@ -4,13 +4,13 @@ taken away, and the report lines of rank 0 (contract, section 7).
 - When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
   two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may
   take the logs a second later.
-- A row of the watch that tells of a failed pod sets off `snatch` at once, before anybody looks at anything.
+- A row of the watch that tells of a failed pod sets off `capture_pod` at once, before the run is looked at.
 - By the time that a try is asked for, the answer may be that of the next one. It is kept where its first line
   was written before the try ended, or where the pod, looked at again, still has the try in that place.
 - The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
   lines say. Runs that start together do not ask together.
 
-`EvidenceCollector` decides what to read and keeps what it was told; `collect` and `aattend` read. One witness
+`EvidenceCollector` decides what to read and keeps the answers; `collect` and `acollect` read. One collector
 belongs to one attempt of one run, in one follower.
 """
 
@@ -27,29 +27,28 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.backends.kubernetes.logs.cache import AttemptLogs
+from allaboard.backends.kubernetes.logs.cache import AttemptLogs, LogCache
 from allaboard.backends.kubernetes.logs.capture import (
     AT_A_TIME,
     LARGEST_TAIL,
     SECONDS,
     TAIL,
     PodCapture,
-    end_of,
     is_before,
-    whose,
-    within,
+    parse_tail,
+    run_within,
+    writer_of,
 )
 from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser
 from allaboard.backends.kubernetes.logs.stream import (
-    Entry,
     Fetch,
     ReadPass,
     ReadPositions,
-    aanswer,
-    answer,
-    settle,
+    afetch_answer,
+    feed_answer,
+    fetch_answer,
 )
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, stands
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_still_there
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.errors import AllaboardError
 
@@ -76,27 +75,30 @@ _NOTHING: Mapping[str, int] = {}
 
 
 class EvidenceCollector:
-    """``progress_every``: 0 reads no report lines. ``kept``: where what was read is kept; it may be shared
-    with whoever prints the logs. ``report``: what rank 0 said so far, None when it is not read. ``own``:
-    the folder of the run's checkpoints. ``now`` is any clock that does not go back.
+    """``progress_every``: 0 reads no report lines. ``logs``: where what was read is kept; whoever prints the
+    logs may share it. ``cache``: the budget of logs that are made here. ``report``: what rank 0 reported so
+    far, None when its reports are not read. ``own``: the folder of the run's checkpoints. ``now`` is any
+    clock that does not go back.
     """
 
     __slots__ = (
-        "_asked", "_behind", "_book", "_kept", "_peers_at", "_progress_at", "_reading",
+        "_asked", "_behind", "_positions", "_cache", "_logs", "_peers_at", "_progress_at", "_reading",
         "chance", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
         self,
-        kept: AttemptLogs | None = None,
+        logs: AttemptLogs | None = None,
         progress_every: float = PROGRESS_EVERY,
         chance: Callable[[], float] = random.random,
         own: str | None = None,
+        cache: LogCache | None = None,
     ) -> None:
         self.progress_every, self.chance, self.own = progress_every, chance, own
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         # Made when something is read: of most runs of a busy process nothing ever is.
-        self._kept, self._book = kept, None if kept is None else ReadPositions(kept=kept)
+        self._cache = cache
+        self._logs, self._positions = logs, None if logs is None else ReadPositions(logs=logs)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
         self._peers_at: float | None = None
         self._progress_at = 0.0
@@ -104,33 +106,33 @@ class EvidenceCollector:
         self._behind = False
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether rank 0 has written what could not be read yet, and may be later."""
         return self._behind or self._reading
 
     @property
-    def kept(self) -> AttemptLogs:
-        if self._kept is None:
-            self._kept = AttemptLogs()
-        return self._kept
+    def logs(self) -> AttemptLogs:
+        if self._logs is None:
+            self._logs = AttemptLogs(cache=self._cache)
+        return self._logs
 
     @property
-    def book(self) -> ReadPositions:
-        if self._book is None:
-            self._book = ReadPositions(kept=self.kept)
-        return self._book
+    def positions(self) -> ReadPositions:
+        if self._positions is None:
+            self._positions = ReadPositions(logs=self.logs)
+        return self._positions
 
     def tails(self) -> dict[str, str]:
         """The end of what each member wrote that was read. Where a member has been started again since it
         failed, both tries.
         """
-        if self._kept is None:
+        if self._logs is None:
             return {}
-        members = {kept.one.member for kept in self._kept.tries()}
+        members = {kept.one.member for kept in self._logs.tries()}
         return {member: text for member in sorted(members) if (text := self._tail(member))}
 
     def _tail(self, member: str) -> str:
-        tries = [t for t in self.kept.tries() if t.one.member == member and t.lines]
+        tries = [t for t in self.logs.tries() if t.one.member == member and t.lines]
         tries.sort(key=lambda t: (t.one.begun or 0.0, t.one.restart))
         shown = tries[-1:] if tries and not tries[-1].one.init else [t for t in tries if t.one.failed][-1:]
         if shown and shown[0].one.code is None:
@@ -139,125 +141,128 @@ class EvidenceCollector:
 
     # What to read.
 
-    def evidence(self, found: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
+    def tails_to_read(self, tries: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
         """The ends that must be read now: of tries that failed since the last time, in the order in which
-        they did, and of those beside them. ``asked``: somebody wants to see them, failed or not.
+        they did, and of those beside them. ``asked``: they are wanted in any case, failed or not.
         """
-        if self._kept is not None:
-            self._kept.meet(found)
+        if self._logs is not None:
+            self._logs.update(tries)
         fresh = [
             one
-            for one in found
-            if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._has(one)
+            for one in tries
+            if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._is_whole(one)
         ]
         if not fresh and not asked:
             return []
         fresh.sort(key=lambda one: (one.finished is None, one.finished or 0.0, one.rank))
-        wanted = [one for victim in fresh for one in (victim, *_beside_it(victim, found))]
+        wanted = [one for victim in fresh for one in (victim, *_neighbours(victim, tries))]
         if asked or self._peers_at is None or now - self._peers_at >= AGAIN:
             self._peers_at = now
-            wanted += self._beside(fresh, found)
+            wanted += self._beside(fresh, tries)
         for one in wanted:
             if one.words and one.failed:
-                self.kept.tell(one)
-        chosen = _affordable({one.id: one for one in wanted if not self._has(one)}.values())
+                self.logs.add_status(one)
+        chosen = _within_budget({one.id: one for one in wanted if not self._is_whole(one)}.values())
         last = [one.id for one in chosen if one.final or one.previous or one.leaving]
         if last:
             self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
         return [Fetch(one, tail=TAILS[0], proves=not one.final) for one in chosen]
 
-    def _has(self, one: ContainerRun) -> bool:
-        return self._kept is not None and any(
-            kept.one.id == one.id and kept.whole for kept in self.kept.tries()
+    def _is_whole(self, one: ContainerRun) -> bool:
+        return self._logs is not None and any(
+            kept.one.id == one.id and kept.whole for kept in self.logs.tries()
         )
 
-    def _beside(self, victims: Sequence[ContainerRun], found: Sequence[ContainerRun]) -> list[ContainerRun]:
+    def _beside(self, victims: Sequence[ContainerRun], tries: Sequence[ContainerRun]) -> list[ContainerRun]:
         """Rank 0 and two peers, each with its last two tries."""
         hurt = {one.member for one in victims}
-        others = list(dict.fromkeys(one.member for one in found if one.rank == 0))
-        peers = [one.member for one in found if one.rank != 0 and one.member not in hurt]
+        others = list(dict.fromkeys(one.member for one in tries if one.rank == 0))
+        peers = [one.member for one in tries if one.rank != 0 and one.member not in hurt]
         others += list(dict.fromkeys(peers))[:PEERS]
-        return [one for member in others for one in found if one.member == member and not one.init]
+        return [one for member in others for one in tries if one.member == member and not one.init]
 
-    def progress(self, found: Sequence[ContainerRun], now: float, *, over: bool = False) -> ReadPass | None:
+    def progress_to_read(
+        self, tries: Sequence[ContainerRun], now: float, *, over: bool = False
+    ) -> ReadPass | None:
         """The pass over rank 0's log that is due now, if one is: when its time has come, when the try that
         was being read has ended, and when the run is ``over``.
         """
         if self.report is None or self._reading:
             return None
-        first = [one for one in found if one.rank == 0 and not one.init]
-        unread = [one for one in first if not self.book.is_done(one)]
+        first = [one for one in tries if one.rank == 0 and not one.init]
+        unread = [one for one in first if not self.positions.is_done(one)]
         ended = any(not one.running for one in unread)
         if not (over or (unread and (ended or now >= self._progress_at))):
             return None
         self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
         # What was saved of its pods that are gone counts too.
-        gone = self.book.look(first, Selection(ranks=(0,)))
+        gone = self.positions.meet(first, Selection(ranks=(0,)))
         if not unread and not gone:
             return None
         self._reading = True
-        return ReadPass(self.book, unread, gone)
+        return ReadPass(self.positions, unread, gone)
 
     # What came of it.
 
-    def heard(self, fetch: Fetch, data: bytes) -> bool:
+    def add_tail(self, fetch: Fetch, data: bytes) -> bool:
         """The end of a try, which surely is its own; False when it is too large and fewer lines must be asked
         for.
         """
         if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
             return False
         over = not fetch.one.running
-        tape = LogParser(whole=False)
-        lines = tape.feed(data) + (tape.close() if over else [])
+        parser = LogParser(whole=False)
+        lines = parser.feed(data) + (parser.close() if over else [])
         stamped = [line for line in lines if not isinstance(line, LogGap)]
-        whole = over and tape.refused is None
-        self.kept.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
+        whole = over and parser.refused is None
+        self.logs.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
 
-    def saved(self, found: PodCapture, seat: PodRole) -> None:
-        """What was snatched of a member's pod."""
-        own = found.tries(seat)
+    def add_capture(self, capture: PodCapture, role: PodRole) -> None:
+        """What was captured of a member's pod."""
+        own = capture.tries(role)
         for ended in own:
             if ended.failed:
-                self.kept.tell(ended)
-        lines = None if found.data is None else end_of(found.data)
+                self.logs.add_status(ended)
+        lines = None if capture.data is None else parse_tail(capture.data)
         if lines is None:
             return  # it can still be asked for
-        one = whose(lines, own, settled=found.settled)
-        if one is None and found.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
+        one = writer_of(lines, own, settled=capture.settled)
+        if one is None and capture.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
             # Gone before it could be looked at; that it failed is what its row said.
-            id, begun = f"{found.pod}@{lines[0].at}", lines[0].at / SECOND
-            who = (seat.container, False, seat.member, seat.rank)
-            one = ContainerRun(id, found.pod, "", *who, 0, False, False, True, begun, code=1)
+            id, begun = f"{capture.pod}@{lines[0].at}", lines[0].at / SECOND
+            who = (role.container, False, role.member, role.rank)
+            one = ContainerRun(id, capture.pod, "", *who, 0, False, False, True, begun, code=1)
         if one is not None:
-            whole = found.over and one.code is not None
-            self.kept.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
+            whole = capture.over and one.code is not None
+            self.logs.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
 
-    def listen(self, entries: Iterable[Entry], more: bool, now: float) -> None:
-        """Lines of rank 0. ``more``: there are others, to be read soon."""
-        lines = [line for entry in entries if (line := self.book.give(entry)) is not None]
-        said = [(line.time, line.text) for line in lines if line.gap is None]
-        if self.report is not None and said:
-            self.report = apply_reports(self.report, said, said[-1][0] or 0.0, self.own)
-        if more:
+    def add_progress(self, read_pass: ReadPass, now: float) -> None:
+        """Lines of rank 0 that this pass has read. What it wants besides is read soon."""
+        entries = [*read_pass.ready()]
+        if read_pass.wants():
             self._progress_at = now
+        lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
+        written = [(line.time, line.text) for line in lines if line.gap is None]
+        if self.report is not None and written:
+            self.report = apply_reports(self.report, written, written[-1][0] or 0.0, self.own)
 
-    def silent(self, one: ReadPass) -> None:
+    def finish(self, read_pass: ReadPass) -> None:
         """This pass over rank 0's log is over for now."""
-        self._reading, self._behind = False, one.stuck or bool(one.wants())
+        self._reading, self._behind = False, read_pass.stuck or bool(read_pass.wants())
 
 
-def _beside_it(victim: ContainerRun, found: Iterable[ContainerRun]) -> list[ContainerRun]:
+def _neighbours(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[ContainerRun]:
     """The tries before and after this one, where a node still has them."""
     return [
         one
-        for one in found
+        for one in tries
         if (one.uid, one.container) == (victim.uid, victim.container)
         and abs(one.restart - victim.restart) == 1
     ]
 
 
-def _affordable(wanted: Iterable[ContainerRun]) -> list[ContainerRun]:
+def _within_budget(wanted: Iterable[ContainerRun]) -> list[ContainerRun]:
     """So many of these that reading and proving takes `CALLS` requests at most."""
     chosen: list[ContainerRun] = []
     left = CALLS
@@ -273,11 +278,11 @@ def _must_prove(fetch: Fetch, data: bytes) -> bool:
     """Whether its pod must be looked at again."""
     if not fetch.must_prove(data):
         return False
-    first = end_of(data.partition(b"\n")[0])
+    first = parse_tail(data.partition(b"\n")[0])
     return not (first and is_before(first[0].at, fetch.one.finished))
 
 
-def _smaller(fetch: Fetch) -> Fetch:
+def _with_fewer_lines(fetch: Fetch) -> Fetch:
     """The same request for fewer lines."""
     return fetch._replace(tail=TAILS[TAILS.index(fetch.tail or TAILS[0]) + 1])
 
@@ -288,8 +293,8 @@ def _smaller(fetch: Fetch) -> Fetch:
 def collect(
     api: Api,
     namespace: str | None,
-    witness: EvidenceCollector,
-    found: Sequence[ContainerRun],
+    collector: EvidenceCollector,
+    tries: Sequence[ContainerRun],
     *,
     over: bool = False,
     asked: bool = False,
@@ -298,29 +303,31 @@ def collect(
     ended; ``asked``: the ends are wanted in any case. What cannot be read is left out.
     """
     now = time.monotonic()
-    fetches = witness.evidence(found, now, asked=asked)
+    fetches = collector.tails_to_read(tries, now, asked=asked)
     if fetches:
-        within(SECONDS, [partial(_read_end, api, namespace, witness, fetch) for fetch in fetches])
-    due = witness.progress(found, now, over=over)
+        run_within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
+    due = collector.progress_to_read(tries, now, over=over)
     if due is not None:
-        within(SECONDS, [partial(_read_on, api, namespace, witness, due, whole=over or asked)])
+        run_within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
 
 
-def _read_end(api: Api, namespace: str | None, witness: EvidenceCollector, fetch: Fetch) -> None:
+def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fetch: Fetch) -> None:
     while True:
         try:
             with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
-                data = _taken(stream)
-            if _must_prove(fetch, data) and not stands(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+                data = _read_tail(stream)
+            if _must_prove(fetch, data) and not is_still_there(
+                api.get(PODS, fetch.one.pod, namespace), fetch.one
+            ):
                 return
         except AllaboardError:
             return
-        if witness.heard(fetch, data):
+        if collector.add_tail(fetch, data):
             return
-        fetch = _smaller(fetch)
+        fetch = _with_fewer_lines(fetch)
 
 
-def _taken(stream: Iterable[bytes]) -> bytes:
+def _read_tail(stream: Iterable[bytes]) -> bytes:
     data = bytearray()
     for piece in stream:
         data += piece
@@ -329,42 +336,40 @@ def _taken(stream: Iterable[bytes]) -> bytes:
     return bytes(data)
 
 
-def _rounds(one: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
+def _rounds(read_pass: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
     """What a pass wants, time after time; at first maybe nothing, for what is known already is said then.
     ``whole``: as often as there is time for.
     """
     until = time.monotonic() + ENOUGH * SECONDS
-    yield one.wants()
+    yield read_pass.wants()
     for n in count(1):
-        fetches = one.wants() if whole or n < READS else []
+        fetches = read_pass.wants() if whole or n < READS else []
         if not fetches or time.monotonic() > until:
             return
         yield fetches
 
 
 def _read_on(
-    api: Api, namespace: str | None, witness: EvidenceCollector, one: ReadPass, *, whole: bool
+    api: Api, namespace: str | None, collector: EvidenceCollector, read_pass: ReadPass, *, whole: bool
 ) -> None:
     try:
-        for fetches in _rounds(one, whole=whole):
+        for fetches in _rounds(read_pass, whole=whole):
             for fetch in fetches:
-                found: bytes | AllaboardError | None
                 try:
-                    found = answer(api, namespace, fetch)
+                    reply: bytes | AllaboardError | None = fetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
-                    found = error
-                settle(one, fetch, found, always=True)
-            entries = [*one.ready()]
-            witness.listen(entries, bool(one.wants()), time.monotonic())
+                    reply = error
+                feed_answer(read_pass, fetch, reply, always=True)
+            collector.add_progress(read_pass, time.monotonic())
     finally:
-        witness.silent(one)
+        collector.finish(read_pass)
 
 
-async def aattend(
+async def acollect(
     api: AsyncApi,
     namespace: str | None,
-    witness: EvidenceCollector,
-    found: Sequence[ContainerRun],
+    collector: EvidenceCollector,
+    tries: Sequence[ContainerRun],
     *,
     over: bool = False,
     asked: bool = False,
@@ -375,12 +380,12 @@ async def aattend(
 
     async def read_end(fetch: Fetch) -> None:
         async with turn:
-            await _aread_end(api, namespace, witness, fetch)
+            await _aread_end(api, namespace, collector, fetch)
 
-    jobs = [read_end(fetch) for fetch in witness.evidence(found, now, asked=asked)]
-    due = witness.progress(found, now, over=over)
+    jobs = [read_end(fetch) for fetch in collector.tails_to_read(tries, now, asked=asked)]
+    due = collector.progress_to_read(tries, now, over=over)
     if due is not None:
-        jobs.append(_aread_on(api, namespace, witness, due, whole=over or asked))
+        jobs.append(_aread_on(api, namespace, collector, due, whole=over or asked))
     if jobs:
         tasks = [asyncio.ensure_future(job) for job in jobs]
         _, late = await asyncio.wait(tasks, timeout=SECONDS)
@@ -389,23 +394,25 @@ async def aattend(
         await asyncio.gather(*late, return_exceptions=True)
 
 
-async def _aread_end(api: AsyncApi, namespace: str | None, witness: EvidenceCollector, fetch: Fetch) -> None:
+async def _aread_end(
+    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, fetch: Fetch
+) -> None:
     while True:
         try:
             async with aclosing(api.log(fetch.one.pod, namespace, **fetch.options)) as stream:
-                data = await _ataken(stream)
+                data = await _aread_tail(stream)
             if _must_prove(fetch, data):
                 pod = await api.get(PODS, fetch.one.pod, namespace)
-                if not stands(pod, fetch.one):
+                if not is_still_there(pod, fetch.one):
                     return
         except AllaboardError:
             return
-        if witness.heard(fetch, data):
+        if collector.add_tail(fetch, data):
             return
-        fetch = _smaller(fetch)
+        fetch = _with_fewer_lines(fetch)
 
 
-async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
+async def _aread_tail(stream: AsyncIterable[bytes]) -> bytes:
     data = bytearray()
     async for piece in stream:
         data += piece
@@ -415,18 +422,16 @@ async def _ataken(stream: AsyncIterable[bytes]) -> bytes:
 
 
 async def _aread_on(
-    api: AsyncApi, namespace: str | None, witness: EvidenceCollector, one: ReadPass, *, whole: bool
+    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, read_pass: ReadPass, *, whole: bool
 ) -> None:
     try:
-        for fetches in _rounds(one, whole=whole):
+        for fetches in _rounds(read_pass, whole=whole):
             for fetch in fetches:
-                found: bytes | AllaboardError | None
                 try:
-                    found = await aanswer(api, namespace, fetch)
+                    reply: bytes | AllaboardError | None = await afetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
-                    found = error
-                settle(one, fetch, found, always=True)
-            entries = [*one.ready()]
-            witness.listen(entries, bool(one.wants()), time.monotonic())
+                    reply = error
+                feed_answer(read_pass, fetch, reply, always=True)
+            collector.add_progress(read_pass, time.monotonic())
     finally:
-        witness.silent(one)
+        collector.finish(read_pass)

@@ -108,11 +108,11 @@ class LogParser:
     def feed(self, data: bytes) -> list[Stamped | LogGap]:
         """The new lines that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        found = [item for raw in lines for item in self._long_line(raw)]
+        items = [item for raw in lines for item in self._long_line(raw)]
         while len(self._rest) > LONGEST:  # always cut at the same places, so that pieces can be counted
-            found += self._line(self._rest[:LONGEST], more=True)
+            items += self._line(self._rest[:LONGEST], more=True)
             self._rest = self._rest[LONGEST:]
-        return found
+        return items
 
     @property
     def is_anchored(self) -> bool:

@@ -1,17 +1,32 @@
 """The logs of a run: all members merged by time, from where a cursor stands, to the present or for as long
 as it runs (contract, section 7).
 
-What to ask for next, what of an answer is new, what is lost, and in which order lines leave is decided by
-`ReadPositions`, `ReadPass` and `Following`, which touch nothing; `read`, `follow` and their async twins only
+Each try of each container is in one of these states. `ReadPositions` holds them, and a cursor carries them:
+
+                  begins                   a pass has read what there is
+    (not met) ──────────────▶ unread ─────────────────────────────────────▶ open: a stream follows it
+        │                      ▲  │ ▲                                          │
+        │ gone before anybody  │  │ └────── stream cut, or silent ─────────────┤
+        │ could read it        │  │                                            │ stream ended by the kubelet
+        │                doubted  │ the container has ended                    ▼
+        │                         ▼                                          closed
+        │                       done ◀──────── read to its last line ──────────┤
+        ▼                         ▲                                            │ its pod is gone: all is read
+    gap: one marked line ─────────┴────────────────────────────────────────────┘
+
+*Doubted*: the answer lacks the line of the position. Either the node rotated the log, or the answer is that
+of the next container; another look at the pod decides. *Gap*: the node rotated the log, two restarts went by,
+or the pod is gone; the line says the member and the times between which the lost lines were written.
+
+`ReadPositions`, `ReadPass` and `Following` decide what to ask for next, what of an answer is new, what is
+lost, and in which order lines leave. They touch nothing. `read_logs`, `follow_logs` and their async twins
 fetch. The rules:
 
-- Each try of each container is read from its first line to its last. No line comes twice. What cannot be
-  read any more is one marked line (``gap``) with the member and the times between which it was written: the
-  node rotated the log, two restarts went by, the pod is gone.
-- Lines leave in the order of their times. To the present: exactly. While it runs: each is held back 2 s for
-  those that come late. The clocks of nodes are believed.
-- What is held of answers is bounded: a log of any size passes through. Those of a few pods are read as they
-  come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
+- Each try is read from its first line to its last. No line comes twice.
+- Lines leave in the order of their times. To the present: exactly. While the run goes on, each line is held
+  back 2 s for those that come late. The clocks of nodes are believed.
+- What is held of answers is bounded: a log of any size passes through. The logs of a few pods are read as
+  they come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
 - What was read survives its pod, with the follower that read it (`cache`).
 
 A cursor holds a position for each try: its container's id, the time of the last line, and the number of lines
@@ -47,7 +62,12 @@ from allaboard.backends.kubernetes.logs.parsing import (
     Stamped,
     stamp,
 )
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, chosen, stands, wanted
+from allaboard.backends.kubernetes.observe.containers import (
+    ContainerRun,
+    is_selected,
+    is_still_there,
+    select_runs,
+)
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
@@ -129,13 +149,13 @@ class Entry(NamedTuple):
         return 300 + (len(self.line.text) if self.line else 0)
 
 
-def _line(one: ContainerRun, stamped: Stamped) -> LogLine:
+def _log_line(one: ContainerRun, stamped: Stamped) -> LogLine:
     container = one.container if one.init else ""
     at = stamped.at / SECOND
     return LogLine(one.member, one.rank, one.restart, at, stamped.text, container, more=stamped.more)
 
 
-def _mark(one: ContainerRun, since: float | None, until: float | None, words: str) -> Entry:
+def _gap_mark(one: ContainerRun, since: float | None, until: float | None, words: str) -> Entry:
     """One line for all the lines that are lost between two times."""
     at = since if since is not None else until
     container = one.container if one.init else ""
@@ -148,10 +168,10 @@ def _mark(one: ContainerRun, since: float | None, until: float | None, words: st
 
 @dataclass(slots=True)
 class _Known:
-    """A try that was met. ``read``: how far it was read; ``given``: how far it has left. ``done``: to its
-    end. ``closed``: its stream was ended by the kubelet; should the pod be gone now, nothing is missing.
-    ``told``: that it cannot be read now has been said. ``doubted``: how it was asked for when the answer did
-    not hold the line of the position: either the log was rotated, or the answer is the next container's.
+    """A try that was met. ``read``: how far it was read; ``given``: how far its lines have left. ``done``: it
+    was read to its end. ``closed``: the kubelet ended its stream; if the pod is gone now, nothing is missing.
+    ``said_unreadable``: a line has said that it cannot be read now. ``doubted``: how it was asked for when
+    the answer lacked the line of the position.
     """
 
     one: ContainerRun
@@ -159,20 +179,20 @@ class _Known:
     given: Position = START
     done: bool = False
     closed: bool = False
-    told: bool = False
+    said_unreadable: bool = False
     doubted: str = ""
 
     @classmethod
     def from_list(cls, id: str, data: Sequence[Any]) -> _Known:
-        uid, container, member, rank, restart, at, lines, counted, done, told, doubted = data
+        uid, container, member, rank, restart, at, lines, counted, done, said, doubted = data
         one = ContainerRun(id, "", uid, container, False, member, rank, restart, True, False, True)
         position = Position(at, lines, counted)
-        return cls(one, position, position, done, told=told, doubted=doubted)
+        return cls(one, position, position, done, said_unreadable=said, doubted=doubted)
 
     def to_list(self) -> list[Any]:
         one, given = self.one, self.given
         who = [one.uid, one.container, one.member, one.rank, one.restart]
-        return [*who, given.at, given.lines, given.counted, self.done, self.told, self.doubted]
+        return [*who, given.at, given.lines, given.counted, self.done, self.said_unreadable, self.doubted]
 
 
 class ReadPositions:
@@ -180,10 +200,10 @@ class ReadPositions:
     are still on their way.
     """
 
-    def __init__(self, cursor: Cursor | None = None, kept: AttemptLogs | None = None) -> None:
-        self.kept = kept
-        found = (cursor or {}).get("tries", {})
-        self._known = {id: _Known.from_list(id, data) for id, data in found.items()}
+    def __init__(self, cursor: Cursor | None = None, logs: AttemptLogs | None = None) -> None:
+        self.logs = logs
+        tries = (cursor or {}).get("tries", {})
+        self._known = {id: _Known.from_list(id, data) for id, data in tries.items()}
 
     def cursor(self) -> Cursor:
         return {"v": _VERSION, "tries": {id: known.to_list() for id, known in self._known.items()}}
@@ -192,39 +212,39 @@ class ReadPositions:
         return self._known.setdefault(one.id, _Known(one))
 
     def is_done(self, one: ContainerRun) -> bool:
-        found = self._known.get(one.id)
-        return found is not None and found.done
+        known = self._known.get(one.id)
+        return known is not None and known.done
 
-    def look(self, found: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
-        """``found`` are all tries that can be read now. What is to be said of those that cannot: lines that
+    def meet(self, tries: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
+        """``tries`` are all tries that can be read now. What is to be said of those that cannot: lines that
         were kept of them, and a mark where some are lost. Each is said once.
         """
-        here = {one.id for one in found}
+        here = {one.id for one in tries}
         for known in [*self._known.values()]:
-            other = None if known.done else self.whose(known, found, surely=known.one.id in here)
+            other = None if known.done else self.next_writer(known, tries, surely=known.one.id in here)
             if other is not None:
                 self.move(known.one, other)
         gone = [known for id, known in self._known.items() if id not in here and not known.done]
-        kept = {} if self.kept is None else {k.one.id: k for k in self.kept.tries()}
+        kept = {} if self.logs is None else {k.one.id: k for k in self.logs.tries()}
         gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
-        said = [list(_leaving(known, kept.get(known.one.id), found)) for known in gone]
-        said += [[mark] for mark in self._skipped(found, [k.one for k in kept.values()])]
+        said = [list(_last_entries(known, kept.get(known.one.id), tries)) for known in gone]
+        said += [[mark] for mark in self._skipped_tries(tries, [k.one for k in kept.values()])]
         self._known |= {known.one.id: known for known in gone}
         self._known = {id: known for id, known in self._known.items() if id in here or id in kept}
-        for one in found:
+        for one in tries:
             self.known(one).one = one
         return [
             entries
             for entries in said
             if entries
-            and wanted(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
+            and is_selected(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
         ]
 
-    def _skipped(self, found: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
-        """Tries that nobody here has met and no node has any more."""
+    def _skipped_tries(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
+        """Tries that this reader has not met and no node has any more."""
         ours = [*kept, *(known.one for known in self._known.values())]
         groups: dict[tuple[str, str], list[ContainerRun]] = {}
-        for one in found:
+        for one in tries:
             groups.setdefault((one.uid, one.container), []).append(one)
         for group, readable in groups.items():
             fresh = [one for one in readable if one.id not in self._known]
@@ -233,9 +253,13 @@ class ReadPositions:
                 first, last = max(met, default=-1) + 1, min(one.restart for one in readable) - 1
                 if first <= last:
                     words = f"{_restarts(first, last)} lost: a node keeps two tries"
-                    yield _mark(min(readable, key=lambda one: one.restart), None, readable[0].begun, words)
+                    yield _gap_mark(
+                        min(readable, key=lambda one: one.restart), None, readable[0].begun, words
+                    )
 
-    def whose(self, known: _Known, found: Iterable[ContainerRun], *, surely: bool) -> ContainerRun | None:
+    def next_writer(
+        self, known: _Known, tries: Iterable[ContainerRun], *, surely: bool
+    ) -> ContainerRun | None:
         """A container may restart between the look at its pod and the request for its log: then what was
         read in the name of one try was written by a later one, which had begun by then. That one, if any.
         Whole seconds are known of its beginning; ``surely``: it is more than one before.
@@ -243,7 +267,7 @@ class ReadPositions:
         at = known.read.at // SECOND - (1 if surely else 0)
         later = [
             other
-            for other in found
+            for other in tries
             if (other.uid, other.container) == (known.one.uid, known.one.container)
             and other.restart > known.one.restart
             and other.begun is not None
@@ -257,39 +281,39 @@ class ReadPositions:
         known = self.known(one)
         self._known[other.id] = _Known(other, known.read, known.given)
         self._known[one.id] = _Known(one)
-        if self.kept is not None:
-            self.kept.pass_on(one, other)
+        if self.logs is not None:
+            self.logs.move(one, other)
 
-    def give(self, entry: Entry) -> LogLine | None:
-        """The entry leaves."""
+    def give_out(self, entry: Entry) -> LogLine | None:
+        """The line of an entry that leaves now; None where it has none."""
         if entry.position is not None:
             known = self.known(entry.one)
             known.given = entry.position
             known.done = known.done or entry.done
-            known.told = False
-        if self.kept is not None and not entry.gone and (entry.stamped is not None or entry.done):
-            self.kept.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
+            known.said_unreadable = False
+        if self.logs is not None and not entry.gone and (entry.stamped is not None or entry.done):
+            self.logs.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
         return entry.line
 
 
-def _leaving(known: _Known, kept: KeptTry | None, found: Sequence[ContainerRun]) -> Iterator[Entry]:
+def _last_entries(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
     one, at = known.one, known.read.at
-    ends = kept is not None and (kept.whole or (kept.told and not at))
+    ends = kept is not None and (kept.whole or (kept.from_status and not at))
     if kept is not None:
-        rest = [line for line in kept.lines if line.at > at and not (kept.told and known.read.at)]
+        rest = [line for line in kept.lines if line.at > at and not (kept.from_status and known.read.at)]
         if kept.cut and rest and not at:
             words = f"what it wrote before {stamp(rest[0].at)} is lost: its pod is gone"
-            yield _mark(one, one.begun, rest[0].at / SECOND, words)
+            yield _gap_mark(one, one.begun, rest[0].at / SECOND, words)
         for line in rest:
             at = line.at
-            yield Entry(at, one, _line(one, line), None, Position(at, 0, counted=False))
+            yield Entry(at, one, _log_line(one, line), None, Position(at, 0, counted=False))
     if not known.closed and not ends:
-        later = [t for t in found if (t.uid, t.container) == (one.uid, one.container)]
+        later = [t for t in tries if (t.uid, t.container) == (one.uid, one.container)]
         until = min((t.begun for t in later if t.begun is not None), default=None)
         why = "a node keeps two tries" if later else "its pod is gone"
         written = f"after {stamp(at)}, if anything, is" if at else "is"
-        yield _mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
+        yield _gap_mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
     yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True, gone=True)
 
 
@@ -303,7 +327,7 @@ def _restarts(first: int, last: int) -> str:
 @dataclass(slots=True)
 class _Chain:
     """The tries of one pod that are to be read, in order, and what was read of the first and has not left.
-    ``comes``: its answers are read as they come; ``tape``: of one of which there is more to read.
+    ``comes``: its answers are read as they come; ``parser``: of one of which there is more to read.
     """
 
     tries: deque[ContainerRun]
@@ -311,12 +335,12 @@ class _Chain:
     limit: int = LARGEST
     key: int = 0
     comes: bool = False
-    tape: LogParser | None = None
+    parser: LogParser | None = None
     broke: Position | None = None
 
 
 class ReadPass:
-    """One pass over tries, to what there is of them now. `wants` says what to fetch; `fed` and `failed`
+    """One pass over tries, to what there is of them now. `wants` says what to fetch; `feed` and `fail`
     take the answers; `ready` gives what may leave, in the order of time: a line leaves once every pod has
     shown one that is not earlier.
 
@@ -326,19 +350,19 @@ class ReadPass:
 
     def __init__(
         self,
-        book: ReadPositions,
-        found: Iterable[ContainerRun],
+        positions: ReadPositions,
+        unread: Iterable[ContainerRun],
         leaving: Iterable[Sequence[Entry]] = (),
         *,
         tail: int | None = None,
         since: float | None = None,
         comes: bool = False,
     ) -> None:
-        """``comes``: whoever fetches can read an answer as it comes."""
-        self.book, self.tail, self.since, self.comes = book, tail, since, comes
+        """``comes``: the caller can read an answer as it comes."""
+        self.positions, self.tail, self.since, self.comes = positions, tail, since, comes
         pods: dict[str, deque[ContainerRun]] = {}
-        for one in found:
-            if not book.is_done(one):
+        for one in unread:
+            if not positions.is_done(one):
                 pods.setdefault(one.uid, deque()).append(one)
         limit = min(LARGEST, max(SMALLEST, AT_ONCE // max(1, len(pods))))
         # Marks first: at equal times they go before what follows them.
@@ -350,32 +374,32 @@ class ReadPass:
         self._heap: list[tuple[int, int]] = []
         self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
         for n, chain in enumerate(self._chains):
-            self._filled(n, chain)
+            self._update_turn(n, chain)
 
     def wants(self) -> list[Fetch]:
         """What must be fetched before more can leave; nothing: the pass is over."""
         return [self._fetch(n, self._chains[n]) for n in sorted(self._waiting)]
 
     def _fetch(self, n: int, chain: _Chain) -> Fetch:
-        fetch = self._bounded(n, chain)
+        fetch = self._bounded_fetch(n, chain)
         return fetch._replace(limit=None, piece=chain.limit) if chain.comes else fetch
 
     def reads_on(self, fetch: Fetch) -> bool:
         """Whether more of the answer to this one's try that was begun is wanted next."""
         chain = self._chains[fetch.chain]
-        return chain.tape is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
+        return chain.parser is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
 
-    def broken(self, fetch: Fetch) -> bool:
+    def break_off(self, fetch: Fetch) -> bool:
         """An answer of which there was more to read was cut. Whether the rest is to be asked for anew:
         something was read since that had to be the last time.
         """
         chain = self._chains[fetch.chain]
-        chain.tape, before, chain.broke = None, chain.broke, self.book.known(fetch.one).read
+        chain.parser, before, chain.broke = None, chain.broke, self.positions.known(fetch.one).read
         return before != chain.broke
 
-    def _bounded(self, n: int, chain: _Chain) -> Fetch:
+    def _bounded_fetch(self, n: int, chain: _Chain) -> Fetch:
         one = chain.tries[0]
-        known = self.book.known(one)
+        known = self.positions.known(one)
         if known.read.at:
             proves = bool(known.doubted) and not one.final
             return Fetch(one, n, since=known.read.second, limit=chain.limit, proves=proves)
@@ -384,114 +408,114 @@ class ReadPass:
         since = None if self.since is None else int(self.since)
         return Fetch(one, n, since=since, limit=chain.limit, proves=not one.final)
 
-    def fed(self, fetch: Fetch, data: bytes, *, goes_on: bool = False) -> None:
+    def feed(self, fetch: Fetch, data: bytes, *, goes_on: bool = False) -> None:
         """The answer to a request; ``goes_on``: a piece of it, and not the last."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
-        known = self.book.known(one)
+        known = self.positions.known(one)
         more = goes_on or (fetch.limit is not None and len(data) >= fetch.limit)
-        tape = chain.tape or LogParser(known.read, whole=fetch.tail is None)
-        chain.tape = None
-        found = tape.feed(data)
+        parser = chain.parser or LogParser(known.read, whole=fetch.tail is None)
+        chain.parser = None
+        items = parser.feed(data)
         if not more and not one.running:
-            found += tape.close()
-        if tape.refused is not None:
-            self.failed(fetch, tape.refused, lost=not one.running)
+            items += parser.close()
+        if parser.refused is not None:
+            self.fail(fetch, parser.refused, lost=not one.running)
             return
-        missing = isinstance(found[0], LogGap) if found else not (more or tape.is_anchored)
-        known.told = False
+        missing = isinstance(items[0], LogGap) if items else not (more or parser.is_anchored)
+        known.said_unreadable = False
         if missing:
-            if self._doubts(n, chain, known):
+            if self._doubt(n, chain, known):
                 return
-            if (other := self.book.whose(known, chain.tries, surely=False)) is not None:
-                self.book.move(one, other)
+            if (other := self.positions.next_writer(known, chain.tries, surely=False)) is not None:
+                self.positions.move(one, other)
                 return
-        if missing and not found:
+        if missing and not items:
             words = f"what it wrote{_after(known)}, if anything, is lost: the node rotated the log"
-            self._put(chain, _mark(one, known.read.at / SECOND, None, words))
+            self._put(chain, _gap_mark(one, known.read.at / SECOND, None, words))
         known.doubted = ""
-        self._take(chain, one, known, found)
+        self._take(chain, one, known, items)
         if goes_on:
-            chain.tape = tape
-        elif more and not found and self.comes:  # one second holds more than a request does
+            chain.parser = parser
+        elif more and not items and self.comes:  # one second holds more than a request does
             chain.comes = True
-        elif more and not found:
+        elif more and not items:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
-        if not more or (not found and fetch.limit == MOST_GROWN):
-            self._over(chain, one, done=not one.running)
-        self._filled(n, chain)
+        if not more or (not items and fetch.limit == MOST_GROWN):
+            self._end_try(chain, one, done=not one.running)
+        self._update_turn(n, chain)
 
-    def _doubts(self, n: int, chain: _Chain, known: _Known) -> bool:
+    def _doubt(self, n: int, chain: _Chain, known: _Known) -> bool:
         """Leave it to another look at the pod, unless that has been taken."""
         one = known.one
-        if one.final or known.doubted == _how(one):
+        if one.final or known.doubted == _log_kind(one):
             return False
-        known.doubted = _how(one)
+        known.doubted = _log_kind(one)
         self.doubtful.append(one)
         chain.tries.clear()
-        self._filled(n, chain)
+        self._update_turn(n, chain)
         return True
 
-    def replaced(self, fetch: Fetch) -> None:
+    def drop(self, fetch: Fetch) -> None:
         """The answer was that of another container, and was thrown away: the next look will show which."""
         chain = self._chains[fetch.chain]
         self.doubtful.append(fetch.one)
         chain.tries.clear()
-        self._filled(fetch.chain, chain)
+        self._update_turn(fetch.chain, chain)
 
     def _take(
-        self, chain: _Chain, one: ContainerRun, known: _Known, found: Sequence[Stamped | LogGap]
+        self, chain: _Chain, one: ContainerRun, known: _Known, items: Sequence[Stamped | LogGap]
     ) -> None:
-        for item in found:
+        for item in items:
             if isinstance(item, LogGap):
-                self._put(chain, _rotated(one, item))
+                self._put(chain, _rotation_mark(one, item))
                 continue
             known.read = item.position
             chain.key = max(chain.key, item.at)
             if self.since is None or item.at >= self.since * SECOND:
-                chain.buffer.append(Entry(chain.key, one, _line(one, item), item, item.position))
+                chain.buffer.append(Entry(chain.key, one, _log_line(one, item), item, item.position))
 
     def _put(self, chain: _Chain, mark: Entry) -> None:
         chain.key = max(chain.key, mark.key)
         chain.buffer.append(mark._replace(key=chain.key))
 
-    def _over(self, chain: _Chain, one: ContainerRun, *, done: bool) -> None:
+    def _end_try(self, chain: _Chain, one: ContainerRun, *, done: bool) -> None:
         """There is no more of this try now; ``done``: nor will there be."""
         chain.tries.popleft()
         if done:
-            chain.buffer.append(Entry(chain.key, one, None, None, self.book.known(one).read, done=True))
+            chain.buffer.append(Entry(chain.key, one, None, None, self.positions.known(one).read, done=True))
 
-    def failed(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
+    def fail(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
         """There is no answer. ``lost``: the node has none, nor will it have one; ``gone``: the pod is not
         there any more, which the next look will show; else the node does not answer now.
         """
         n, chain = fetch.chain, self._chains[fetch.chain]
         one = fetch.one
-        known = self.book.known(one)
+        known = self.positions.known(one)
         since = known.read.at / SECOND if known.read.at else one.begun
         if gone:
             chain.tries.clear()
         elif lost:
-            if self._doubts(n, chain, known):
+            if self._doubt(n, chain, known):
                 return
-            self._put(chain, _mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
-            self._over(chain, one, done=True)
+            self._put(chain, _gap_mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
+            self._end_try(chain, one, done=True)
         else:
             self.stuck = True
-            if not known.told:
-                known.told = True
+            if not known.said_unreadable:
+                known.said_unreadable = True
                 words = f"what it wrote{_after(known)} cannot be read now: {why}"
-                self._put(chain, _mark(one, since, None, words))
+                self._put(chain, _gap_mark(one, since, None, words))
             chain.tries.clear()
-        self._filled(n, chain)
+        self._update_turn(n, chain)
 
     def skip(self, fetch: Fetch) -> None:
         """The container has not started, or is just being replaced."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         chain.tries.popleft()
-        self._filled(n, chain)
+        self._update_turn(n, chain)
 
-    def _filled(self, n: int, chain: _Chain) -> None:
+    def _update_turn(self, n: int, chain: _Chain) -> None:
         if chain.buffer:
             heapq.heappush(self._heap, (chain.buffer[0].key, n))
             self._waiting.discard(n)
@@ -506,17 +530,17 @@ class ReadPass:
             _, n = heapq.heappop(self._heap)
             chain = self._chains[n]
             entry = chain.buffer.popleft()
-            self._filled(n, chain)
+            self._update_turn(n, chain)
             yield entry
 
 
-def _how(one: ContainerRun) -> str:
+def _log_kind(one: ContainerRun) -> str:
     return "previous" if one.previous else "current"
 
 
-def _rotated(one: ContainerRun, lost: LogGap) -> Entry:
+def _rotation_mark(one: ContainerRun, lost: LogGap) -> Entry:
     words = f"lines from {stamp(lost.since)} to {stamp(lost.until)} are lost: the node rotated the log"
-    return _mark(one, lost.since / SECOND, lost.until / SECOND, words)
+    return _gap_mark(one, lost.since / SECOND, lost.until / SECOND, words)
 
 
 def _after(known: _Known) -> str:
@@ -529,18 +553,18 @@ def _after(known: _Known) -> str:
 @dataclass(slots=True)
 class _Stream:
     one: ContainerRun
-    tape: LogParser
+    parser: LogParser
     key: int
 
 
 class Following:
-    """Streams of what runs, merged. `opens` says which to open now; `fed` and `ended` take what comes of
-    them, `put` what passes have read in between; `take` gives what may leave at ``now``, by any clock that
-    does not go back.
+    """Streams of what runs, merged. `streams_to_open` says which to open now. `feed` and `end_stream` take
+    what comes of them, `put` what passes have read in between. `take` gives what may leave at ``now``, by any
+    clock that does not go back.
     """
 
-    def __init__(self, book: ReadPositions, hold: float = HOLD) -> None:
-        self.book = book
+    def __init__(self, positions: ReadPositions, hold: float = HOLD) -> None:
+        self.positions = positions
         self.merge: Merge[Entry] = Merge(hold)
         self._streams: dict[str, _Stream] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
@@ -549,67 +573,67 @@ class Following:
     def streaming(self) -> list[ContainerRun]:
         return [stream.one for stream in self._streams.values()]
 
-    def unread(self, found: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
+    def unread(self, tries: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
         """What a pass must read before a stream is opened: all of the pods that have none."""
         busy = {stream.one.uid for stream in self._streams.values()}
-        return [one for one in found if one.uid not in busy and not self._rests(one, now)]
+        return [one for one in tries if one.uid not in busy and not self._is_paused(one, now)]
 
-    def opens(self, found: Iterable[ContainerRun], now: float) -> list[Fetch]:
+    def streams_to_open(self, tries: Iterable[ContainerRun], now: float) -> list[Fetch]:
         """The streams to open, now that a pass has read everything before."""
         fetches = []
-        for one in self.unread(found, now):
+        for one in self.unread(tries, now):
             if one.running:
-                known = self.book.known(one)
+                known = self.positions.known(one)
                 known.closed, position = False, known.read
                 self._streams[one.id] = _Stream(one, LogParser(position), position.at)
                 fetches.append(Fetch(one, since=position.second, follow=True, proves=not position.at))
         return fetches
 
-    def fed(self, id: str, data: bytes, now: float) -> bool:
+    def feed(self, id: str, data: bytes, now: float) -> bool:
         """Whether to go on with this stream."""
         stream = self._streams[id]
-        known = self.book.known(stream.one)
-        found = stream.tape.feed(data)
-        if found:
-            if isinstance(found[0], LogGap) and not known.doubted:
-                known.doubted = _how(stream.one)
-                self.rest([stream.one], now)
+        known = self.positions.known(stream.one)
+        items = stream.parser.feed(data)
+        if items:
+            if isinstance(items[0], LogGap) and not known.doubted:
+                known.doubted = _log_kind(stream.one)
+                self.pause([stream.one], now)
                 return False
             known.doubted = ""
             self._pauses.pop(id, None)
-        for item in found:
+        for item in items:
             if isinstance(item, LogGap):
-                mark = _rotated(stream.one, item)
+                mark = _rotation_mark(stream.one, item)
                 self._hold(mark._replace(key=max(stream.key, mark.key)), now)
                 continue
             known.read = item.position
             stream.key = max(stream.key, item.at)
-            self._hold(Entry(stream.key, stream.one, _line(stream.one, item), item, item.position), now)
+            self._hold(Entry(stream.key, stream.one, _log_line(stream.one, item), item, item.position), now)
         return True
 
-    def rest(self, found: Iterable[ContainerRun], now: float) -> None:
+    def pause(self, tries: Iterable[ContainerRun], now: float) -> None:
         """Leave these alone until another look at their pods tells what became of them."""
-        for one in found:
+        for one in tries:
             self._pauses[one.id] = (now + REST, REST)
 
-    def stale(self, found: Iterable[ContainerRun]) -> list[str]:
+    def stale_streams(self, tries: Iterable[ContainerRun]) -> list[str]:
         """Streams whose container had ended by this look and the one before: either they end by themselves
         in a moment, or they are the next container's, which was there by the time they were opened.
         """
-        ended = {one.id for one in found if not one.running} & {*self._streams}
+        ended = {one.id for one in tries if not one.running} & {*self._streams}
         again, self._ended = [*(ended & self._ended)], ended
         return again
 
-    def ended(self, id: str, now: float, *, whole: bool) -> None:
+    def end_stream(self, id: str, now: float, *, whole: bool) -> None:
         """A stream is over. ``whole``: the kubelet ended it, as it does when the container has; else it was
         cut. Should the pod be gone by the next look, nothing of it is missing then.
         """
         one = self._streams.pop(id).one
         pause = min(10.0, 2 * self._pauses.get(id, (0.0, 0.1))[1])
         self._pauses[id] = (now + pause, pause)
-        self.book.known(one).closed = whole
+        self.positions.known(one).closed = whole
 
-    def _rests(self, one: ContainerRun, now: float) -> bool:
+    def _is_paused(self, one: ContainerRun, now: float) -> bool:
         """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
         not.
         """
@@ -624,7 +648,7 @@ class Following:
 
     def take(self, now: float, *, everything: bool = False) -> Iterator[LogLine]:
         for entry in self.merge.take(now, everything=everything):
-            line = self.book.give(entry)
+            line = self.positions.give_out(entry)
             if line is not None:
                 yield line
 
@@ -632,27 +656,27 @@ class Following:
 # --- fetching -----------------------------------------------------------------------------------------------
 
 
-def settle(
-    one: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
+def feed_answer(
+    read_pass: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
 ) -> None:
     """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
     ``always`` do.
     """
     match answer:
         case None:
-            one.replaced(fetch)
+            read_pass.drop(fetch)
         case bytes():
-            one.fed(fetch, answer)
+            read_pass.feed(fetch, answer)
         case Missing():
-            one.failed(fetch, "", gone=True)
+            read_pass.fail(fetch, "", gone=True)
         case Invalid() if not fetch.one.running:
-            one.failed(fetch, answer.message, lost=True)
+            read_pass.fail(fetch, answer.message, lost=True)
         case Invalid():
-            one.skip(fetch)
+            read_pass.skip(fetch)
         case BackendUnreachable() if _of_node(answer):
-            one.failed(fetch, "its node does not answer")
+            read_pass.fail(fetch, "its node does not answer")
         case _ if always:
-            one.failed(fetch, str(answer))
+            read_pass.fail(fetch, str(answer))
         case _:
             raise answer
 
@@ -662,38 +686,42 @@ def _of_node(error: AllaboardError) -> bool:
     return "containerLogs" in str(error) or ":10250" in str(error)
 
 
-def read(
+def read_logs(
     api: Api,
     namespace: str | None,
-    found: Sequence[ContainerRun],
+    tries: Sequence[ContainerRun],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The lines selected after the cursor, up to the present, merged by time; the last item is the new
     cursor.
 
-    ``found``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
+    ``tries``: every try of the attempt that can be read now (`containers`). Raises BackendUnreachable.
     """
-    book = ReadPositions(cursor, kept)
-    one = _begin(book, found, selection, first=cursor is None)
-    yield from _shown(book, _entries(api, namespace, one), selection, first=cursor is None)
-    yield book.cursor()
+    positions = ReadPositions(cursor, logs)
+    read_pass = _begin_pass(positions, tries, selection, first=cursor is None)
+    yield from _give_lines(
+        positions, _read_entries(api, namespace, read_pass), selection, first=cursor is None
+    )
+    yield positions.cursor()
 
 
-def _begin(
-    book: ReadPositions, found: Sequence[ContainerRun], selection: Selection, *, first: bool
+def _begin_pass(
+    positions: ReadPositions, tries: Sequence[ContainerRun], selection: Selection, *, first: bool
 ) -> ReadPass:
-    leaving = book.look(found, selection)
+    leaving = positions.meet(tries, selection)
     tail = selection.tail if first else None
-    return ReadPass(book, chosen(found, selection), leaving, tail=tail, since=selection.since, comes=True)
+    return ReadPass(
+        positions, select_runs(tries, selection), leaving, tail=tail, since=selection.since, comes=True
+    )
 
 
-def _shown(
-    book: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
+def _give_lines(
+    positions: ReadPositions, entries: Iterable[Entry], selection: Selection, *, first: bool
 ) -> Iterator[LogLine]:
     """The lines of entries as they leave; at first the last ``selection.tail`` of them alone."""
-    lines = (line for entry in entries if (line := book.give(entry)) is not None)
+    lines = (line for entry in entries if (line := positions.give_out(entry)) is not None)
     if first and selection.tail is not None:
         last = _Last(selection.tail)
         for line in lines:
@@ -721,23 +749,29 @@ class _Last:
             self._count -= not gone.more
 
 
-def _entries(api: Api, namespace: str | None, one: ReadPass) -> Iterator[Entry]:
-    yield from one.ready()
-    with _Answers(api, namespace, one) as answers:
-        while wants := one.wants():
-            for fetch, answer in answers.to(wants):
-                if not isinstance(answer, _Piece):
-                    settle(one, fetch, answer)
-                elif answer.data or not answer.goes_on:
-                    one.fed(fetch, answer.data, goes_on=answer.goes_on)
-            yield from one.ready()
+def _feed_answers(
+    read_pass: ReadPass, answers: Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]
+) -> None:
+    for fetch, answer in answers:
+        if not isinstance(answer, _Piece):
+            feed_answer(read_pass, fetch, answer)
+        elif answer.data or not answer.goes_on:
+            read_pass.feed(fetch, answer.data, goes_on=answer.goes_on)
 
 
-def answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
+def _read_entries(api: Api, namespace: str | None, read_pass: ReadPass) -> Iterator[Entry]:
+    yield from read_pass.ready()
+    with _Answers(api, namespace, read_pass) as answers:
+        while wants := read_pass.wants():
+            _feed_answers(read_pass, answers.fetch(wants))
+            yield from read_pass.ready()
+
+
+def fetch_answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
     """The answer to a bounded request; None: it is that of another container."""
     with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
         data = b"".join(stream)
-    if fetch.must_prove(data) and not stands(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+    if fetch.must_prove(data) and not is_still_there(api.get(PODS, fetch.one.pod, namespace), fetch.one):
         return None
     return data
 
@@ -752,8 +786,8 @@ class _Piece(NamedTuple):
 class _Answers:
     """Answers to the requests of a pass. Those that come in pieces stay open from one to the next."""
 
-    def __init__(self, api: Api, namespace: str | None, one: ReadPass) -> None:
-        self.api, self.namespace, self.one = api, namespace, one
+    def __init__(self, api: Api, namespace: str | None, read_pass: ReadPass) -> None:
+        self.api, self.namespace, self.read_pass = api, namespace, read_pass
         self.open: dict[int, Any] = {}
 
     def __enter__(self) -> _Answers:
@@ -763,29 +797,29 @@ class _Answers:
         for n in [*self.open]:
             self._close(n)
 
-    def to(self, wants: Sequence[Fetch]) -> Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
+    def fetch(self, wants: Sequence[Fetch]) -> Iterable[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
         if len(wants) == 1:
-            return [(wants[0], self._fetched(wants[0]))]
+            return [(wants[0], self._fetch_one(wants[0]))]
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wants)), "allaboard-logs") as pool:
-            return list(zip(wants, pool.map(self._fetched, wants), strict=True))
+            return list(zip(wants, pool.map(self._fetch_one, wants), strict=True))
 
-    def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
-        reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
+    def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
+        reads_on = fetch.chain in self.open and self.read_pass.reads_on(fetch)
         try:
             if fetch.piece is None:
-                return answer(self.api, self.namespace, fetch)
+                return fetch_answer(self.api, self.namespace, fetch)
             if not reads_on:
                 self._close(fetch.chain)
                 self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
-            data, goes_on = _taken(self.open[fetch.chain], fetch.piece)
+            data, goes_on = _read_piece(self.open[fetch.chain], fetch.piece)
             if not reads_on and fetch.must_prove(data):
                 pod = self.api.get(PODS, fetch.one.pod, self.namespace)
-                if not stands(pod, fetch.one):
+                if not is_still_there(pod, fetch.one):
                     self._close(fetch.chain)
                     return None
         except AllaboardError as error:
             self._close(fetch.chain)
-            if not reads_on or not self.one.broken(fetch):
+            if not reads_on or not self.read_pass.break_off(fetch):
                 return error
             return _Piece(b"", goes_on=True)
         if not goes_on:
@@ -797,78 +831,97 @@ class _Answers:
             body.close()
 
 
-def _taken(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
+def _read_piece(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
     """So many bytes of an answer, or a little more, and whether there may be others."""
-    found, size = [], 0
+    pieces, size = [], 0
     for data in body:
-        found.append(data)
+        pieces.append(data)
         size += len(data)
         if size >= most:
-            return b"".join(found), True
-    return b"".join(found), False
+            return b"".join(pieces), True
+    return b"".join(pieces), False
 
 
 class LogSources(NamedTuple):
-    """``found``: every try that can be read now. ``over``: the run has ended and starts no member anew."""
+    """``tries``: every one that can be read now. ``over``: the run has ended and starts no member anew."""
 
-    found: Sequence[ContainerRun]
+    tries: Sequence[ContainerRun]
     over: bool
 
 
-def follow(
+@dataclass(slots=True)
+class _CursorPace:
+    """A cursor follows lines that have left, `PAUSE` after the last cursor. ``given``: whether lines have
+    left since.
+    """
+
+    last: float
+    given: bool = False
+
+    def next_at(self, until: float, due: float | None) -> float:
+        """How long a follower may wait for an event; ``due``: when a line that is held back may leave."""
+        return min(until, due or until, self.last + PAUSE if self.given else until)
+
+
+def _take_due(following: Following, pace: _CursorPace) -> Iterator[LogLine | Cursor]:
+    """The lines that may leave now, and a cursor where one is due."""
+    for line in following.take(time.monotonic()):
+        pace.given = True
+        yield line
+    if pace.given and time.monotonic() >= pace.last + PAUSE:
+        pace.last, pace.given = time.monotonic(), False
+        yield following.positions.cursor()
+
+
+def follow_logs(
     api: Api,
     namespace: str | None,
-    look: Callable[[], LogSources],
+    find_sources: Callable[[], LogSources],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
     """The same, and then lines as they come, until the run is over and everything was read. A cursor comes
-    where there are no more lines at the moment, and as the last item. ``look`` is called every two seconds
-    and whenever a stream has ended.
+    where there are no more lines at the moment, and as the last item. ``find_sources`` is called every two
+    seconds and whenever a stream has ended.
     """
-    book = ReadPositions(cursor, kept)
-    following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
+    positions = ReadPositions(cursor, logs)
+    following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: queue.Queue[tuple[str, bytes | _End]] = queue.Queue(maxsize=QUEUED)
     pumps: dict[str, _Pump] = {}
-    first, told, given = cursor is None, time.monotonic(), False
+    first, pace = cursor is None, _CursorPace(time.monotonic())
     try:
         while True:
-            seen = look()
-            for id in following.stale(seen.found):
-                following.ended(id, time.monotonic(), whole=False)
+            sources = find_sources()
+            for id in following.stale_streams(sources.tries):
+                following.end_stream(id, time.monotonic(), whole=False)
                 pumps.pop(id).stop()
-            one = _step(following, seen, selection, first=first)
-            entries = _entries(api, namespace, one)
+            read_pass = _next_pass(following, sources, selection, first=first)
+            entries = _read_entries(api, namespace, read_pass)
             if pumps:
                 following.put(entries, time.monotonic())
             else:
                 yield from following.take(0.0, everything=True)
-                yield from _shown(book, entries, selection, first=first)
-            first, given = False, given or not pumps
-            following.rest(one.doubtful, time.monotonic())
-            found = chosen(seen.found, selection)
-            for fetch in following.opens(found, time.monotonic()):
+                yield from _give_lines(positions, entries, selection, first=first)
+            first, pace.given = False, pace.given or not pumps
+            following.pause(read_pass.doubtful, time.monotonic())
+            tries = select_runs(sources.tries, selection)
+            for fetch in following.streams_to_open(tries, time.monotonic()):
                 pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
-            if seen.over and not pumps and not any(one.running for one in found):
+            if sources.over and not pumps and not any(one.running for one in tries):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(queue.Empty):
-                    next_at = min(until, due or until, told + PAUSE if given else until)
+                    next_at = pace.next_at(until, due)
                     id, data = events.get(timeout=max(0.0, next_at - now))
-                    if id in pumps and _happened(following, id, data):
+                    if id in pumps and _handle_event(following, id, data):
                         pumps.pop(id).stop()
                         until = min(until, now + 0.1)
-                for line in following.take(time.monotonic()):
-                    given = True
-                    yield line
-                if given and time.monotonic() >= told + PAUSE:
-                    told, given = time.monotonic(), False
-                    yield book.cursor()
+                yield from _take_due(following, pace)
         yield from following.take(0.0, everything=True)
-        yield book.cursor()
+        yield positions.cursor()
     finally:
         for pump in pumps.values():
             pump.stop()
@@ -879,26 +932,27 @@ def _is_single(selection: Selection) -> bool:
     return len(selection.members or selection.ranks or ()) == 1
 
 
-def _step(following: Following, seen: LogSources, selection: Selection, *, first: bool) -> ReadPass:
+def _next_pass(following: Following, sources: LogSources, selection: Selection, *, first: bool) -> ReadPass:
     """What is to be read before streams are opened."""
-    book, now = following.book, time.monotonic()
+    positions, now = following.positions, time.monotonic()
     streaming = following.streaming()
-    here = {one.id for one in seen.found}
+    here = {one.id for one in sources.tries}
     # What still comes of a pod that is gone is not lost.
-    leaving = book.look([*seen.found, *(one for one in streaming if one.id not in here)], selection)
+    still_open = [one for one in streaming if one.id not in here]
+    leaving = positions.meet([*sources.tries, *still_open], selection)
     tail = selection.tail if first else None
-    unread = following.unread(chosen(seen.found, selection), now)
-    return ReadPass(book, unread, leaving, tail=tail, since=selection.since, comes=True)
+    unread = following.unread(select_runs(sources.tries, selection), now)
+    return ReadPass(positions, unread, leaving, tail=tail, since=selection.since, comes=True)
 
 
-def _happened(following: Following, id: str, data: bytes | _End) -> bool:
+def _handle_event(following: Following, id: str, data: bytes | _End) -> bool:
     """Something came of a stream; whether it is over now. Raises what is no matter of this one log."""
     now = time.monotonic()
     if isinstance(data, bytes):
-        if following.fed(id, data, now):
+        if following.feed(id, data, now):
             return False
         data = _End(whole=False)
-    following.ended(id, now, whole=data.whole)
+    following.end_stream(id, now, whole=data.whole)
     error = data.error
     if error is not None and not isinstance(error, (Missing, Invalid, BackendUnreachable)):
         raise error
@@ -929,24 +983,24 @@ class _Pump:
             self.stream.close()
 
     def _run(self) -> None:
-        heard, error, whole = time.monotonic(), None, False
+        last_at, error, whole = time.monotonic(), None, False
         try:
             options = {**self.fetch.options, "silence": SILENCE}
             with self.api.log(self.fetch.one.pod, self.namespace, **options) as self.stream:
                 proven = not self.fetch.proves
                 for data in self.stream:
-                    heard = time.monotonic()
+                    last_at = time.monotonic()
                     proven = proven or self._is_its_own()
                     if not proven or not self._put(data):
                         break
             # A stream that fell silent, or whose connection did, ends without an error too.
-            whole = proven and time.monotonic() - heard < SILENCE - 2
+            whole = proven and time.monotonic() - last_at < SILENCE - 2
         except AllaboardError as caught:
             error = caught
         self._put(_End(whole, error))
 
     def _is_its_own(self) -> bool:
-        return stands(self.api.get(PODS, self.fetch.one.pod, self.namespace), self.fetch.one)
+        return is_still_there(self.api.get(PODS, self.fetch.one.pod, self.namespace), self.fetch.one)
 
     def _put(self, data: bytes | _End) -> bool:
         while not self.stopped:
@@ -959,42 +1013,46 @@ class _Pump:
 # --- the same without blocking ------------------------------------------------------------------------------
 
 
-async def aread(
+async def aread_logs(
     api: AsyncApi,
     namespace: str | None,
-    found: Sequence[ContainerRun],
+    tries: Sequence[ContainerRun],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
-    """`read` in a loop."""
-    book = ReadPositions(cursor, kept)
-    one = _begin(book, found, selection, first=cursor is None)
-    async for line in _ashown(book, _aentries(api, namespace, one), selection, first=cursor is None):
+    """`read_logs` in a loop."""
+    positions = ReadPositions(cursor, logs)
+    read_pass = _begin_pass(positions, tries, selection, first=cursor is None)
+    async for line in _agive_lines(
+        positions, _aread_entries(api, namespace, read_pass), selection, first=cursor is None
+    ):
         yield line
-    yield book.cursor()
+    yield positions.cursor()
 
 
-async def _ashown(
-    book: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
+async def _agive_lines(
+    positions: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
 ) -> AsyncIterator[LogLine]:
     if first and selection.tail is not None:
         last = _Last(selection.tail)
         async for some in entries:
-            for line in _shown(book, some, selection, first=False):
+            for line in _give_lines(positions, some, selection, first=False):
                 last.add(line)
         for line in last.lines:
             yield line
         return
     async for some in entries:
-        for line in _shown(book, some, selection, first=False):
+        for line in _give_lines(positions, some, selection, first=False):
             yield line
 
 
-async def aanswer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes | None:
-    """`answer` in a loop."""
+async def afetch_answer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes | None:
+    """`fetch_answer` in a loop."""
     data = b"".join([piece async for piece in api.log(fetch.one.pod, namespace, **fetch.options)])
-    if fetch.must_prove(data) and not stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one):
+    if fetch.must_prove(data) and not is_still_there(
+        await api.get(PODS, fetch.one.pod, namespace), fetch.one
+    ):
         return None
     return data
 
@@ -1002,33 +1060,35 @@ async def aanswer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes |
 class _AsyncAnswers:
     """`_Answers` in a loop."""
 
-    def __init__(self, api: AsyncApi, namespace: str | None, one: ReadPass) -> None:
-        self.api, self.namespace, self.one = api, namespace, one
+    def __init__(self, api: AsyncApi, namespace: str | None, read_pass: ReadPass) -> None:
+        self.api, self.namespace, self.read_pass = api, namespace, read_pass
         self.open: dict[int, Any] = {}
         self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def to(self, wants: Sequence[Fetch]) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
-        found = await asyncio.gather(*(self._fetched(fetch) for fetch in wants))
-        return list(zip(wants, found, strict=True))
+    async def fetch(
+        self, wants: Sequence[Fetch]
+    ) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
+        answers = await asyncio.gather(*(self._fetch_one(fetch) for fetch in wants))
+        return list(zip(wants, answers, strict=True))
 
-    async def _fetched(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
-        reads_on = fetch.chain in self.open and self.one.reads_on(fetch)
+    async def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
+        reads_on = fetch.chain in self.open and self.read_pass.reads_on(fetch)
         try:
             async with self.turn:
                 if fetch.piece is None:
-                    return await aanswer(self.api, self.namespace, fetch)
+                    return await afetch_answer(self.api, self.namespace, fetch)
                 if not reads_on:
                     await self._close(fetch.chain)
                     self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
-                data, goes_on = await _ataken(self.open[fetch.chain], fetch.piece)
+                data, goes_on = await _aread_piece(self.open[fetch.chain], fetch.piece)
                 if not reads_on and fetch.must_prove(data):
                     pod = await self.api.get(PODS, fetch.one.pod, self.namespace)
-                    if not stands(pod, fetch.one):
+                    if not is_still_there(pod, fetch.one):
                         await self._close(fetch.chain)
                         return None
         except AllaboardError as error:
             await self._close(fetch.chain)
-            if not reads_on or not self.one.broken(fetch):
+            if not reads_on or not self.read_pass.break_off(fetch):
                 return error
             return _Piece(b"", goes_on=True)
         if not goes_on:
@@ -1044,86 +1104,80 @@ class _AsyncAnswers:
             await self._close(n)
 
 
-async def _ataken(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
-    found, size = [], 0
+async def _aread_piece(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
+    pieces, size = [], 0
     async for data in body:
-        found.append(data)
+        pieces.append(data)
         size += len(data)
         if size >= most:
-            return b"".join(found), True
-    return b"".join(found), False
+            return b"".join(pieces), True
+    return b"".join(pieces), False
 
 
-async def _aentries(api: AsyncApi, namespace: str | None, one: ReadPass) -> AsyncIterator[Sequence[Entry]]:
-    yield [*one.ready()]
-    answers = _AsyncAnswers(api, namespace, one)
+async def _aread_entries(
+    api: AsyncApi, namespace: str | None, read_pass: ReadPass
+) -> AsyncIterator[Sequence[Entry]]:
+    yield [*read_pass.ready()]
+    answers = _AsyncAnswers(api, namespace, read_pass)
     try:
-        while wants := one.wants():
-            for fetch, answer in await answers.to(wants):
-                if not isinstance(answer, _Piece):
-                    settle(one, fetch, answer)
-                elif answer.data or not answer.goes_on:
-                    one.fed(fetch, answer.data, goes_on=answer.goes_on)
-            yield [*one.ready()]
+        while wants := read_pass.wants():
+            _feed_answers(read_pass, await answers.fetch(wants))
+            yield [*read_pass.ready()]
     finally:
         await answers.close()
 
 
-async def afollow(
+async def afollow_logs(
     api: AsyncApi,
     namespace: str | None,
-    look: Callable[[], Awaitable[LogSources]],
+    find_sources: Callable[[], Awaitable[LogSources]],
     selection: Selection,
     cursor: Cursor | None = None,
-    kept: AttemptLogs | None = None,
+    logs: AttemptLogs | None = None,
 ) -> AsyncIterator[LogLine | Cursor]:
-    """`follow` in a loop."""
-    book = ReadPositions(cursor, kept)
-    following = Following(book, hold=0.0 if _is_single(selection) else HOLD)
+    """`follow_logs` in a loop."""
+    positions = ReadPositions(cursor, logs)
+    following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
     events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
     pumps: dict[str, asyncio.Task[None]] = {}
-    first, told, given = cursor is None, time.monotonic(), False
+    first, pace = cursor is None, _CursorPace(time.monotonic())
     try:
         while True:
-            seen = await look()
-            for id in following.stale(seen.found):
-                following.ended(id, time.monotonic(), whole=False)
+            sources = await find_sources()
+            for id in following.stale_streams(sources.tries):
+                following.end_stream(id, time.monotonic(), whole=False)
                 pumps.pop(id).cancel()
-            one = _step(following, seen, selection, first=first)
-            entries = _aentries(api, namespace, one)
+            read_pass = _next_pass(following, sources, selection, first=first)
+            entries = _aread_entries(api, namespace, read_pass)
             if pumps:
                 async for some in entries:
                     following.put(some, time.monotonic())
             else:
                 for line in following.take(0.0, everything=True):
                     yield line
-                async for line in _ashown(book, entries, selection, first=first):
+                async for line in _agive_lines(positions, entries, selection, first=first):
                     yield line
-            first, given = False, given or not pumps
-            following.rest(one.doubtful, time.monotonic())
-            found = chosen(seen.found, selection)
-            for fetch in following.opens(found, time.monotonic()):
+            first, pace.given = False, pace.given or not pumps
+            following.pause(read_pass.doubtful, time.monotonic())
+            tries = select_runs(sources.tries, selection)
+            for fetch in following.streams_to_open(tries, time.monotonic()):
                 pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
-            if seen.over and not pumps and not any(one.running for one in found):
+            if sources.over and not pumps and not any(one.running for one in tries):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
                 due = following.merge.due()
                 with suppress(asyncio.TimeoutError):
-                    next_at = min(until, due or until, told + PAUSE if given else until)
+                    next_at = pace.next_at(until, due)
                     id, data = await asyncio.wait_for(events.get(), max(0.0, next_at - now))
-                    if id in pumps and _happened(following, id, data):
+                    if id in pumps and _handle_event(following, id, data):
                         pumps.pop(id).cancel()
                         until = min(until, now + 0.1)
-                for line in following.take(time.monotonic()):
-                    given = True
-                    yield line
-                if given and time.monotonic() >= told + PAUSE:
-                    told, given = time.monotonic(), False
-                    yield book.cursor()
+                for item in _take_due(following, pace):
+                    yield item
         for line in following.take(0.0, everything=True):
             yield line
-        yield book.cursor()
+        yield positions.cursor()
     finally:
         for task in pumps.values():
             task.cancel()
@@ -1133,15 +1187,15 @@ async def afollow(
 async def _pump(
     api: AsyncApi, namespace: str | None, fetch: Fetch, events: asyncio.Queue[tuple[str, bytes | _End]]
 ) -> None:
-    heard, error, whole, proven = time.monotonic(), None, False, not fetch.proves
+    last_at, error, whole, proven = time.monotonic(), None, False, not fetch.proves
     try:
         async for data in api.log(fetch.one.pod, namespace, **{**fetch.options, "silence": SILENCE}):
-            heard = time.monotonic()
-            proven = proven or stands(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
+            last_at = time.monotonic()
+            proven = proven or is_still_there(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
             if not proven:
                 break
             await events.put((fetch.one.id, data))
-        whole = proven and time.monotonic() - heard < SILENCE - 2
+        whole = proven and time.monotonic() - last_at < SILENCE - 2
     except AllaboardError as caught:
         error = caught
     await events.put((fetch.one.id, _End(whole, error)))

@@ -20,7 +20,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """Whom a pod seats: the member, its node rank, and the name of the container that trains."""
+    """What a pod is: the member, its node rank, and the name of the container that trains."""
 
     member: str
     rank: int
@@ -58,21 +58,21 @@ class ContainerRun:
         return self.code not in (None, 0)
 
 
-def tries(pods: Iterable[Json], seats: Mapping[str, PodRole]) -> list[ContainerRun]:
+def container_runs(pods: Iterable[Json], roles: Mapping[str, PodRole]) -> list[ContainerRun]:
     """Every try that can be read, by rank; those of one pod in the order in which they ran. Sidecars are
     left out: they do not train, and they write for as long as the pod lives.
     """
-    found: list[tuple[tuple[Any, ...], list[ContainerRun]]] = []
+    runs: list[tuple[tuple[Any, ...], list[ContainerRun]]] = []
     for pod in pods:
         metadata = pod["metadata"]
-        seat = seats.get(metadata["name"])
-        if seat is not None:
-            order = (seat.rank, seat.member, metadata.get("creationTimestamp") or "", metadata["name"])
-            found.append((order, list(_of_pod(pod, seat))))
-    return [one for _, group in sorted(found, key=lambda item: item[0]) for one in group]
+        role = roles.get(metadata["name"])
+        if role is not None:
+            order = (role.rank, role.member, metadata.get("creationTimestamp") or "", metadata["name"])
+            runs.append((order, list(_of_pod(pod, role))))
+    return [one for _, group in sorted(runs, key=lambda item: item[0]) for one in group]
 
 
-def _of_pod(pod: Json, seat: PodRole) -> Iterator[ContainerRun]:
+def _of_pod(pod: Json, role: PodRole) -> Iterator[ContainerRun]:
     status = pod.get("status") or {}
     preparing = [
         c["name"] for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"
@@ -80,13 +80,13 @@ def _of_pod(pod: Json, seat: PodRole) -> Iterator[ContainerRun]:
     inits = {s["name"]: s for s in status.get("initContainerStatuses") or ()}
     for name in preparing:
         if name in inits:
-            yield from _of_container(pod, seat, inits[name], init=True)
-    for found in status.get("containerStatuses") or ():
-        if found["name"] == seat.container:
-            yield from _of_container(pod, seat, found, init=False)
+            yield from _of_container(pod, role, inits[name], init=True)
+    for status_of_container in status.get("containerStatuses") or ():
+        if status_of_container["name"] == role.container:
+            yield from _of_container(pod, role, status_of_container, init=False)
 
 
-def _of_container(pod: Json, seat: PodRole, status: Json, *, init: bool) -> Iterator[ContainerRun]:
+def _of_container(pod: Json, role: PodRole, status: Json, *, init: bool) -> Iterator[ContainerRun]:
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     running, terminated = state.get("running"), state.get("terminated") or {}
     restarts = int(status.get("restartCount") or 0)
@@ -102,8 +102,8 @@ def _of_container(pod: Json, seat: PodRole, status: Json, *, init: bool) -> Iter
             uid=pod["metadata"].get("uid") or "",
             container=status["name"],
             init=init,
-            member=seat.member,
-            rank=seat.rank,
+            member=role.member,
+            rank=role.rank,
             restart=restart,
             previous=previous,
             running=running,
@@ -139,25 +139,25 @@ def _may_start_again(pod: Json, code: int | None, *, init: bool) -> bool:
     return code != 0 if policy == "OnFailure" or (init and policy == "Always") else bool(policy == "Always")
 
 
-def stands(pod: Json, one: ContainerRun) -> bool:
+def is_still_there(pod: Json, one: ContainerRun) -> bool:
     """Whether this try is still the one that is asked for in this way."""
-    seat = PodRole(one.member, one.rank, one.container)
+    role = PodRole(one.member, one.rank, one.container)
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    found = (s for s in statuses if s["name"] == one.container and pod["metadata"].get("uid") == one.uid)
+    matching = (s for s in statuses if s["name"] == one.container and pod["metadata"].get("uid") == one.uid)
     return any(
         (now.id, now.previous) == (one.id, one.previous)
-        for status in found
-        for now in _of_container(pod, seat, status, init=one.init)
+        for status in matching
+        for now in _of_container(pod, role, status, init=one.init)
     )
 
 
-def chosen(found: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
+def select_runs(tries: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
     """Those that are asked for."""
-    return [one for one in found if wanted(one.member, one.rank, one.restart, selection)]
+    return [one for one in tries if is_selected(one.member, one.rank, one.restart, selection)]
 
 
-def wanted(member: str, rank: int, restart: int, selection: Selection) -> bool:
+def is_selected(member: str, rank: int, restart: int, selection: Selection) -> bool:
     return (
         (selection.members is None or member in selection.members)
         and (selection.ranks is None or rank in selection.ranks)

@@ -33,7 +33,7 @@ def limit_of(
     if state_of(seen).is_final or ending:
         return None
     if seen.stop is not None:
-        # Whoever asked for it may have died before it was done.
+        # The client that asked for it may have died before it was done.
         return Limit(seen.stop.at + CARRIED_OUT - now, "it was told to stop, and nobody has ended its job")
     if seen.suspended:
         return None
@@ -43,11 +43,11 @@ def limit_of(
 def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None) -> Iterator[Limit]:
     if policy.deadline is not None and seen.started is not None:
         due = seen.started + policy.deadline
-        told = nudged is not None and nudged >= due
-        due = nudged + REACTS if told and nudged is not None else due
+        is_told = nudged is not None and nudged >= due
+        due = nudged + REACTS if is_told and nudged is not None else due
         why = f"it was active longer than its deadline of {show_seconds(policy.deadline)}"
         # An operator that cannot be told, because its webhook does not answer, will not act either.
-        yield Limit(due - now, why, nudge=not told and now < due + REACTS)
+        yield Limit(due - now, why, nudge=not is_told and now < due + REACTS)
     on = phase_of(seen.phases)
     if on is None:
         return

@@ -2,7 +2,7 @@
 
 A job is the one that is meant if it carries the launch of the record's attempt and, once the record knows it,
 if its uid is the one that was made: names prove nothing. What is looked at is a value, `AttemptObjects`; what
-it means is `seen`.
+it means is `observation_of`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import observation
-from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_over, tries
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state import records
@@ -53,7 +53,7 @@ ONE_BY_ONE = 12
 TELLS_FOR_ALL = 3
 """Members that do not start whose events are asked for: mostly it is the same with all of them."""
 ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
-"""States in which whoever looks wants to know why it goes no further."""
+"""States in which a look asks why the run goes no further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class AttemptObjects:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the job was there, and is not, and nobody has written down how it ended."""
+        """Whether the job was there, and is gone, and the record does not say how it ended."""
         record = self.record
         return self.job is None and self.was_created and record.outcome is None and record.stop is None
 
@@ -111,7 +111,7 @@ def overdue(living: Iterable[Json], now: float) -> tuple[Json, ...]:
     return tuple(p for p, end in ends if end is not None and now - end > LATE)
 
 
-def look(stored: Stored) -> Operation[AttemptObjects]:
+def read_objects(stored: Stored) -> Operation[AttemptObjects]:
     """What is there now of the job and its pods."""
     record = stored.record
     job = other = None
@@ -122,81 +122,81 @@ def look(stored: Stored) -> Operation[AttemptObjects]:
         pass
     of_it = labels.selector(record.run, record.attempt, record.generation)
     pods = yield from effects.list_all(PODS, labels=of_it)
-    found = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
-    if found.is_missing and record.object_uid is not None:
+    objects = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
+    if objects.is_missing and record.object_uid is not None:
         # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-        found = replace(found, events=tuple((yield from list_events([record.object_uid], []))))
-    return found
+        objects = replace(objects, events=tuple((yield from list_events([record.object_uid], []))))
+    return objects
 
 
-def look_at_pods(found: AttemptObjects) -> Operation[AttemptObjects]:
+def reread_pods(objects: AttemptObjects) -> Operation[AttemptObjects]:
     """The same with its pods as they are now."""
-    record = found.record
+    record = objects.record
     of_it = labels.selector(record.run, record.attempt, record.generation)
-    return replace(found, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
+    return replace(objects, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
 
 
-def last_word(events: Iterable[Json]) -> State | None:
+def end_by_events(events: Iterable[Json]) -> State | None:
     """How a job ended, by the events of its operator."""
     ends = {reason: State(word) for engine in ENGINES.values() for reason, word in engine.ENDS.items()}
-    found = {ends[e["reason"]] for e in events if e.get("reason") in ends}
-    return State.FAILED if State.FAILED in found else next(iter(found), None)
+    states = {ends[e["reason"]] for e in events if e.get("reason") in ends}
+    return State.FAILED if State.FAILED in states else next(iter(states), None)
 
 
-def look_closer(
-    found: AttemptObjects, *, everything: bool = False
+def read_explanations(
+    objects: AttemptObjects, *, everything: bool = False
 ) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
     that object; of its pods too, where these say nothing else; ``everything``: and of what is gone. With it,
     sentences about what may not be read here.
     """
     notes: list[str] = []
-    groups = yield from _gang(found, notes)
-    pods = found.pods if everything or only_echoes(found.pods) else unexplained(found.pods)
-    about = [t for t in (found.job, *groups, *pods) if t is not None]
+    groups = yield from _read_gang(objects, notes)
+    pods = objects.pods if everything or only_echoes(objects.pods) else unexplained_pods(objects.pods)
+    about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
-    events = yield from list_events([*uids, *(_gone(found, uids) if everything else ())], notes)
-    rivals = yield from _rivals(found)
-    return replace(found, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
+    events = yield from list_events([*uids, *(_gone_uids(objects, uids) if everything else ())], notes)
+    rivals = yield from _read_rivals(objects)
+    return replace(objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
 
 
-def unexplained(pods: Iterable[Json]) -> list[Json]:
+def unexplained_pods(pods: Iterable[Json]) -> list[Json]:
     """Pods that have a node, and whose containers do not say why they do not start: their events may. Some of
     them tell for all.
     """
-    found = []
+    silent = []
     for pod in pods:
         status = pod.get("status") or {}
         every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         begun = any((c.get("state") or {}).get("running") or c.get("restartCount") for c in every)
         if status.get("phase") == "Pending" and "nodeName" in pod["spec"] and not begun:
-            found.append(pod)
-    return found[:TELLS_FOR_ALL]
+            silent.append(pod)
+    return silent[:TELLS_FOR_ALL]
 
 
-def _gone(found: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
+def _gone_uids(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
     """The uids of the job and of the pods that were seen and are not there any more: their events are."""
-    known = [found.record.object_uid] if found.record.object_uid is not None else []
-    for pods in (found.stored.memory.get("pods") or {}).values():
+    known = [objects.record.object_uid] if objects.record.object_uid is not None else []
+    for pods in (objects.stored.memory.get("pods") or {}).values():
         known += pods
     return (uid for uid in known if uid not in there)
 
 
-def _rivals(found: AttemptObjects) -> Operation[list[Json]]:
-    """Pods of other runs of the namespace, when this one has places for some of its members alone, and nobody
-    who would take them back: others may be in the same trap.
+def _read_rivals(objects: AttemptObjects) -> Operation[list[Json]]:
+    """Pods of other runs of the namespace, when this one has places for some of its members alone, and no
+    gang scheduler that would take them back: others may be in the same deadlock.
     """
-    has_place = {"nodeName" in pod["spec"] for pod in found.living}
-    if found.job is None or found.stored.gang or has_place != {True, False}:
+    has_place = {"nodeName" in pod["spec"] for pod in objects.living}
+    if objects.job is None or objects.stored.gang or has_place != {True, False}:
         return []
-    run = found.record.run
+    run = objects.record.run
     others = yield from effects.list_all(PODS, labels=f"{labels.selector()},{labels.RUN}!={run}")
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
-def _gang(found: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
-    gang = found.stored.gang
-    if not gang or found.job is None:
+def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
+    gang = objects.stored.gang
+    if not gang or objects.job is None:
         return []
     try:
         return [(yield from effects.get(resource_of(gang), gang["name"]))]
@@ -209,30 +209,30 @@ def _gang(found: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
 
 def list_events(uids: Sequence[str], notes: list[str]) -> Operation[list[Json]]:
     """The events of these objects, as far as the cluster keeps them (an hour, mostly)."""
-    found: list[Json] = []
+    events: list[Json] = []
     try:
         if len(uids) > ONE_BY_ONE:
             wanted = set(uids)
             every = yield from effects.list_all(EVENTS)
             return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
         for uid in dict.fromkeys(uids):
-            found += yield from effects.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
+            events += yield from effects.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")
-    return found
+    return events
 
 
-def tries_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[ContainerRun]:
+def container_runs_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> list[ContainerRun]:
     """Every try of these pods whose log a node may still have. Pods of no member are left out; a member that
     is not known comes last.
     """
     ranks = {member.name: member.rank for member in members}
-    seats = {}
+    roles = {}
     for pod in pods:
         member = engine.member_of(pod)
         if member is not None:
-            seats[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
-    return tries(pods, seats)
+            roles[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
+    return container_runs(pods, roles)
 
 
 class Ranked(Protocol):
@@ -268,8 +268,8 @@ def is_of_spec(job: Json, record: RunRecord) -> bool:
     return said is None or said == record.spec_hash
 
 
-def seen(
-    found: AttemptObjects,
+def observation_of(
+    objects: AttemptObjects,
     *,
     memory: Memory | None = None,
     report: ProgressState | None = None,
@@ -277,65 +277,67 @@ def seen(
     notes: tuple[str, ...] = (),
 ) -> Observation:
     """What is seen of a run: what its objects say, and what its record knows beyond them."""
-    record = found.record
-    if found.overdue:
-        notes = (*notes, stuck(found))
-    looked = observation.observation(
+    record = objects.record
+    if objects.overdue:
+        notes = (*notes, describe_stuck(objects))
+    observed = observation.observation(
         record,
-        found.job,
-        now=found.now,
-        submitted=found.was_created,
-        pods=found.pods,
-        events=found.events,
-        groups=found.groups,
-        rivals=found.rivals,
-        nodes=found.nodes,
-        layout=Layout.from_dict(found.stored.layout) if found.job is None and found.stored.layout else None,
+        objects.job,
+        now=objects.now,
+        submitted=objects.was_created,
+        pods=objects.pods,
+        events=objects.events,
+        groups=objects.groups,
+        rivals=objects.rivals,
+        nodes=objects.nodes,
+        layout=Layout.from_dict(objects.stored.layout)
+        if objects.job is None and objects.stored.layout
+        else None,
         report=report,
         memory=memory,
         notes=notes,
         tails=tails,
     )
-    if found.overdue:
-        looked = replace(looked, flags=(*looked.flags, NODE_LOST))
+    if objects.overdue:
+        observed = replace(observed, flags=(*observed.flags, NODE_LOST))
     if record.outcome is not None:
         # The first word stands: also over a job that a client which came too late has made.
         outcome = record.outcome
-        said = (*looked.notes, outcome.why) if outcome.why else looked.notes
+        said = (*observed.notes, outcome.why) if outcome.why else observed.notes
         stopped = outcome.state == State.STOPPED
-        return replace(looked, recorded=outcome.state, stopped=stopped, notes=said)
-    if looked.stopped and record.stop is not None and (record.stop.timed_out or record.stop.code):
+        return replace(observed, recorded=outcome.state, stopped=stopped, notes=said)
+    if observed.stopped and record.stop is not None and (record.stop.timed_out or record.stop.code):
         ended = State.TIMED_OUT if record.stop.timed_out else State.FAILED
-        return replace(looked, stopped=False, recorded=ended.value)
-    if not found.was_created and record.stop is None:
-        return replace(looked, waiting=NOT_CREATED)
-    if found.is_missing and (end := last_word(found.events)) is not None:
+        return replace(observed, stopped=False, recorded=ended.value)
+    if not objects.was_created and record.stop is None:
+        return replace(observed, waiting=NOT_CREATED)
+    if objects.is_missing and (end := end_by_events(objects.events)) is not None:
         notes = ("its job is gone; how it ended is told by an event of its operator",)
-        return replace(looked, alive=None, deleted=False, recorded=end.value, notes=notes)
-    if found.job is None:
-        return looked
-    policy = Layout.from_dict(found.stored.layout).policy
-    idle = not state_of(looked).is_final and idle_clock(looked.phases, policy.clocks) is not None
+        return replace(observed, alive=None, deleted=False, recorded=end.value, notes=notes)
+    if objects.job is None:
+        return observed
+    policy = Layout.from_dict(objects.stored.layout).policy
+    idle = not state_of(observed).is_final and idle_clock(observed.phases, policy.clocks) is not None
     return replace(
-        looked,
-        limit=limit_of(looked, policy, found.now, nudged(found.job), found.ending),
-        flags=(*looked.flags, *((CLOCK_IDLE,) if idle else ())),
+        observed,
+        limit=limit_of(observed, policy, objects.now, nudged_at(objects.job), objects.ending),
+        flags=(*observed.flags, *((CLOCK_IDLE,) if idle else ())),
     )
 
 
-def stuck(found: AttemptObjects) -> str:
+def describe_stuck(objects: AttemptObjects) -> str:
     """What keeps an attempt from being gone, and what to do about it."""
-    record = found.record
-    pods = found.overdue or found.living
+    record = objects.record
+    pods = objects.overdue or objects.living
     if not pods:
         return (
             f"run {record.run}: its attempt {record.attempt} is being deleted and does not go; look at the "
-            f"finalizers of {found.stored.job['name']}"
+            f"finalizers of {objects.stored.job['name']}"
         )
-    return do_not_end(f"run {record.run}: members of attempt {record.attempt}", pods)
+    return describe_lasting_pods(f"run {record.run}: members of attempt {record.attempt}", pods)
 
 
-def do_not_end(members: str, pods: Sequence[Json]) -> str:
+def describe_lasting_pods(members: str, pods: Sequence[Json]) -> str:
     """The sentence about pods that should be gone."""
     names = [f"{p['metadata']['name']} on node {p.get('spec', {}).get('nodeName', 'none')}" for p in pods[:5]]
     return (
@@ -344,7 +346,7 @@ def do_not_end(members: str, pods: Sequence[Json]) -> str:
     )
 
 
-def nudged(job: Json) -> float | None:
+def nudged_at(job: Json) -> float | None:
     """When the operator of a job was last told of its deadline."""
     said = labels.annotation_of(job, NUDGED)
     return from_rfc3339(said) if said else None
@@ -356,12 +358,12 @@ NOT_CREATED = "its job is not created yet; if nobody is starting it any more, ru
 # Finding.
 
 
-def find(run: str) -> Operation[Stored]:
+def find_record(run: str) -> Operation[Stored]:
     """The record of a run by its id, a unique prefix of it, or a job's name (its newest run). Raises
     UnknownRun.
     """
     if why_not_an_object_name(run) is None:
-        stored = yield from records.read(run)
+        stored = yield from records.read_record(run)
         if stored is not None:
             return stored
     if _is_label(run):
@@ -403,10 +405,10 @@ def _is_label(text: str) -> bool:
 def _records(selector: str) -> Operation[list[Stored]]:
     """Those of these records that can be read."""
     bodies = yield from effects.list_all(CONFIGMAPS, labels=selector)
-    return [*readable(bodies)]
+    return [*parse_records(bodies)]
 
 
-def readable(bodies: Iterable[Json]) -> Iterator[Stored]:
+def parse_records(bodies: Iterable[Json]) -> Iterator[Stored]:
     """Records out of ConfigMaps; one that is damaged is no reason not to see the others."""
     for body in bodies:
         try:

@@ -1,4 +1,4 @@
-"""Who else looks after a job that somebody made: who would make it anew, or change it back. Values in, values
+"""Who else manages a job that another tool made: who would make it anew, or change it back. Values in, values
 out.
 """
 

@@ -10,7 +10,7 @@ admitted      the job (or its resume) -> the first pod of it
 scheduled     -> as many members as start together have a node
 image         -> their containers that train have started: images, volumes and init containers are there
 rendezvous    always None: no object tells it, and no line that rank 0 can be counted on to write
-first_step    -> the first line of rank 0 that reports progress; None where nobody reads it
+first_step    -> the first line of rank 0 that reports progress; None where its log is not read
 training      -> the end
 
 On one machine the connections to the rendezvous port are seen; those of pods are not. torchrun tells that
@@ -55,7 +55,7 @@ from allaboard.units import counted, from_rfc3339
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
 PODS_KEPT = 8
-"""Pods of one member whose restarts are kept each for itself."""
+"""Pods of one member whose restarts are kept one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def observation(
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
     ``nodes``: None when they are not known; ``layout``: what the job was made from, for who its members are
-    when it is gone; ``report``: None when nobody reads rank 0's log; ``memory``: of `remembered`, this look
+    when it is gone; ``report``: None when rank 0's log is not read; ``memory``: of `remembered`, this look
     included.
     """
     engine = _engine(record, job, layout)
@@ -181,11 +181,11 @@ def observation(
     )
     if job is not None:
         return seen
-    found = _without_job(seen, record, pods, submitted, now)
+    without_job = _without_job(seen, record, pods, submitted, now)
     if layout is None:
-        return found
-    members = _all_members(layout, found.members, memory, "deleted" if submitted else "pending")
-    return replace(found, members=members, restarts=sum(m.restarts for m in members))
+        return without_job
+    members = _all_members(layout, without_job.members, memory, "deleted" if submitted else "pending")
+    return replace(without_job, members=members, restarts=sum(m.restarts for m in members))
 
 
 def _all_members(
@@ -193,11 +193,11 @@ def _all_members(
 ) -> tuple[MemberSeen, ...]:
     """Every member of a job that is gone: those with a pod as they are, the others as they were last seen."""
     there = {member.name: member for member in members}
-    kept = memory if memory is not None else Memory()
+    remembered_so_far = memory if memory is not None else Memory()
     return tuple(
         replace(there[m.name], rank=m.rank)
         if m.name in there
-        else _with_memory(MemberSeen(m.group, m.index, m.rank, phase), kept)
+        else _with_memory(MemberSeen(m.group, m.index, m.rank, phase), remembered_so_far)
         for m in layout.members
     )
 
@@ -211,7 +211,7 @@ def of_object(
     groups: Sequence[Json] = (),
     tails: Mapping[str, str] | None = None,
 ) -> Observation:
-    """What is seen of a job that somebody else made: it has no record, and its run is its name. Raises
+    """What is seen of a job that another tool made: it has no record, and its run is its name. Raises
     KeyError for a kind that no engine knows.
     """
     engine = engine_of_object(job)
@@ -226,10 +226,10 @@ def _engine(record: RunRecord, job: Json | None, layout: Layout | None) -> Engin
     """The engine of the object that is there, else of what it was made from: a job may leave its engine to
     the place.
     """
-    found = engine_of_object(job) if job is not None else None
-    if found is None and layout is not None:
-        found = ENGINES.get(layout.engine)
-    return found or engine_of(TrainingJob.of(record.spec))
+    engine = engine_of_object(job) if job is not None else None
+    if engine is None and layout is not None:
+        engine = ENGINES.get(layout.engine)
+    return engine or engine_of(TrainingJob.of(record.spec))
 
 
 # A job object and what belongs to it.
@@ -250,17 +250,17 @@ def _of_job(
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
-    kept = memory if memory is not None else remembered(Memory(), job, pods, engine)
-    members = tuple(_with_memory(member, kept) for member in read.members)
+    known = memory if memory is not None else remembered(Memory(), job, pods, engine)
+    members = tuple(_with_memory(member, known) for member in read.members)
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
-    look, waiting, obstacle = None, None, None
+    gang_view, waiting, obstacle = None, None, None
     if job is not None and not ended and not read.suspended:
-        look = _look(engine, job, read, pods, events, groups, now, rivals)
-        waiting = _waiting(job, look, events)
-        obstacle = _obstacle(engine, job, read, look, nodes)
+        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals)
+        waiting = _waiting(job, gang_view, events)
+        obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
-    if look is not None and job is not None:
-        code = _held_by(job, look, waiting, events)
+    if gang_view is not None and job is not None:
+        code = _held_by(job, gang_view, waiting, events)
         # "When there is room" is not to be said of what never fits.
         hopeless = obstacle is not None and obstacle.never and code == "gang_unschedulable"
         flags += [code] if code and not hopeless else []
@@ -271,16 +271,16 @@ def _of_job(
         members=members,
         restarts=sum(member.restarts for member in members),
         created=from_rfc3339(metadata.get("creationTimestamp")),
-        started=_first(read.started, kept.taken),
+        started=_first(read.started, known.taken),
         finished=read.finished if ended else None,
         suspended=read.suspended and not ended,
         stop=_stop(metadata),
         waiting=waiting,
         obstacle=obstacle,
-        phases=phases(kept, report, read.finished if ended else now, on=not ended and job is not None),
+        phases=phases(known, report, read.finished if ended else now, on=not ended and job is not None),
         progress=report.progress if report is not None else Progress(),
         flags=tuple(flags),
-        events=tuple(in_order(_events(engine, str(metadata.get("name", gone)), pods, events))),
+        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, events))),
     )
 
 
@@ -289,18 +289,20 @@ def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
     before = memory.members.get(member.name)
     if before is not None and member.phase in ("deleted", "pending") and member.log is None:
         gone = member.phase == "deleted"
-        kept = replace(before, rank=member.rank, phase=member.phase, log=before.log if gone else None)
-        member = kept if gone else replace(member, exit_code=before.exit_code, ended=before.ended)
+        member_memory = replace(
+            before, rank=member.rank, phase=member.phase, log=before.log if gone else None
+        )
+        member = member_memory if gone else replace(member, exit_code=before.exit_code, ended=before.ended)
     return replace(member, restarts=max(member.restarts, memory.restarts(member.name)))
 
 
-def _kept(member: MemberSeen, memory: Memory) -> MemberSeen:
+def _seen_member_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
     """For the memory: one that is made anew ended as it did, for as long as it has not begun again."""
     return replace(_with_memory(member, memory), restarts=member.restarts)
 
 
 def _stop(metadata: Mapping[str, Any]) -> Stop | None:
-    """Who is taking the job away, by the object itself."""
+    """What is taking the job away, as its object says."""
     deleted = from_rfc3339(metadata.get("deletionTimestamp"))
     said = metadata.get("annotations") or {}
     if deleted is None:
@@ -312,7 +314,7 @@ def _stop(metadata: Mapping[str, Any]) -> Stop | None:
 def _without_job(
     seen: Observation, record: RunRecord, pods: Sequence[Json], submitted: bool, now: float
 ) -> Observation:
-    """The job is not there. It was stopped, it ended and was cleared away, somebody deleted it, or it was
+    """The job is not there. It was stopped, it ended and was cleared away, a person deleted it, or it was
     never made.
     """
     living = not all(map(is_over, pods))
@@ -320,7 +322,7 @@ def _without_job(
         ended = record.outcome
         return replace(seen, recorded=ended.state, finished=ended.at, deleted=record.deleted)
     if not submitted:
-        # Nobody has made it yet: whoever launches this key next does.
+        # It is not made yet: the next launch under this key makes it.
         return replace(seen, stopped=record.stop is not None)
     if record.stop is not None:
         return replace(seen, stopped=not living, finished=None if living else record.stop.at)
@@ -336,7 +338,7 @@ def _without_job(
 # Waiting.
 
 
-def _look(
+def _read_gang(
     engine: Engine,
     job: Json,
     read: JobSeen,
@@ -361,18 +363,18 @@ def _look(
 
 
 def _obstacle(
-    engine: Engine, job: Json, read: JobSeen, look: GangView, nodes: Sequence[Node] | None
+    engine: Engine, job: Json, read: JobSeen, gang_view: GangView, nodes: Sequence[Node] | None
 ) -> Obstacle | None:
     order = {member.name: member.rank for member in read.members}
     return obstacle_of(
         Scene(
             job=job,
             container=engine.CONTAINER,
-            pods=dict(sorted(look.pods.items(), key=lambda item: order.get(item[0], len(order)))),
-            now=look.now,
-            total=look.total,
-            needed=look.needed,
-            events=look.events,
+            pods=dict(sorted(gang_view.pods.items(), key=lambda item: order.get(item[0], len(order)))),
+            now=gang_view.now,
+            total=gang_view.total,
+            needed=gang_view.needed,
+            events=gang_view.events,
             nodes=nodes,
             has_conditions=bool(read.conditions),
             suspended=read.suspended,
@@ -382,8 +384,8 @@ def _obstacle(
 
 def _by_member(engine: Engine, pods: Sequence[Json]) -> dict[str, Json]:
     """Each member's pod: the newest, where an old one is still ending."""
-    found = ((engine.member_of(pod), pod) for pod in sorted(pods, key=_newest_last))
-    return {name: pod for name, pod in found if name is not None}
+    by_member = ((engine.member_of(pod), pod) for pod in sorted(pods, key=_newest_last))
+    return {name: pod for name, pod in by_member if name is not None}
 
 
 def _newest_last(pod: Json) -> tuple[bool, str]:
@@ -391,33 +393,33 @@ def _newest_last(pod: Json) -> tuple[bool, str]:
     return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
 
 
-def _waiting(job: Json, look: GangView, events: Sequence[Json]) -> str | None:
+def _waiting(job: Json, gang_view: GangView, events: Sequence[Json]) -> str | None:
     """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
-    if len(look.pods) < look.needed and (refused := refusal(events)) is not None:
-        of = counted(look.total, "member")
-        return f"{look.total - len(look.pods)} of {of} cannot be made: {refused}"
+    if len(gang_view.pods) < gang_view.needed and (refused := refusal(events)) is not None:
+        of = counted(gang_view.total, "member")
+        return f"{gang_view.total - len(gang_view.pods)} of {of} cannot be made: {refused}"
     name = labels.annotation_of(job, labels.GANG) or "none"
     gang = GANGS.get(name)
-    return unfamiliar(look, name) if gang is None else gang.read(look)
+    return unfamiliar(gang_view, name) if gang is None else gang.read(gang_view)
 
 
-def _held_by(job: Json, look: GangView, waiting: str | None, events: Sequence[Json]) -> str | None:
+def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequence[Json]) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
-    at = places(look)
+    at = places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
     is_gang = gang is not None and bool(gang.KINDS)
-    if is_gang and cannot_rejoin_gang(look, at, "") is not None:
+    if is_gang and cannot_rejoin_gang(gang_view, at, "") is not None:
         return "gang_bereft"
-    if half_started(look):
+    if half_started(gang_view):
         return HALF_STARTED
     if waiting is None:
         return None
-    if len(look.pods) < look.needed and "exceeded quota" in (refusal(events) or ""):
+    if len(gang_view.pods) < gang_view.needed and "exceeded quota" in (refusal(events) or ""):
         return "resource_quota_exceeded"
-    if unnoticed(look, at) is not None:
+    if unnoticed(gang_view, at) is not None:
         return "gang_scheduler_missing"
     # All its members exist, and a scheduler that knows them for a gang has found no room.
-    full = is_gang and at.waiting and not at.missing and not too_few(look)
+    full = is_gang and at.waiting and not at.missing and not too_few(gang_view)
     return "gang_unschedulable" if full else None
 
 
@@ -455,7 +457,10 @@ def remembered(
         scheduled=_first(memory.scheduled, scheduled),
         started=_first(memory.started, started),
         begun=memory.begun or started is not None or sum(_has_started(engine, p) for p in own) >= needed > 0,
-        members={**memory.members, **{m.name: _kept(m, memory) for m in read.members if m.name in named}},
+        members={
+            **memory.members,
+            **{m.name: _seen_member_memory(m, memory) for m in read.members if m.name in named},
+        },
         **_restarts(memory, pods, engine),
     )
 
@@ -464,21 +469,21 @@ def _restarts(memory: Memory, pods: Sequence[Json], engine: Engine) -> dict[str,
     """``pods`` and ``earlier`` of the memory after one more look. Of a member that is made anew again and
     again the pods seen long ago are kept as a number.
     """
-    found = {name: dict(tries) for name, tries in memory.pods.items()}
+    restarts = {name: dict(tries) for name, tries in memory.pods.items()}
     earlier = dict(memory.earlier)
     for pod in pods:
         name, uid = engine.member_of(pod), _uid(pod)
         if name is None or not uid:
             continue
-        if _is_ending(pod) and _created(pod) < (memory.since or 0.0) and uid not in found.get(name, {}):
+        if _is_ending(pod) and _created(pod) < (memory.since or 0.0) and uid not in restarts.get(name, {}):
             continue  # of before the last resume: it has been counted
         status = pod.get("status") or {}
         every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        tries = found.setdefault(name, {})
+        tries = restarts.setdefault(name, {})
         tries[uid] = sum(int(c.get("restartCount") or 0) for c in every)
         while len(tries) > PODS_KEPT:
             earlier[name] = earlier.get(name, 0) + 1 + tries.pop(next(iter(tries)))
-    return {"pods": found, "earlier": earlier}
+    return {"pods": restarts, "earlier": earlier}
 
 
 def _is_late(memory: Memory, engine: Engine, pod: Json, finished: float | None) -> bool:
@@ -508,8 +513,12 @@ def _created(pod: Json) -> float:
 
 
 def _placed(pod: Json) -> float | None:
-    found = condition(pod, "PodScheduled")
-    return from_rfc3339(found.get("lastTransitionTime")) if found and found.get("status") == "True" else None
+    scheduled = condition(pod, "PodScheduled")
+    return (
+        from_rfc3339(scheduled.get("lastTransitionTime"))
+        if scheduled and scheduled.get("status") == "True"
+        else None
+    )
 
 
 def _first_start(engine: Engine, pod: Json) -> float | None:
@@ -574,7 +583,7 @@ def phases(
 # Events.
 
 
-def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
+def _to_events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
     """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in events:
@@ -594,5 +603,5 @@ def _events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Jso
 
 def _tail(name: str, job: str) -> str | None:
     """``digits-1-worker-0`` of the job ``digits-1`` -> ``worker-0``."""
-    found = re.fullmatch(r"[a-z]+-\d+", name.removeprefix(f"{job}-"))
-    return found[0] if found and job and name.startswith(f"{job}-") else None
+    match = re.fullmatch(r"[a-z]+-\d+", name.removeprefix(f"{job}-"))
+    return match[0] if match and job and name.startswith(f"{job}-") else None

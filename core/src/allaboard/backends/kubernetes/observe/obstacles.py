@@ -2,7 +2,7 @@
 had, a Secret that is not there, a program that does not exist, a volume that does not mount, a pod that
 admission refuses, a request that no node can ever hold. Values in, values out.
 
-`never` says that waiting does not help: somebody must change the job or the cluster first. Such a run is
+`never` says that waiting does not help: a person must change the job or the cluster first. Such a run is
 ended by its follower after the clock of the phase that it is in (`policy.clocks`), or after `PATIENCE` where
 the job says nothing. What may pass by itself (a registry that limits, a full cluster) waits without end.
 """
@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 PATIENCE = 600.0
 """Seconds for which a run that can never start is left alone where its job has no clock for the phase."""
 SETTLED = 60.0
-"""Seconds after which a job that no operator has written to is one that nobody looks at."""
+"""Seconds after which a job that no operator has written to counts as unattended."""
 SANDBOX_TRIES = 3
 """Failures to make a pod's sandbox that are more than the moment of a busy node."""
 INIT_TRIES = 5
@@ -79,15 +79,15 @@ def obstacle_of(scene: Scene) -> Obstacle | None:
     )
     if scene.suspended or (going >= scene.needed > 0 and not _stuck_at_start(scene)):
         return None
-    found = [*_refused(scene), *_unattended(scene)]
+    obstacles = [*_refused(scene), *_unattended(scene)]
     for member, pod in scene.pods.items():
-        found += _of_pod(member, pod, scene)
-    if not found:
-        found += _too_large_together(scene)
-    if not found:
+        obstacles += _of_pod(member, pod, scene)
+    if not obstacles:
+        obstacles += _too_large_together(scene)
+    if not obstacles:
         return None
-    chosen = min(found, key=lambda one: (one.consequence, not one.never))
-    same = sorted({o.member for o in found if o.code == chosen.code and o.member} - {chosen.member})
+    chosen = min(obstacles, key=lambda one: (one.consequence, not one.never))
+    same = sorted({o.member for o in obstacles if o.code == chosen.code and o.member} - {chosen.member})
     if chosen.member is None or not same:
         return chosen
     more = f"{len(same)} more member{'s' if len(same) > 1 else ''}"
@@ -220,13 +220,13 @@ _UNKNOWN_KEY = re.compile(r"references non-existent (secret|config) key: (\S+)",
 
 def _lacking_object(said: str) -> str | None:
     """What it says is not there, in words."""
-    if found := _KEY.search(said):
-        return f"{found[2]} {found[3].rpartition('/')[2]} has no key {found[1].strip(chr(34))}"
-    if found := _OBJECT.search(said):
-        kind = "ConfigMap" if found[1].lower() == "configmap" else "Secret"
-        return f"{kind} {(found[2] or found[3]).strip(chr(34))} does not exist"
-    if found := _UNKNOWN_KEY.search(said):
-        return f"the {found[1].lower()} that it mounts has no key {found[2]}"
+    if match := _KEY.search(said):
+        return f"{match[2]} {match[3].rpartition('/')[2]} has no key {match[1].strip(chr(34))}"
+    if match := _OBJECT.search(said):
+        kind = "ConfigMap" if match[1].lower() == "configmap" else "Secret"
+        return f"{kind} {(match[2] or match[3]).strip(chr(34))} does not exist"
+    if match := _UNKNOWN_KEY.search(said):
+        return f"the {match[1].lower()} that it mounts has no key {match[2]}"
     return None
 
 
@@ -257,7 +257,7 @@ def _start(member: str, who: str, pod: Json, name: str, said: str) -> Obstacle:
 
 
 def _added(job: Json, name: str) -> AddedContainer | None:
-    """The init container of this name that the operator of a job has added; None: it is somebody else's."""
+    """The init container of this name that the operator of a job adds; None: the operator adds none."""
     engine = engine_of_object(job)
     return next((one for one in engine.ADDED if one.name == name), None) if engine is not None else None
 
@@ -306,8 +306,8 @@ def _about(pod: Json, scene: Scene) -> list[Json]:
 
 
 def _event_text(pod: Json, scene: Scene, reason: str) -> str:
-    told = [str(e.get("message") or "") for e in _about(pod, scene) if e.get("reason") == reason]
-    return max(told, key=len, default="")
+    messages = [str(e.get("message") or "") for e in _about(pod, scene) if e.get("reason") == reason]
+    return max(messages, key=len, default="")
 
 
 def _preparing(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
@@ -395,22 +395,22 @@ def why_refused(said: str) -> tuple[str, bool]:
 
 def _amounts(text: str) -> dict[str, Decimal]:
     """``requests.cpu=4,pods=2``"""
-    found = {}
+    amounts = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         try:
-            found[name] = capacity.amount(value)
+            amounts[name] = capacity.amount(value)
         except (ValueError, ArithmeticError):
             continue
-    return found
+    return amounts
 
 
 def refusal(events: Iterable[Json]) -> str | None:
     """What the API server said last when the operator made a pod."""
     every = list(events)
-    told = [e for e in every if e.get("reason") in ("FailedCreatePod", "FailedCreate")]
+    refusals = [e for e in every if e.get("reason") in ("FailedCreatePod", "FailedCreate")]
     made = [e for e in every if e.get("reason") in ("SuccessfulCreatePod", "SuccessfulCreate")]
-    newest = max(told, key=lambda e: when(e) or 0.0, default=None)
+    newest = max(refusals, key=lambda e: when(e) or 0.0, default=None)
     if newest is None or any((when(e) or 0.0) > (when(newest) or 0.0) for e in made):
         return None
     return str(newest.get("message", "")).strip()
@@ -444,8 +444,12 @@ def _unattended(scene: Scene) -> Iterator[Obstacle]:
 
 def is_unschedulable(pod: Json) -> bool:
     """Whether a scheduler has said that it finds no place for it."""
-    found = condition(pod, "PodScheduled")
-    return found is not None and found.get("status") == "False" and found.get("reason") != "SchedulingGated"
+    scheduled = condition(pod, "PodScheduled")
+    return (
+        scheduled is not None
+        and scheduled.get("status") == "False"
+        and scheduled.get("reason") != "SchedulingGated"
+    )
 
 
 def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
@@ -457,8 +461,8 @@ def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
         return
     if scene.nodes is None:
         return
-    if (found := impossible(pod.get("spec") or {}, scene.nodes)) is not None:
-        code, words = found
+    if (reason := impossible(pod.get("spec") or {}, scene.nodes)) is not None:
+        code, words = reason
         grows = any(may_grow(node) for node in scene.nodes) or any(
             e.get("reason") in ("TriggeredScaleUp", "Nominated") for e in _about(pod, scene)
         )
@@ -496,7 +500,7 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     """
     if not nodes:
         return None
-    asked = {name: value for name, value in capacity.asked(spec).items() if value > 0}
+    asked = {name: value for name, value in capacity.requested(spec).items() if value > 0}
     for name, value in asked.items():
         most = max((capacity.amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
         device = "/" in name
@@ -518,10 +522,10 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
         if why is None:
             return None
         reasons[why] = reasons.get(why, 0) + 1
-    told = [
+    sentences = [
         f"{why} ({n} of {len(nodes)} nodes)" for why, n in sorted(reasons.items(), key=lambda i: -i[1])[:3]
     ]
-    return "unschedulable_constraints", f"no node takes it: {'; '.join(told)}"
+    return "unschedulable_constraints", f"no node takes it: {'; '.join(sentences)}"
 
 
 def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
@@ -537,7 +541,7 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
         return
     pod = scene.pods[waits[0]]
     said = str((condition(pod, "PodScheduled") or {}).get("message") or "")
-    gpus = any("/" in name for group in groups for name in capacity.asked(group.spec))
+    gpus = any("/" in name for group in groups for name in capacity.requested(group.spec))
     text = (
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )

@@ -10,8 +10,8 @@ from allaboard.backends.kubernetes.observe.observation import ProgressState
 from allaboard.follow.progress import MOST_FLAGS, progress_of
 
 
-def to_dict(told: ProgressState) -> dict[str, Any]:
-    return {"progress": asdict(told.progress), "flags": list(told.flags), "first": told.first}
+def to_dict(state: ProgressState) -> dict[str, Any]:
+    return {"progress": asdict(state.progress), "flags": list(state.flags), "first": state.first}
 
 
 def from_dict(data: Mapping[str, Any]) -> ProgressState:

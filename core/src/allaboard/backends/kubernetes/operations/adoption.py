@@ -1,4 +1,4 @@
-"""What is done to a job that somebody else made, when a person asks for just that (``--adopt``).
+"""What is done to a job that another tool made, when a person asks for just that (``--adopt``).
 
 It has no record: who acted and why stands on the object and in an event of it. The object that was looked at
 is meant, by its uid; another one that has its name meanwhile stays as it is. So does a run of ours.
@@ -44,7 +44,7 @@ def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool =
     """Delete it in the foreground, unless it has ended; what is left of one that has is ended. It is under
     way, not over, when this returns. ``kill``: without grace.
     """
-    job = yield from _meant(engine, name, uid)
+    job = yield from _read_meant_job(engine, name, uid)
     now = yield from effects.server_time()
     ended = _has_ended(job)
     if not ended and not _is_ending(job):
@@ -59,12 +59,12 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
     """Suspend or resume it. Raises BadInput when it does not live, or when Kueue would undo that."""
     word = "suspended" if wanted else "resumed"
     for _ in range(TRIES):
-        job = yield from _meant(engine, name, uid)
+        job = yield from _read_meant_job(engine, name, uid)
         if _has_ended(job) or _is_ending(job):
             state = state_of(observation.of_object(job, now=0.0))
             raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
         yield from _refuse_kueue(engine, job, wanted)
-        # The version, too: nobody has given it to Kueue since it was looked at.
+        # The version, too: Kueue may have been given it since it was read.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
         change = {"metadata": {**metadata, **said}, **engine.suspension(wanted)}
@@ -79,7 +79,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
 
 def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
     """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
-    job = yield from _meant(engine, name, uid)
+    job = yield from _read_meant_job(engine, name, uid)
     begun = yield from effects.server_time()
     pods = yield from foreign.pods_of(engine, job, [])
     if _has_ended(job) or _is_ending(job):
@@ -88,14 +88,14 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
         # Also if it ends in this very moment: it is to go.
         yield from take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
     patience = _grace(pods) + PATIENCE
-    while (left := (yield from _left(engine, job))) is not None:
+    while (left := (yield from _describe_remains(engine, job))) is not None:
         if (yield from effects.server_time()) - begun > patience:
             raise SiteError(left)
         yield from effects.sleep(POLL)
 
 
-def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
-    """The job, if it is still the one that was looked at, and nobody's run of ours."""
+def _read_meant_job(engine: Engine, name: str, uid: str) -> Operation[Json]:
+    """The job, if it is still the one that was looked at, and no run of ours."""
     try:
         job = yield from effects.get(resource_for(engine), name)
     except Missing:
@@ -113,7 +113,7 @@ def _meant(engine: Engine, name: str, uid: str) -> Operation[Json]:
 
 def _is_of_run(job: Json, run: str) -> Operation[bool]:
     """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
-    stored = yield from records.read(run)
+    stored = yield from records.read_record(run)
     attempt, generation = (labels.label_of(job, name) or "" for name in (labels.ATTEMPT, labels.GENERATION))
     if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
         return False
@@ -146,13 +146,13 @@ def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Operation[None]:
 def _workload(job: Json) -> Operation[str | None]:
     """The name of the Workload that Kueue has made for this job; None also where these may not be read."""
     try:
-        found = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
+        workloads = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
     except (Missing, Forbidden):
         return None
-    return str(found[0]["metadata"]["name"]) if found else None
+    return str(workloads[0]["metadata"]["name"]) if workloads else None
 
 
-def _left(engine: Engine, job: Json) -> Operation[str | None]:
+def _describe_remains(engine: Engine, job: Json) -> Operation[str | None]:
     """What is still there of a job that is being deleted, in a sentence; None: nothing."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     pods = [pod for pod in (yield from foreign.pods_of(engine, job, [])) if not is_over(pod)]
@@ -165,8 +165,10 @@ def _left(engine: Engine, job: Json) -> Operation[str | None]:
         return None
     if there["metadata"]["uid"] != uid:
         return None
-    kept = ", ".join(there["metadata"].get("finalizers") or ())
-    return f"{engine.KIND} {name} is being deleted and does not go; its finalizers are waited for: {kept}"
+    finalizers = ", ".join(there["metadata"].get("finalizers") or ())
+    return (
+        f"{engine.KIND} {name} is being deleted and does not go; its finalizers are waited for: {finalizers}"
+    )
 
 
 def _has_ended(job: Json) -> bool:

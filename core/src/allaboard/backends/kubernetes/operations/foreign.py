@@ -1,5 +1,5 @@
-"""Looking at a job that somebody else made. It has no run record: whoever has its name is meant. Nothing here
-changes anything (`adopting` does).
+"""Looking at a job that another tool made. It has no run record: the job that has the name is meant. Nothing
+here changes anything (`adoption` does).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import PODS, resource_for
 from allaboard.backends.kubernetes.lifecycle.stop import stop_told
-from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, aattend, collect
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, is_over
 from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
     NODE_LOST,
-    do_not_end,
-    last_word,
+    container_runs_of,
+    describe_lasting_pods,
+    end_by_events,
     list_events,
     overdue,
-    tries_of,
 )
 from allaboard.backends.kubernetes.observe.managers import managers
 from allaboard.backends.selection import refuse_strangers
@@ -49,9 +49,9 @@ def observe(
             raise BadInput(
                 f"this cluster serves no {kinds}; `allaboard cluster` shows what it does"
             ) from None
-        return (yield from _gone(engine, name, uid))
+        return (yield from _observe_gone(engine, name, uid))
     if only and job["metadata"]["uid"] != uid:
-        return (yield from _gone(engine, name, uid))
+        return (yield from _observe_gone(engine, name, uid))
     notes = [*managers(job)]
     pods = yield from pods_of(engine, job, notes)
     now = yield from effects.server_time()
@@ -64,11 +64,11 @@ def observe(
     late = overdue([pod for pod in pods if not is_over(pod)], now)
     if late:
         seen = replace(seen, flags=(*seen.flags, NODE_LOST))
-        notes.append(do_not_end(f"members of {engine.KIND} {name}", late))
+        notes.append(describe_lasting_pods(f"members of {engine.KIND} {name}", late))
     return replace(seen, notes=tuple(notes))
 
 
-def engine_of(name: str) -> Operation[Engine]:
+def find_engine(name: str) -> Operation[Engine]:
     """Whose job this is, by its name: of the kinds that this cluster serves. Raises UnknownRun where none is
     there, or it is an attempt of a run of ours.
     """
@@ -82,9 +82,9 @@ def engine_of(name: str) -> Operation[Engine]:
     raise UnknownRun(f"there is no job {name!r} here")
 
 
-def every() -> Operation[list[Observation]]:
+def list_jobs() -> Operation[list[Observation]]:
     """All jobs that others made in this namespace, newest first: two lists for each kind that is served."""
-    found: list[Observation] = []
+    observations: list[Observation] = []
     for engine in ENGINES.values():
         try:
             jobs = [job for job in (yield from effects.list_all(resource_for(engine))) if not _is_ours(job)]
@@ -105,11 +105,11 @@ def every() -> Operation[list[Observation]]:
                 if labels.label_of(pod, engine.JOB_LABEL) == name
                 and not _is_of_another(pod, engine.KIND, uid)
             ]
-            found.append(observation.of_object(job, now=now, pods=its))
-    return sorted(found, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
+            observations.append(observation.of_object(job, now=now, pods=its))
+    return sorted(observations, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
 
 
-def events(engine: Engine, name: str) -> Operation[list[Event]]:
+def list_job_events(engine: Engine, name: str) -> Operation[list[Event]]:
     """What the cluster still knows to have happened to a job and its pods, oldest first."""
     job = yield from effects.get(resource_for(engine), name)
     pods = yield from pods_of(engine, job, [])
@@ -118,7 +118,9 @@ def events(engine: Engine, name: str) -> Operation[list[Event]]:
     return [*observation.of_object(job, now=now, pods=pods, events=about).events]
 
 
-def readable(engine: Engine, name: str, selection: Selection) -> Operation[tuple[list[ContainerRun], bool]]:
+def readable_job_logs(
+    engine: Engine, name: str, selection: Selection
+) -> Operation[tuple[list[ContainerRun], bool]]:
     """Every log of a job that can be read, and whether nothing more will be written. Raises BadInput for
     what the job does not have.
     """
@@ -133,19 +135,19 @@ def readable(engine: Engine, name: str, selection: Selection) -> Operation[tuple
     seen = observation.of_object(job, now=now, pods=pods)
     refuse_strangers(selection, seen.members)
     over = state_of(seen).is_final and not any(member.phase == "running" for member in seen.members)
-    return tries_of(engine, seen.members, pods), over
+    return container_runs_of(engine, seen.members, pods), over
 
 
 def _is_ours(job: Json) -> bool:
     return labels.label_of(job, labels.RUN) is not None
 
 
-def _gone(engine: Engine, name: str, uid: str | None) -> Operation[Observation]:
+def _observe_gone(engine: Engine, name: str, uid: str | None) -> Operation[Observation]:
     if uid is None:
         raise UnknownRun(f"there is no {engine.KIND} {name!r} here")
     # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
     events = yield from list_events([uid], [])
-    end, stop = last_word(events), stop_told(events)
+    end, stop = end_by_events(events), stop_told(events)
     seen = Observation(run=name, job=name, uid=uid)
     if end is None and stop is not None:
         words = f"the job is gone; an event tells why: stopped by {stop.by}: {stop.reason}"
@@ -161,11 +163,11 @@ def pods_of(engine: Engine, job: Json, notes: list[str]) -> Operation[list[Json]
     """Those that its operator made for it, and not for one of the same name that was there before."""
     metadata = job["metadata"]
     try:
-        found = yield from effects.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
+        pods = yield from effects.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
     except Forbidden:
         notes.append("pods may not be read here, and with them how each member is")
         return []
-    return [pod for pod in found if not _is_of_another(pod, engine.KIND, metadata["uid"])]
+    return [pod for pod in pods if not _is_of_another(pod, engine.KIND, metadata["uid"])]
 
 
 def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
@@ -175,10 +177,10 @@ def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
 
 def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Operation[dict[str, str]]:
     """The ends of what its members wrote, as far as nodes still have them."""
-    witness, readable = EvidenceCollector(progress_every=0), tries_of(engine, seen.members, pods)
+    collector, readable = EvidenceCollector(progress_every=0), container_runs_of(engine, seen.members, pods)
     if readable:
         yield effects.StreamIO(
-            lambda api: collect(api, None, witness, readable, asked=True),
-            lambda api: aattend(api, None, witness, readable, asked=True),
+            lambda api: collect(api, None, collector, readable, asked=True),
+            lambda api: acollect(api, None, collector, readable, asked=True),
         )
-    return witness.tails()
+    return collector.tails()

@@ -1,4 +1,4 @@
-"""A job that somebody else made, to be looked at as a run is: followed, read and explained; and, where a
+"""A job that another tool made, to be looked at as a run is: followed, read and explained; and, where a
 person has said so, ended or held back.
 """
 
@@ -50,7 +50,7 @@ class OthersJob:
         else:
             seen = self.backend.observe_job(self.engine.KIND, self.job, evidence, uid=self.uid)
             self.uid = seen.uid
-        if seen.deleted and self._stop is not None:  # nobody may have been let write the event of it
+        if seen.deleted and self._stop is not None:  # the event of it may have been forbidden
             seen = replace(seen, stop=self._stop, stopped=True)
         only = "" if self.may_change else ", which is only looked at"
         return replace(seen, notes=(f"a {self.engine.KIND} of others{only}", *seen.notes))
@@ -59,17 +59,17 @@ class OthersJob:
         return self.backend.changes_of(self.engine.KIND, self.job)
 
     def events(self, run: str) -> list[Event]:
-        return self._do(foreign.events(self.engine, self.job))
+        return self._do(foreign.list_job_events(self.engine, self.job))
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        def look() -> stream.LogSources:
-            return stream.LogSources(*self._do(foreign.readable(self.engine, self.job, selection)))
+        def find_sources() -> stream.LogSources:
+            return stream.LogSources(*self._do(foreign.readable_job_logs(self.engine, self.job, selection)))
 
         if follow:
-            return stream.follow(self.backend.api, None, look, selection, cursor)
-        return stream.read(self.backend.api, None, look().found, selection, cursor)
+            return stream.follow_logs(self.backend.api, None, find_sources, selection, cursor)
+        return stream.read_logs(self.backend.api, None, find_sources().tries, selection, cursor)
 
     def list(self) -> list[Observation]:
         return [self.observe(self.job)]

@@ -48,7 +48,7 @@ class Asking:
 
     def __init__(self, api: Api) -> None:
         self.api, self.requests = api, 0
-        self._found: dict[tuple[str, str], Any] = {}
+        self._answers: dict[tuple[str, str], Any] = {}
         self._threads: list[threading.Thread] = []
         self._ready: PreparedAttempt | None = None
         self._turn = threading.Semaphore(AT_A_TIME)
@@ -56,7 +56,7 @@ class Asking:
     def begin(self, ready: PreparedAttempt) -> None:
         """Ask about the objects that are about to be made."""
         if self._ready is not None:
-            return  # it is prepared again because somebody was faster; the questions are the same
+            return  # it is prepared again because another launch was faster; the questions are the same
         self._ready = ready
         for key, question in _questions(ready, self.api).items():
             thread = threading.Thread(target=self._ask, args=(key, question), daemon=True)
@@ -70,10 +70,10 @@ class Asking:
     def _ask(self, key: tuple[str, str], question: Callable[[], Any]) -> None:
         with self._turn:
             try:
-                self._found[key] = question()
+                self._answers[key] = question()
             except Missing as error:
-                self._found[key] = None if error.unserved else Lookup()
-            except AllaboardError:  # nobody may look, or nobody answers: it stays unknown
+                self._answers[key] = None if error.unserved else Lookup()
+            except AllaboardError:  # not permitted, or no answer: it stays unknown
                 return
 
     def notes(self) -> tuple[str, ...]:
@@ -81,21 +81,21 @@ class Asking:
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        return () if self._ready is None else tuple(_said(self._facts(self._ready)))
+        return () if self._ready is None else tuple(_sentences(self._facts(self._ready)))
 
     def _facts(self, ready: PreparedAttempt) -> Facts:
-        found = dict(self._found)
+        answers = dict(self._answers)
 
         def each(resource: Resource, names: Any) -> dict[str, Lookup]:
-            asked = {name: found.get((resource.plural, name)) for name in names}
+            asked = {name: answers.get((resource.plural, name)) for name in names}
             return {
                 name: one if isinstance(one, Lookup) else Lookup(known=False) for name, one in asked.items()
             }
 
         pods = capacity.pods_of(ready.job)
-        limits = found.get((LIMITRANGES.plural, ""))
-        space = found.get((NAMESPACES.plural, self.api.namespace))
-        survey = Survey(self.api.server, "", self.api.namespace, frozenset(), nodes=_nodes(found))
+        limits = answers.get((LIMITRANGES.plural, ""))
+        space = answers.get((NAMESPACES.plural, self.api.namespace))
+        survey = Survey(self.api.server, "", self.api.namespace, frozenset(), nodes=_nodes(answers))
         return Facts(
             survey=survey,
             manifests=ready.manifests,
@@ -103,7 +103,7 @@ class Asking:
             gang=ready.gang,
             namespace=space if isinstance(space, Lookup) else Lookup(known=False),
             # Without the defaults that LimitRanges give nothing is known of what a pod must state.
-            quotas=found.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
+            quotas=answers.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
             limits=limits,
             claims=each(PVCS, capacity.claims(pods)),
             secrets=each(SECRETS, capacity.secrets(pods)),
@@ -127,19 +127,19 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
         (PRIORITYCLASSES, capacity.priorities(pods)),
         (NAMESPACES, [api.namespace]),
     )
-    found: dict[tuple[str, str], Callable[[], Any]] = {
+    questions: dict[tuple[str, str], Callable[[], Any]] = {
         (resource.plural, name): partial(_get, api, resource, name)
         for resource, names in named
         for name in sorted(names)
     }
     lists = [RESOURCEQUOTAS, LIMITRANGES]
     lists += [NODES] if any(_is_particular(group.spec) for group in pods) else []
-    return found | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
+    return questions | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
 
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
     """Whether not every node will do. The little that the operator's own container asks for is not meant."""
-    asks = capacity.asked({"containers": spec.get("containers")})
+    asks = capacity.requested({"containers": spec.get("containers")})
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 
@@ -152,14 +152,14 @@ def _list(api: Api, resource: Resource) -> list[Any]:
     return list(items)
 
 
-def _nodes(found: Mapping[tuple[str, str], Any]) -> tuple[Node, ...] | None:
-    items = found.get((NODES.plural, ""))
+def _nodes(answers: Mapping[tuple[str, str], Any]) -> tuple[Node, ...] | None:
+    items = answers.get((NODES.plural, ""))
     if not isinstance(items, list) or not items or len(items) >= NODES_LOOKED_AT:
         return None
     return tuple(node_of(item) for item in items)
 
 
-def _said(facts: Facts) -> Iterator[str]:
+def _sentences(facts: Facts) -> Iterator[str]:
     for ask in ASKED:
         for check in ask(facts):
             # What is left of a quota is a moment's, and its own pods may be counted already.

@@ -2,7 +2,7 @@
 list; adding one is adding a function to it.
 
 A check that holds is ``ok``; one that does not is an error when the job would not run to its end because of
-it, else a warning. None is: nobody may look, or nothing tells.
+it, else a warning. None: not permitted, or inconclusive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, asked, show
+from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
@@ -36,11 +36,11 @@ LONGEST_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Another object that the job names: what it is, None when it is not there; ``known``: whether one may
-    look.
+    """Another object that the job names. ``body``: None when it is not there; ``known``: whether it may be
+    read.
     """
 
-    found: Json | None = None
+    body: Json | None = None
     known: bool = True
 
 
@@ -84,9 +84,9 @@ class Facts:
 
     @property
     def engine(self) -> Engine:
-        found = engine_of_object(self.job)
-        assert found is not None, "jobs are rendered by our engines alone"
-        return found
+        engine = engine_of_object(self.job)
+        assert engine is not None, "jobs are rendered by our engines alone"
+        return engine
 
     @property
     def pods(self) -> list[Pods]:
@@ -113,16 +113,16 @@ def _quote(thing: str, where: str, text: str) -> Evidence:
 
 
 def namespace(facts: Facts) -> Iterator[Check]:
-    found = facts.namespace
-    if not found.known:
+    lookup = facts.namespace
+    if not lookup.known:
         # What is created in a namespace that is not there is refused: the dry run tells.
         return
-    if found.found is None:
+    if lookup.body is None:
         fix = f"create it (kubectl create namespace {facts.where}), or name another with --namespace"
         yield Check("namespace", False, f"namespace {facts.where} does not exist", fix=fix)
-    elif "deletionTimestamp" in found.found["metadata"]:
+    elif "deletionTimestamp" in lookup.body["metadata"]:
         since = _quote(
-            f"namespace/{facts.where}", "deletionTimestamp", found.found["metadata"]["deletionTimestamp"]
+            f"namespace/{facts.where}", "deletionTimestamp", lookup.body["metadata"]["deletionTimestamp"]
         )
         fix = "name another namespace"
         yield Check("namespace", False, f"namespace {facts.where} is being deleted", (since,), fix)
@@ -154,26 +154,26 @@ def kinds(facts: Facts) -> Iterator[Check]:
 
 
 def operator(facts: Facts) -> Iterator[Check]:
-    """Somebody reconciles the job."""
+    """An operator reconciles the job."""
     resource = facts.resources[-1]
     part = part_of(resource)
     if part is None:
         return
-    found = facts.survey.part(part.id)
-    if not found.installed:
+    component = facts.survey.part(part.id)
+    if not component.installed:
         return
-    said = tuple(_quote(part.id, "signs of life", sign) for sign in found.signs)
-    if found.alive is None:
+    said = tuple(_quote(part.id, "signs of life", sign) for sign in component.signs)
+    if component.alive is None:
         yield _unknown("operator", f"whether {part.title} is alive cannot be told")
-    elif found.alive:
-        yield Check("operator", True, f"{part.title} is alive: {found.signs[0]}", said)
+    elif component.alive:
+        yield Check("operator", True, f"{part.title} is alive: {component.signs[0]}", said)
     else:
         fix = f"ask who runs the cluster to start it (kubectl -n {part.home} get deployments,pods)"
         yield Check("operator", False, f"{part.title} does not answer", said, fix)
 
 
 def gang(facts: Facts) -> Iterator[Check]:
-    """Somebody starts the members together."""
+    """A scheduler starts the members together."""
     plan = facts.gang
     if plan.total < 2:
         return
@@ -191,8 +191,8 @@ def gang(facts: Facts) -> Iterator[Check]:
         yield _is_well("gang", f"the operator makes the gang, by {plan.gang}")
         return
     part = BY_GANG.get(plan.gang)
-    found = facts.survey.part(part.id) if part is not None else None
-    if found is None or not found.installed:
+    component = facts.survey.part(part.id) if part is not None else None
+    if component is None or not component.installed:
         return
     used = facts.survey.schedulers.get(plan.gang)
     if used is not None and plan.scheduler is not None and used != plan.scheduler:
@@ -200,13 +200,13 @@ def gang(facts: Facts) -> Iterator[Check]:
         fix = "say which one it is in the connection, or in pod: {spec: {schedulerName: ...}}"
         words = f"members would ask for the scheduler {plan.scheduler}; the one that was seen here is {used}"
         yield Check("gang", False, words, (said,), fix, WARNING)
-    elif found.alive:
-        said_ = tuple(_quote(found.part.id, "signs of life", sign) for sign in found.signs)
-        yield Check("gang", True, f"{found.part.title} is at work: {found.signs[0]}", said_)
+    elif component.alive:
+        said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
+        yield Check("gang", True, f"{component.part.title} is at work: {component.signs[0]}", said_)
     else:
         who = f" under the name {plan.scheduler}" if plan.scheduler else ""
         yield _unknown(
-            "gang", f"{found.part.title} is installed; whether it acts{who} shows with its first gang"
+            "gang", f"{component.part.title} is installed; whether it acts{who} shows with its first gang"
         )
 
 
@@ -250,10 +250,10 @@ _SECURE = (
 
 
 def pod_security(facts: Facts) -> Iterator[Check]:
-    found = facts.namespace.found
-    if found is None:
+    body = facts.namespace.body
+    if body is None:
         return
-    level = podsecurity.level_of(found)
+    level = podsecurity.level_of(body)
     wrong = {
         f"{pods.role}: {violation}": pods
         for pods in facts.pods
@@ -330,7 +330,7 @@ def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
     total: dict[str, Decimal] = {"pods": Decimal(0), f"count/{job.name}": Decimal(1)}
     for group in pods:
         for which in ("requests", "limits"):
-            for name, value in asked(group.spec, which).items():
+            for name, value in requested(group.spec, which).items():
                 key = f"{which}.{name}"
                 total[key] = total.get(key, Decimal(0)) + value * group.replicas
         total["pods"] += group.replicas
@@ -435,12 +435,12 @@ def limit_range(facts: Facts) -> Iterator[Check]:
 
 def _beyond(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
     for group in pods:
-        whole = {which: asked(group.spec, which) for which in ("requests", "limits")}
+        whole = {which: requested(group.spec, which) for which in ("requests", "limits")}
         things = [("Pod", f"a pod of {group.role}", whole["requests"], whole["limits"])]
         for container in group.spec.get("containers") or ():
             alone = {"containers": [container]}
             who = f"container {container['name']} of {group.role}"
-            things.append(("Container", who, asked(alone), asked(alone, "limits")))
+            things.append(("Container", who, requested(alone), requested(alone, "limits")))
         for kind, who, requests, limits in things:
             if kind != item.get("type"):
                 continue
@@ -472,18 +472,18 @@ def _imposed(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
 
 
 def queue(facts: Facts) -> Iterator[Check]:
-    found = facts.queue
-    if found is None:
+    lookup = facts.queue
+    if lookup is None:
         return
     name = facts.gang.queue or ""
-    if not found.known:
+    if not lookup.known:
         yield _unknown("queue", f"queue {name} may not be looked at")
-    elif found.found is None:
+    elif lookup.body is None:
         yield Check(
             "queue", False, f"queue {name} does not exist in {facts.where}", fix="name another in gang.queue"
         )
     else:
-        status = found.found.get("status") or {}
+        status = lookup.body.get("status") or {}
         active = next((c for c in status.get("conditions") or () if c.get("type") == "Active"), None)
         if active is not None and active.get("status") == "False":
             said = _quote(
@@ -507,18 +507,18 @@ def volumes(facts: Facts) -> Iterator[Check]:
             yield check
     if wanted and not wrong:
         total = counted(sum(p.replicas for p in facts.pods), "member")
-        yield _is_well("volumes", f"{_listed('claim', wanted)} there and fit {total}")
+        yield _is_well("volumes", f"{_join_names('claim', wanted)} there and fit {total}")
 
 
 def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) -> Iterator[Check]:
     if not sought.known:
         yield _unknown("volumes", f"claim {name} may not be looked at")
         return
-    if sought.found is None:
+    if sought.body is None:
         fix = f"create the PersistentVolumeClaim {name} in {facts.where}, or name another in storage"
         yield Check("volumes", False, f"claim {name} does not exist in {facts.where}", fix=fix)
         return
-    status, spec = sought.found.get("status") or {}, sought.found.get("spec") or {}
+    status, spec = sought.body.get("status") or {}, sought.body.get("spec") or {}
     modes = status.get("accessModes") or spec.get("accessModes") or []
     said = _quote(f"persistentvolumeclaim/{name}", "accessModes", ", ".join(modes))
     if status.get("phase") == "Lost":
@@ -551,27 +551,27 @@ def secrets(facts: Facts) -> Iterator[Check]:
         ("priority class", facts.priorities, "priority_class"),
     )
     for what, wanted, id in sorts:
-        missing = [n for n, s in wanted.items() if s.known and s.found is None]
+        missing = [n for n, s in wanted.items() if s.known and s.body is None]
         hidden = [n for n, s in wanted.items() if not s.known]
         if missing:
             where = "" if what == "priority class" else f" in {facts.where}"
             fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or correct the name in the job"
-            yield Check(id, False, f"{_listed(what, missing)} not there{where}", fix=fix)
+            yield Check(id, False, f"{_join_names(what, missing)} not there{where}", fix=fix)
         if hidden:
-            yield _unknown(id, f"{_listed(what, hidden, 'may not be looked at')}")
+            yield _unknown(id, f"{_join_names(what, hidden, 'may not be looked at')}")
         if wanted and not missing and not hidden:
-            yield _is_well(id, f"{_listed(what, wanted)} there")
+            yield _is_well(id, f"{_join_names(what, wanted)} there")
 
 
-def _listed(what: str, names: Iterable[str], verb: str = "") -> str:
-    found = [*names]
-    many = len(found) > 1
+def _join_names(what: str, names: Iterable[str], verb: str = "") -> str:
+    all_names = [*names]
+    many = len(all_names) > 1
     plural = (
         (f"{what[:-1]}ies" if what.endswith("y") else f"{what}es" if what.endswith("ss") else f"{what}s")
         if many
         else what
     )
-    return f"{plural} {', '.join(found)} {verb or ('are' if many else 'is')}"
+    return f"{plural} {', '.join(all_names)} {verb or ('are' if many else 'is')}"
 
 
 # --- nodes --------------------------------------------------------------------------------------------------
@@ -579,20 +579,20 @@ def _listed(what: str, names: Iterable[str], verb: str = "") -> str:
 
 def nodes(facts: Facts) -> Iterator[Check]:
     """The members can run on the nodes that are there, were they empty."""
-    found = facts.survey.nodes
-    if found is None:
+    known_nodes = facts.survey.nodes
+    if known_nodes is None:
         yield _unknown("nodes", "nodes may not be read; whether the members fit them cannot be told")
         return
-    if not found:
+    if not known_nodes:
         fix = "an autoscaler may add some when members wait; where there is none, ask who runs the cluster"
         yield Check("nodes", False, "the cluster has no nodes now", fix=fix, severity=WARNING)
         return
-    severity = WARNING if any(_grows(node.labels) for node in found) else ERROR
+    severity = WARNING if any(_grows(node.labels) for node in known_nodes) else ERROR
     wrong = [*_nodes(facts, severity)]
     yield from wrong
     if not wrong:
         total = sum(group.replicas for group in facts.pods)
-        fits = capacity.room(facts.pods, found)
+        fits = capacity.room(facts.pods, known_nodes)
         if fits < total:
             words = f"{fits} of {counted(total, 'member')} have a place at once, even on empty nodes"
             yield Check(
@@ -615,7 +615,7 @@ def _grows(labels: Mapping[str, str]) -> bool:
 def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
     every = facts.survey.nodes or ()
     for group in facts.pods:
-        for name, value in asked(group.spec).items():
+        for name, value in requested(group.spec).items():
             if "/" in name and value > 0 and not any(amount(n.allocatable.get(name, 0)) for n in every):
                 offered = sorted(
                     {r for n in every for r, v in n.allocatable.items() if "/" in r and amount(v) > 0}
@@ -698,15 +698,15 @@ def dry_run(facts: Facts) -> Iterator[Check]:
     """The API server takes every object; and the pods, where one may try."""
     every = [*facts.tried, *(facts.pods_tried or ())]
     refused = [t for t in every if t.error is not None and not isinstance(t.error, Exists)]
-    told: set[str] = set()
+    said_already: set[str] = set()
     for one in refused:
         causes = one.error.causes if isinstance(one.error, ApiError) else ()
         if causes and all(cause.message == "unknown field" for cause in causes):
             # The job and its pods have the same ones, each by a path of its own.
             is_pod = one in (facts.pods_tried or ())
-            found = [problem_of(cause, facts.engine, is_pod) for cause in causes]
-            fresh = [problem for problem in found if problem.path not in told]
-            told |= {problem.path for problem in fresh}
+            problems = [problem_of(cause, facts.engine, is_pod) for cause in causes]
+            fresh = [problem for problem in problems if problem.path not in said_already]
+            said_already |= {problem.path for problem in fresh}
             yield from (_misspelt(one.what, problem) for problem in fresh)
             continue
         said = tuple(_quote(one.what, cause.field, cause.message) for cause in causes) or (
@@ -783,5 +783,5 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
 
 def examine(facts: Facts) -> list[Check]:
     """Every check, what stops the job first."""
-    found = [check for one in CHECKS for check in one(facts)]
-    return sorted(found, key=lambda check: (not check.stops, check.ok is not False, check.ok is not None))
+    checks = [check for one in CHECKS for check in one(facts)]
+    return sorted(checks, key=lambda check: (not check.stops, check.ok is not False, check.ok is not None))

@@ -2,7 +2,7 @@
 said.
 
 Nothing is created. What may not be read stays unknown (SelfSubjectAccessReview before each optional read),
-and what is found is judged by `checks`, which touch nothing.
+and `checks` judge the answers, touching nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
-    there = namespace.found is not None or not namespace.known
+    there = namespace.body is not None or not namespace.known
     return Facts(
         survey=survey,
         manifests=ready.manifests,
@@ -64,18 +64,18 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         gang=ready.gang,
         user=(yield from _who()),
         namespace=namespace,
-        allowed=(yield from _allowed(rbac.needed(kinds), survey.namespace)),
-        helpful=(yield from _allowed(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
-        quotas=(yield from _all(RESOURCEQUOTAS, permitted)),
-        limits=(yield from _all(LIMITRANGES, permitted)),
-        claims=(yield from _each(PVCS, capacity.claims(pods), permitted)),
-        secrets=(yield from _each(SECRETS, capacity.secrets(pods), permitted)),
-        config_maps=(yield from _each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
-        accounts=(yield from _each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
-        priorities=(yield from _each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
+        allowed=(yield from _allowed_accesses(rbac.needed(kinds), survey.namespace)),
+        helpful=(yield from _allowed_accesses(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
+        quotas=(yield from _list_permitted(RESOURCEQUOTAS, permitted)),
+        limits=(yield from _list_permitted(LIMITRANGES, permitted)),
+        claims=(yield from _look_up_each(PVCS, capacity.claims(pods), permitted)),
+        secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods), permitted)),
+        config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
+        accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
+        priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
         queue=(yield from _queue(ready, permitted)),
-        tried=(yield from _tried(ready.manifests, resources, survey)) if there else (),
-        pods_tried=(yield from _pods_tried(ready, pods, permitted)) if there else None,
+        tried=(yield from _dry_run_objects(ready.manifests, resources, survey)) if there else (),
+        pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
     )
 
 
@@ -89,11 +89,11 @@ def _who() -> Operation[str | None]:
     return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
 
 
-def _allowed(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
-    found = {}
+def _allowed_accesses(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
+    allowed = {}
     for access in wanted:
-        found[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
-    return found
+        allowed[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
+    return allowed
 
 
 def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
@@ -107,14 +107,14 @@ def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
         return Lookup(known=False)
 
 
-def _each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
-    found = {}
+def _look_up_each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
+    lookups = {}
     for name in sorted(names):
-        found[name] = yield from _sought(resource, name, permitted)
-    return found
+        lookups[name] = yield from _sought(resource, name, permitted)
+    return lookups
 
 
-def _all(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
+def _list_permitted(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
     if not (yield from permitted.do("list", resource)):
         return None
     try:
@@ -131,19 +131,19 @@ def _queue(ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
     return (yield from _sought(resource, ready.gang.queue, permitted))
 
 
-def _tried(
+def _dry_run_objects(
     manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey
 ) -> Operation[list[DryRunResult]]:
     """A dry run of the creation of each object whose kind is served."""
-    found = []
+    results = []
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"
-            found.append(DryRunResult(what, (yield from _dry(resource, manifest))))
-    return found
+            results.append(DryRunResult(what, (yield from _dry(resource, manifest))))
+    return results
 
 
-def _pods_tried(
+def _dry_run_pods(
     ready: PreparedAttempt, pods: Sequence[capacity.Pods], permitted: May
 ) -> Operation[list[DryRunResult] | None]:
     """The same for one pod of each role: nothing else tells what admission says to it. Its gang is left
@@ -151,7 +151,7 @@ def _pods_tried(
     """
     if not (yield from permitted.do("create", PODS)):
         return None
-    found = []
+    results = []
     for group in pods:
         spec = {k: v for k, v in group.spec.items() if k != "schedulingGroup"}
         # What the operator adds has an image of its own choice, which does not matter here.
@@ -162,8 +162,8 @@ def _pods_tried(
             "metadata": _pod_metadata(ready, group),
             "spec": {**spec, **({"initContainers": inits} if inits else {})},
         }
-        found.append(DryRunResult(f"a pod of {group.role}", (yield from _dry(PODS, body))))
-    return found
+        results.append(DryRunResult(f"a pod of {group.role}", (yield from _dry(PODS, body))))
+    return results
 
 
 def _pod_metadata(ready: PreparedAttempt, group: capacity.Pods) -> Mapping[str, Any]:

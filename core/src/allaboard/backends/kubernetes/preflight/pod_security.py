@@ -67,20 +67,20 @@ _SYSCTLS = frozenset(
 
 def level_of(namespace: Json) -> str:
     """What a namespace enforces; ``privileged``, which is everything, where it says nothing. A cluster may
-    have another default, which nobody can ask for.
+    have another default, which no request can read.
     """
-    found = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "privileged")
-    return found if found in LEVELS else "restricted"  # as the API server does
+    level = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "privileged")
+    return level if level in LEVELS else "restricted"  # as the API server does
 
 
 def violations(spec: Json, level: str) -> list[str]:
     """What a pod of this spec would be refused for, each naming the container or volume."""
     if level == "privileged":
         return []
-    found = [*_baseline(spec)]
+    problems = [*_baseline(spec)]
     if level == "restricted":
-        found += _restricted(spec)
-    return list(dict.fromkeys(found))
+        problems += _restricted(spec)
+    return list(dict.fromkeys(problems))
 
 
 def _containers(spec: Json) -> Iterator[tuple[str, Json, Json]]:

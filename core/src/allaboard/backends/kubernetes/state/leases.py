@@ -2,9 +2,8 @@
 process does, however many runs it follows. The record of a run names the Lease of the process that follows it
 (contract, section 1).
 
-A process that ends lets go of its Lease; one that is killed cannot, and its Lease runs out. Whoever may not
-keep Leases follows all the same; only nobody can tell that he lives, and his runs are never taken for
-orphans.
+A process that ends releases its Lease; one that is killed cannot, and its Lease runs out. A process that may
+not keep Leases follows all the same; it cannot be seen to live, and its runs are never taken for orphans.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.errors import Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
 from allaboard.errors import AllaboardError
@@ -39,7 +39,7 @@ PATIENCE = Patience(budget=5.0)
 """Its next try comes soon anyway."""
 
 
-def body(holder: str, now: float) -> Json:
+def lease_body(holder: str, now: float) -> Json:
     """A Lease that holds from now on."""
     return {
         "apiVersion": LEASES.api_version,
@@ -60,35 +60,35 @@ def seen_at(lease: Json) -> float:
     return from_rfc3339(spec.get("renewTime") or spec.get("acquireTime")) or 0.0
 
 
-def holds(lease: Json, now: float) -> bool:
+def is_held(lease: Json, now: float) -> bool:
     return now < seen_at(lease) + float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
 
 
-def taken(holder: str) -> Operation[str]:
+def take_lease(holder: str) -> Operation[str]:
     """The name of a Lease that holds now; empty where this user may keep none."""
     now = yield from effects.server_time()
     try:
-        yield from effects.create(LEASES, body(holder, now))
+        yield from effects.create(LEASES, lease_body(holder, now))
     except Exists:
-        yield from renewed(holder)
+        yield from renew_lease(holder)
     except (Forbidden, Missing):  # without its namespace there is nothing to follow either
         return ""
     return labels.lease_name(holder)
 
 
-def renewed(holder: str) -> Operation[None]:
+def renew_lease(holder: str) -> Operation[None]:
     """The holder is seen to live, now."""
     now = yield from effects.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
     try:
         yield from effects.patch(LEASES, labels.lease_name(holder), change)
-    except Missing:  # somebody tidied up too eagerly
+    except Missing:  # another client tidied up too eagerly
         with suppress(Exists):
-            yield from effects.create(LEASES, body(holder, now))
+            yield from effects.create(LEASES, lease_body(holder, now))
 
 
-def let_go(holder: str) -> Operation[None]:
-    """Whatever the holder followed is followed by nobody from now on."""
+def release_lease(holder: str) -> Operation[None]:
+    """Delete the Lease: what the holder followed has no follower from now on."""
     yield from effects.delete(LEASES, labels.lease_name(holder))
 
 
@@ -127,7 +127,7 @@ class ThreadKeeper:
     def hold(self) -> str:
         with self._lock:
             if self._name is None:
-                self._name = run_sync(taken(self.holder), self.api)
+                self._name = run_sync(take_lease(self.holder), self.api)
                 if self._name:
                     self._over = threading.Event()
                     threading.Thread(target=self._keep, args=(self._over,), daemon=True).start()
@@ -142,17 +142,17 @@ class ThreadKeeper:
             self._over.set()
             atexit.unregister(self.let_go)
             with suppress(AllaboardError):  # it runs out by itself
-                run_sync(let_go(self.holder), self.api)
+                run_sync(release_lease(self.holder), self.api)
             self.api.close()
 
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(EVERY):
             with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
-                run_sync(renewed(self.holder), self.api)
+                run_sync(renew_lease(self.holder), self.api)
 
 
 class TaskKeeper:
-    """Renews in a task of the running loop. Its connections do not outlive a request: nobody would close
+    """Renews in a task of the running loop. Its connections do not outlive a request: nothing would close
     them.
     """
 
@@ -165,9 +165,9 @@ class TaskKeeper:
     async def hold(self) -> str:
         async with self._lock:
             if self._name is None:
-                self._name = await self._do(taken(self.holder))
+                self._name = await self._do(take_lease(self.holder))
                 if self._name:
-                    # Of nobody's context: it outlives the follower who was the first.
+                    # An empty context: it outlives the first follower.
                     loop = asyncio.get_running_loop()
                     self._task = loop.create_task(self._keep(), context=contextvars.Context())
             return self._name
@@ -179,13 +179,13 @@ class TaskKeeper:
             self._name = None
             self._task.cancel()
             with suppress(AllaboardError):
-                await self._do(let_go(self.holder))
+                await self._do(release_lease(self.holder))
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(EVERY)
             with suppress(AllaboardError):
-                await self._do(renewed(self.holder))
+                await self._do(renew_lease(self.holder))
 
     async def _do(self, operation: Operation[T]) -> T:
         api = self.api.twin(PATIENCE)
@@ -195,31 +195,19 @@ class TaskKeeper:
             await api.close()
 
 
-_keepers: dict[tuple[int, str, str], ThreadKeeper] = {}
-_tasks: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, TaskKeeper]] = {}
-_registry = threading.Lock()
-
-
 def keeper_of(api: Api, person: str) -> ThreadKeeper:
     """The keeper of this process for this cluster, user and namespace."""
     # Threads do not survive a fork, and a child is a process that may end at another time.
     key = (os.getpid(), api.identity, api.namespace)
-    with _registry:
-        if key not in _keepers:
-            _keepers[key] = ThreadKeeper(api.twin(PATIENCE), holder_of_this_process(person))
-        return _keepers[key]
+    return PROCESS.get(
+        ThreadKeeper, key, lambda: ThreadKeeper(api.twin(PATIENCE), holder_of_this_process(person))
+    )
 
 
 def async_keeper_of(api: AsyncApi, person: str) -> TaskKeeper:
     """The same for the running loop."""
-    loop = asyncio.get_running_loop()
-    key = (id(loop), api.identity, api.namespace)
-    with _registry:
-        for old in [k for k, (its, _) in _tasks.items() if its.is_closed()]:
-            del _tasks[old]
-        if key not in _tasks:
-            _tasks[key] = (loop, TaskKeeper(api, holder_of_this_process(person)))
-        return _tasks[key][1]
+    key = (api.identity, api.namespace)
+    return PROCESS.get_in_loop(TaskKeeper, key, lambda: TaskKeeper(api, holder_of_this_process(person)))
 
 
 def _micro(epoch: float) -> str:

@@ -1,7 +1,7 @@
-"""The run record on a cluster: a ConfigMap that is created first, outlives the job, and is owned by nobody.
+"""The run record on a cluster: a ConfigMap that is created first, outlives the job, and has no owner.
 
 It is changed by compare-and-swap alone: the resourceVersion that was read goes back with what is written, and
-whoever is late reads again. ``data.record`` is the record of `allaboard.follow.run_record`; ``data.objects``
+a late writer reads again. ``data.record`` is the record of `allaboard.follow.run_record`; ``data.objects``
 names what the attempt that it means is made of, the job last (so that a release which names objects otherwise
 still finds them); ``data.gang`` the object that holds its members together; ``data.layout`` how it is laid
 out; and ``data.memory`` and ``data.report``, once it has ended, what was last seen of its members and what
@@ -36,7 +36,7 @@ RECORD = labels.PREFIX + "record"
 ENDED = labels.PREFIX + "ended"
 """Label: the day (UTC) on which it was known to have ended."""
 LEASE = labels.PREFIX + "lease"
-"""Annotation: the Lease of the process that follows the run for its owner; empty: nobody need."""
+"""Annotation: the Lease of the process that follows the run for its owner; empty: none need follow."""
 FOLLOWED = labels.PREFIX + "followed"
 """Annotation: when its owner last laid a hand on it, epoch seconds of the server."""
 
@@ -72,8 +72,8 @@ class Stored:
     @property
     def created(self) -> str | None:
         """When the record was made, as the API server writes it."""
-        found = self.body.get("metadata", {}).get("creationTimestamp")
-        return None if found is None else str(found)
+        stamp = self.body.get("metadata", {}).get("creationTimestamp")
+        return None if stamp is None else str(stamp)
 
 
 def manifest(stored: Stored) -> Json:
@@ -168,7 +168,7 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
 # Reading and changing.
 
 
-def read(run: str) -> Operation[Stored | None]:
+def read_record(run: str) -> Operation[Stored | None]:
     """The record of a run; None when it has none. Raises Corrupt."""
     try:
         return parse((yield from effects.get(CONFIGMAPS, labels.record_name(run))))
@@ -192,11 +192,11 @@ def swap(stored: Stored, **changes: Any) -> Operation[Stored]:
 def change(
     run: str, how: Callable[[Stored], Stored | None], known: Stored | None = None
 ) -> Operation[Stored | None]:
-    """Apply ``how`` to the record until nobody else comes between; None from it changes nothing. The record
-    as it then stands; None when there is none. ``known``: as it was read a moment ago.
+    """Apply ``how`` to the record until no other writer comes between; None from it changes nothing. Returns
+    the record as it then stands; None when there is none. ``known``: as it was read a moment ago.
     """
     for _ in range(TRIES):
-        stored = known or (yield from read(run))
+        stored = known or (yield from read_record(run))
         known = None
         if stored is None:
             return None
@@ -244,8 +244,8 @@ def overdue(now: float, keep: float) -> str:
     ended = f"{selector()},{ENDED}"
     if len(days) > 366:
         return ended
-    kept = [_day((today - timedelta(days=n)).timestamp()) for n in days]
-    return f"{ended},{ENDED} notin ({','.join(kept)})"
+    days_kept = [_day((today - timedelta(days=n)).timestamp()) for n in days]
+    return f"{ended},{ENDED} notin ({','.join(days_kept)})"
 
 
 def is_overdue(stored: Stored, now: float, keep: float) -> bool:

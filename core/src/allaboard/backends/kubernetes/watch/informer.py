@@ -24,20 +24,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
+from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
-from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, spaced
+from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, space_wakes
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
 
 READY_SECONDS = 10.0
-"""How long a new follower waits for the first list; without it he looks for himself for a while."""
+"""How long a new follower waits for the first list; otherwise it polls."""
 PATIENCE = Patience(budget=10.0)
-"""A feed rests between its own tries."""
-
-
-_tellings = itertools.count(1)
-"""Every wake has its own number: one that comes while another is noted is not lost."""
+"""A feed waits between its own requests, so each request gives up soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +48,12 @@ class Watched:
 
 
 @lru_cache(maxsize=64)
-def _ours(resource: Resource, namespace: str) -> tuple[Watched, ...]:
+def _watches_of_run(resource: Resource, namespace: str) -> tuple[Watched, ...]:
     """A run of ours: its job object and its pods, by label."""
     return tuple(Watched(namespace, kind, labels.selector(), None) for kind in (resource, PODS))
 
 
-def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
+def _watches_of_object(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
     """One object of anybody."""
     return (Watched(namespace, resource, None, f"metadata.name={name}"),)
 
@@ -67,7 +64,7 @@ def _theirs(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...
 class Changes:
     """A follower that blocks."""
 
-    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_told", "_settled")
+    __slots__ = ("run", "on_alarm", "_feeds", "_gate", "_due", "_numbers", "_number", "_settled")
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
@@ -76,11 +73,13 @@ class Changes:
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
         self._due = 0.0
-        self._told, self._settled = 0, -1
+        # Every wake has its own number: one that comes while another is noted is not lost.
+        self._numbers = itertools.count(1)
+        self._number, self._settled = 0, -1
 
     def wake(self) -> None:
-        # Called with the feed's lock held, but by several feeds, and while somebody looks.
-        self._told = next(_tellings)
+        # Called with the feed's lock held, but by several feeds, and while a follower looks.
+        self._number = next(self._numbers)
         with suppress(RuntimeError):
             self._gate.release()
 
@@ -89,7 +88,7 @@ class Changes:
             self.on_alarm(pod, version)
 
     def wait(self, seconds: float) -> bool:
-        """True when something may have changed: a row did, or no row tells at present and it is time to look.
+        """True when something may have changed: a row did, or no row tells at present and it is time to poll.
         False after ``seconds``.
         """
         now = time.monotonic()
@@ -101,7 +100,7 @@ class Changes:
             if _blind(self._feeds):
                 return True
         now = time.monotonic()
-        self._due, pause = spaced(self._due, now)
+        self._due, pause = space_wakes(self._due, now)
         time.sleep(max(0.0, min(pause, deadline - now)))
         # What came while it was held back is seen by the same look.
         self._gate.acquire(blocking=False)
@@ -110,13 +109,13 @@ class Changes:
     @property
     def quiet(self) -> bool:
         """Whether what was seen when `settle` was last called still stands: rows tell, and none has since."""
-        return self._told == self._settled and _hear(self._feeds)
+        return self._number == self._settled and _hear(self._feeds)
 
     def settle(self) -> bool:
         """`quiet`, asked before a look: what is told from this moment on is told after it."""
-        told, blind, quiet = self._told, _blind(self._feeds), self.quiet
-        # What happens after a look of the blind is told by no row.
-        self._settled = -1 if blind else told
+        number, blind, quiet = self._number, _blind(self._feeds), self.quiet
+        # While rows do not tell, what happens after this look stays unknown.
+        self._settled = -1 if blind else number
         return quiet
 
     @property
@@ -138,14 +137,14 @@ class Hub:
     @contextmanager
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for a run of ours: its job, and its pods."""
-        with self._follow(run, _ours(resource, self._in(namespace))) as found:
-            yield found
+        with self._follow(run, _watches_of_run(resource, self._in(namespace))) as follower:
+            yield follower
 
     @contextmanager
     def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> Iterator[Changes]:
         """Wakes for one object, whoever made it."""
-        with self._follow(name, _theirs(name, resource, self._in(namespace))) as found:
-            yield found
+        with self._follow(name, _watches_of_object(name, resource, self._in(namespace))) as follower:
+            yield follower
 
     @property
     def open(self) -> int:
@@ -202,7 +201,7 @@ class _Thread:
             self._thread.start()
 
     def leave(self, follower: Changes) -> bool:
-        """Whether somebody is left."""
+        """Whether followers are left."""
         with self._lock:
             self.feed.leave(follower)
             return self.feed.followed
@@ -217,7 +216,7 @@ class _Thread:
     def _serve(self) -> None:
         while not self._closed.is_set():
             with self._lock:
-                step = self.feed.next(time.monotonic())
+                step = self.feed.next_step(time.monotonic())
             error: AllaboardError | None = None
             try:
                 if isinstance(step, Rest):
@@ -233,7 +232,7 @@ class _Thread:
                 # A thread that died would leave its followers waiting for nothing.
                 error = _unforeseen(bug)
             with self._lock:
-                self.feed.ended(error, time.monotonic())
+                self.feed.mark_ended(error, time.monotonic())
                 if self.feed.trouble is not None:
                     self.ready.set()
 
@@ -243,7 +242,7 @@ class _Thread:
             one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
         )
         with self._lock:
-            self.feed.listed(rows, version)
+            self.feed.add_list(rows, version)
         self.ready.set()
 
     def _watch(self, step: Watch) -> None:
@@ -261,10 +260,10 @@ class _Thread:
                 if self._closed.is_set():
                     return
                 self._stream = stream
-                self.feed.opened(time.monotonic())
+                self.feed.mark_opened(time.monotonic())
             for kind, thing in stream:
                 with self._lock:
-                    self.feed.happened(kind, thing)
+                    self.feed.add_event(kind, thing)
             with self._lock:
                 self._stream = None
 
@@ -328,7 +327,7 @@ class AsyncChanges:
         if not self._woken:
             return False
         now = loop.time()
-        self._due, pause = spaced(self._due, now)
+        self._due, pause = space_wakes(self._due, now)
         if (pause := min(pause, deadline - now)) > 0:
             await asyncio.sleep(pause)
         self._woken = False
@@ -363,11 +362,11 @@ class AsyncHub:
 
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> AsyncChanges:
         """``async with hub.changes(...) as changes``: wakes for a run of ours: its job, and its pods."""
-        return AsyncChanges(self, run, _ours(resource, self._in(namespace)))
+        return AsyncChanges(self, run, _watches_of_run(resource, self._in(namespace)))
 
     def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> AsyncChanges:
         """Wakes for one object, whoever made it."""
-        return AsyncChanges(self, name, _theirs(name, resource, self._in(namespace)))
+        return AsyncChanges(self, name, _watches_of_object(name, resource, self._in(namespace)))
 
     @property
     def open(self) -> int:
@@ -382,7 +381,7 @@ class AsyncHub:
         return feeds is None or _blind(feeds)
 
     def hears(self, watched: tuple[Watched, ...]) -> bool:
-        """Whether all that no row told has not happened."""
+        """Whether rows tell of every change."""
         feeds = self._feeds_of(watched)
         return feeds is not None and _hear(feeds)
 
@@ -437,7 +436,7 @@ class _Task:
         self.feed.join(follower)
         if self._task is None:
             loop = asyncio.get_running_loop()
-            # Of nobody's context: that of the first follower (in a triggerer, its task log) would be kept,
+            # An empty context: that of the first follower (in a triggerer, its task log) would be kept,
             # and used for all of them, for as long as the feed lives.
             self._task = loop.create_task(self._serve(), context=contextvars.Context())
             # One timer for all who wait for the first list.
@@ -457,7 +456,7 @@ class _Task:
 
     async def _serve(self) -> None:
         while True:
-            step = self.feed.next(self._clock())
+            step = self.feed.next_step(self._clock())
             error: AllaboardError | None = None
             try:
                 if isinstance(step, Rest):
@@ -471,15 +470,15 @@ class _Task:
                 error = trouble
             except Exception as bug:
                 error = _unforeseen(bug)
-            self.feed.ended(error, self._clock())
+            self.feed.mark_ended(error, self._clock())
             if self.feed.trouble is not None:
                 self.ready.set()
             if not self.feed.live and (self._blind is None or self._blind.done()):
                 self._blind = asyncio.get_running_loop().create_task(self._lead_the_blind())
 
     async def _lead_the_blind(self) -> None:
-        """While no row tells, each looks for himself now and then, one after the other."""
-        while _blind((self.feed,)) and (everyone := self.feed.everyone()):
+        """While no row tells, the followers poll, one after the other."""
+        while _blind((self.feed,)) and (everyone := self.feed.followers()):
             for follower in everyone:
                 await asyncio.sleep(self.feed.poll() / len(everyone))
                 if not _blind((self.feed,)):
@@ -491,7 +490,7 @@ class _Task:
         rows, version = await self._api.list(
             one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
         )
-        self.feed.listed(rows, version)
+        self.feed.add_list(rows, version)
         self.ready.set()
 
     async def _watch(self, step: Watch) -> None:
@@ -503,40 +502,27 @@ class _Task:
             fields=one.fields,
             resource_version=step.version,
             table=True,
-            on_open=lambda: self.feed.opened(self._clock()),
+            on_open=lambda: self.feed.mark_opened(self._clock()),
         )
         async with aclosing(events):
             async for kind, thing in events:
-                self.feed.happened(kind, thing)
+                self.feed.add_event(kind, thing)
 
 
 # --- one for all --------------------------------------------------------------------------------------------
-
-_hubs: dict[tuple[int, str, str], Hub] = {}
-_async_hubs: dict[tuple[int, str, str], tuple[asyncio.AbstractEventLoop, AsyncHub]] = {}
-_registry = threading.Lock()
 
 
 def hub_of(api: Api) -> Hub:
     """The hub of this process for all who are this user on this cluster, in this namespace."""
     # Threads do not survive a fork; a child begins anew.
     key = (os.getpid(), api.identity, api.namespace)
-    with _registry:
-        if key not in _hubs:
-            _hubs[key] = Hub(api.twin(PATIENCE))
-        return _hubs[key]
+    return PROCESS.get(Hub, key, lambda: Hub(api.twin(PATIENCE)))
 
 
 def async_hub_of(api: AsyncApi) -> AsyncHub:
     """The same for the running loop."""
-    loop = asyncio.get_running_loop()
-    key = (id(loop), api.identity, api.namespace)
-    with _registry:
-        for old in [k for k, (its, _) in _async_hubs.items() if its.is_closed()]:
-            del _async_hubs[old]
-        if key not in _async_hubs:
-            _async_hubs[key] = (loop, AsyncHub(api.twin(PATIENCE)))
-        return _async_hubs[key][1]
+    key = (api.identity, api.namespace)
+    return PROCESS.get_in_loop(AsyncHub, key, lambda: AsyncHub(api.twin(PATIENCE)))
 
 
 def _blind(feeds: tuple[Feed, ...]) -> bool:
@@ -545,7 +531,7 @@ def _blind(feeds: tuple[Feed, ...]) -> bool:
 
 
 def _hear(feeds: tuple[Feed, ...]) -> bool:
-    """Whether all that no row told has not happened."""
+    """Whether rows tell of every change."""
     return all(feed.hears for feed in feeds)
 
 

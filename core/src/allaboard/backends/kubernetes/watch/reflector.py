@@ -3,8 +3,8 @@ carries it out.
 
 A feed watches printed rows, not objects (contract, section 7): 207 bytes per change instead of 6,400. A row
 is a wake-up, never a state, so all that is kept of one is whether its cells, but for the ages, are what they
-were: two numbers. Whoever follows a run is woken when a row of it comes, goes or changes, and looks for
-himself.
+were: two numbers. A follower of a run is woken when a row of it comes, goes or changes, and then reads the
+objects.
 
 - A row is of the run that its name begins with, up to a dash: ``digits-1f0c9a77-2`` and its pods
   ``digits-1f0c9a77-worker-0`` are of ``digits-1f0c9a77``. Where that wakes one too many, nothing is lost.
@@ -13,8 +13,8 @@ himself.
   exception: an object that was deleted and made again in it, looking the same. That is found by the look that
   a follower takes now and then anyway.
 - Watching is forbidden, or brings nothing (a proxy that holds streams back): lists now and then.
-- Listing is forbidden, or the server does not answer: the feed is not `live`, and followers look for
-  themselves, more seldom when none answers.
+- Listing is forbidden, or the server does not answer: the feed is not `live`, and followers poll,
+  more seldom when the server does not answer.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Step = List | Watch | Rest
 
 
 class Follower(Protocol):
-    """Somebody who waits for a run. ``alarm`` is told the name of a pod whose row says that it ails, at once:
-    what it wrote may be gone a moment later. ``version`` is that of this row: a watch from there on tells
-    what became of the pod, even when it is gone. None: it may be rank 0, and is being deleted or is done.
+    """What waits for a run. ``alarm`` is called at once with the name of a pod whose row indicates failure:
+    its log may be gone a moment later. ``version`` is that of this row: a watch from there on tells what
+    became of the pod, even when it is gone. None: the pod may be rank 0, and is being deleted or is done.
     """
 
     run: str
@@ -109,7 +109,7 @@ class Feed:
             self._followers.pop(follower.run, None)
             self._present.discard(follower.run)
 
-    def everyone(self) -> list[Follower]:
+    def followers(self) -> list[Follower]:
         return [follower for followers in self._followers.values() for follower in followers]
 
     @property
@@ -128,7 +128,7 @@ class Feed:
 
     # --- what is next
 
-    def next(self, now: float) -> Step:
+    def next_step(self, now: float) -> Step:
         if self._rest:
             rest, self._rest = self._rest, 0.0
             return Rest(rest)
@@ -144,24 +144,24 @@ class Feed:
         return Watch(self._version)
 
     def poll(self) -> float:
-        """Seconds until the next look of somebody whom no row will wake."""
+        """Seconds until the next poll of a follower that no row will wake."""
         often = UNANSWERED if isinstance(self.trouble, BackendUnreachable) else 1
         return POLL * often * (0.75 + self._chance() / 2)
 
     # --- what came
 
-    def listed(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
-        """A whole list. Whoever's rows are not what they were is woken; with the first list, nobody is."""
+    def add_list(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
+        """A whole list. Followers whose rows have changed are woken; the first list wakes none."""
         before, self._known = self._known, {}
         present: set[str] = set()
         changed: set[str] = set()
         for row in rows:
             name = _name(row)
-            key, looks = hash(name), _looks(row)
-            self._known[key] = looks
+            key, signature = hash(name), _row_signature(row)
+            self._known[key] = signature
             runs = [run for run in _runs(name) if run in self._followers]
             present.update(runs)
-            if self._listed and (looks is None or before.get(key) != looks):
+            if self._listed and (signature is None or before.get(key) != signature):
                 changed.update(runs)
         if self._listed and self._expected:
             # One without a row may have come and gone since the last: nothing else would tell.
@@ -172,7 +172,7 @@ class Feed:
         self._version, self._listed = version, True
         self._well()
 
-    def happened(self, kind: str, thing: Json) -> None:
+    def add_event(self, kind: str, thing: Json) -> None:
         """An event of the watch, with the row of one object."""
         self._version = version_of(thing) or self._version
         self._progress = True
@@ -181,28 +181,28 @@ class Feed:
             return
         for row in thing["rows"]:
             name = _name(row)
-            key, looks = hash(name), _looks(row)
+            key, signature = hash(name), _row_signature(row)
             if kind == "DELETED":
                 self._known.pop(key, None)
-            elif looks is not None and self._known.get(key) == looks:
+            elif signature is not None and self._known.get(key) == signature:
                 continue
             else:
-                self._known[key] = looks
-            ails = kind != "DELETED" and _indicates_failure(row)
+                self._known[key] = signature
+            is_failing = kind != "DELETED" and _indicates_failure(row)
             leaves = kind != "DELETED" and _leaves(row)
             for run in _runs(name):
                 if run in self._followers:
                     self._present.add(run)
-                    if ails or leaves:
-                        self._alarm(run, name, (self._version or "") if ails else None)
+                    if is_failing or leaves:
+                        self._alarm(run, name, (self._version or "") if is_failing else None)
                     self._wake(run)
 
-    def opened(self, now: float) -> None:
+    def mark_opened(self, now: float) -> None:
         """The server took the watch."""
         self._opened = now
         self._well()
 
-    def ended(self, error: AllaboardError | None, now: float) -> None:
+    def mark_ended(self, error: AllaboardError | None, now: float) -> None:
         """The watch or the list ended; None: the server ended the watch in time."""
         watching, progress = self._version is not None, self._progress
         # Not since it was asked for: a client may have tried for long to get through.
@@ -293,7 +293,7 @@ def _leaves(row: Mapping[str, Any]) -> bool:
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")
 
 
-def _looks(row: Mapping[str, Any]) -> str | int | None:
+def _row_signature(row: Mapping[str, Any]) -> str | int | None:
     """What can be seen of an object in its row, but for how old things are; None when that is nothing."""
     cells = [str(cell).partition(" (")[0] for column, cell in row.items() if column not in _AGES]
     if not cells:
@@ -306,7 +306,7 @@ BURST = 4
 EVERY = 1.0
 
 
-def spaced(due: float, now: float) -> tuple[float, float]:
+def space_wakes(due: float, now: float) -> tuple[float, float]:
     """How often a run may be woken: `BURST` times at once, then every `EVERY` seconds. ``due``: what the last
     call returned, 0 at first. Returns the next ``due``, and for how many seconds this wake is held back.
     """

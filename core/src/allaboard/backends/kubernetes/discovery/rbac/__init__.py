@@ -46,29 +46,29 @@ def text(role: str) -> str:
 
     ours = {plural for plurals in kinds.values() for plural in plurals}
 
-    def rules(found: re.Match[str]) -> str:
+    def rules(match: re.Match[str]) -> str:
         return "".join(
-            found[0].replace("$group", group).replace("$jobs", ", ".join(sorted(plurals)))
+            match[0].replace("$group", group).replace("$jobs", ", ".join(sorted(plurals)))
             for group, plurals in kinds.items()
         )
 
-    def others(found: re.Match[str]) -> str:
-        left = [name for name in found[1].split(", ") if name not in ours]
-        return found[0].replace(found[1], ", ".join(left)) if left else ""
+    def others(match: re.Match[str]) -> str:
+        left = [name for name in match[1].split(", ") if name not in ours]
+        return match[0].replace(match[1], ", ".join(left)) if left else ""
 
     return _OTHERS.sub(others, _OF_JOBS.sub(rules, form))
 
 
 def manifest(role: str, namespace: str) -> str:
     """The objects for one namespace, with the comments that explain them."""
-    found = []
+    documents = []
     for line in text(role).splitlines():
-        found.append(line)
+        documents.append(line)
         if line == "metadata:":
-            found.append(f"  namespace: {namespace}")
+            documents.append(f"  namespace: {namespace}")
         elif line.strip() == "- kind: ServiceAccount":
-            found.append(f"    namespace: {namespace}")
-    return "\n".join(found) + "\n"
+            documents.append(f"    namespace: {namespace}")
+    return "\n".join(documents) + "\n"
 
 
 def objects(role: str) -> list[dict[str, Any]]:
@@ -77,23 +77,23 @@ def objects(role: str) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(text(role)) if document]
 
 
-def wanted(role: str, name: str | None = None) -> list[Access]:
+def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
     """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
-    found = []
+    accesses = []
     for one in objects(role):
         if one["kind"] == "Role" and (one["metadata"]["name"] == name if name else not _optional(one)):
-            found += [access for rule in one["rules"] for access in _of(rule)]
-    return found
+            accesses += [access for rule in one["rules"] for access in _of(rule)]
+    return accesses
 
 
 def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
     """What a submitter needs whose objects are of these kinds (group, plural): the kinds of other engines
-    and gangs are nobody's business.
+    and gangs are left out.
     """
     of_jobs = {*kinds}
     return [
         access
-        for access in wanted("submitter", name)
+        for access in wanted_accesses("submitter", name)
         if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
     ]
 

@@ -1,0 +1,45 @@
+"""What all backends of one process share: one watch, one Lease, one set of credentials, one budget of kept
+logs. It is the only state of the Kubernetes backend that no object holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class ProcessScope:
+    """Each thing is made when it is first asked for. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._things: dict[tuple[type, Hashable], Any] = {}
+        self._in_loops: dict[tuple[type, int, Hashable], tuple[asyncio.AbstractEventLoop, Any]] = {}
+
+    def get(self, kind: type[T], key: Hashable, make: Callable[[], T]) -> T:
+        """The one thing of this kind under this key. Threads do not survive a fork: what has one puts the
+        process id into its key.
+        """
+        with self._lock:
+            if (kind, key) not in self._things:
+                self._things[kind, key] = make()
+            thing: T = self._things[kind, key]
+            return thing
+
+    def get_in_loop(self, kind: type[T], key: Hashable, make: Callable[[], T]) -> T:
+        """The same for the running event loop. Things of closed loops are dropped."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            for closed in [k for k, (its, _) in self._in_loops.items() if its.is_closed()]:
+                del self._in_loops[closed]
+            if (kind, id(loop), key) not in self._in_loops:
+                self._in_loops[kind, id(loop), key] = (loop, make())
+            thing: T = self._in_loops[kind, id(loop), key][1]
+            return thing
+
+
+PROCESS = ProcessScope()

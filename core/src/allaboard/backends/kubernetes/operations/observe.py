@@ -1,0 +1,304 @@
+"""Looking at a run of ours: its objects, the reports and the last words of its members, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from allaboard.backends.checkpoints import with_checkpoints
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Operation
+from allaboard.backends.kubernetes.lifecycle import stop
+from allaboard.backends.kubernetes.logs import archive
+from allaboard.backends.kubernetes.logs.capture import (
+    SECONDS,
+    PodCapture,
+    acapture_pod,
+    acapture_pods,
+    capture_pod,
+    capture_pods,
+)
+from allaboard.backends.kubernetes.logs.collector import PEERS, EvidenceCollector, acollect, collect
+from allaboard.backends.kubernetes.logs.history import AttemptHistory
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole
+from allaboard.backends.kubernetes.observe.lookup import (
+    ASKING,
+    AttemptObjects,
+    check_namespace,
+    container_runs_of,
+    find_record,
+    observation_of,
+    read_explanations,
+    read_objects,
+    reread_pods,
+    takes_rank_0,
+)
+from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
+from allaboard.backends.kubernetes.operations import foreign
+from allaboard.backends.kubernetes.operations.workspace import Workspace
+from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
+from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.engines import ENGINES, engine_of_kind
+from allaboard.errors import UnknownRun
+from allaboard.layout import Layout
+from allaboard.observation import Observation, State
+from allaboard.status import state_of
+
+LAST_TRIES, LAST_REST = 2, 2.0
+"""How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
+
+
+def find_run(workspace: Workspace, run: str) -> Operation[Stored]:
+    """The record of a run by its id, a unique prefix of it, or a job's name. Raises UnknownRun."""
+    try:
+        return (yield from find_record(run))
+    except UnknownRun:
+        yield from check_namespace(workspace.namespace)
+        raise
+
+
+def session_of(workspace: Workspace, stored: Stored) -> FollowSession:
+    """The session of the run that this record is of."""
+    return workspace.sessions.of(stored.record.run, has_ended=stored.record.outcome is not None)
+
+
+def observe(workspace: Workspace, run: str, evidence: bool = False) -> Operation[Observation]:
+    """What is seen now. The first look that finds a run at its end writes that down.
+
+    While the run is followed and nothing of it has changed since the last look, nothing is asked but what no
+    row tells: what rank 0 reports, and now and then why the run goes no further.
+    """
+    session = workspace.sessions.get(run)
+    last = None
+    if session is not None:
+        if evidence:
+            yield from wait_for_captures(session)
+        last = session.begin_look()
+    observation, cached = yield from _observe(workspace, run, evidence, last)
+    if session is not None:
+        session.end_look(cached)
+    return observation
+
+
+def wait_for_captures(session: FollowSession) -> Operation[None]:
+    """Wait for what is just being read of pods that may be gone."""
+    if session.tasks:
+        yield effects.StreamIO(
+            lambda _: session.join_captures(SECONDS), lambda _: session.wait_captures(SECONDS)
+        )
+
+
+def _observe(
+    workspace: Workspace, run: str, evidence: bool, last: CachedObservation | None
+) -> Operation[tuple[Observation, CachedObservation | None]]:
+    while True:
+        objects = yield from _attempt_objects(workspace, run, last)
+        session = session_of(workspace, objects.stored)
+        history = session.add_look(objects)
+        observation = observation_of(objects, memory=history.memory)
+        if not state_of(observation).is_final:
+            return (yield from _observe_live(workspace, session, objects, observation, evidence, last))
+        # An end is looked at, not remembered; and so is what was started anew or forgotten in between.
+        if last is None:
+            ended = yield from _observe_ended(workspace, session, objects, observation, evidence)
+            if ended is not None:
+                return ended, None
+        last = None
+
+
+def _attempt_objects(
+    workspace: Workspace, run: str, last: CachedObservation | None
+) -> Operation[AttemptObjects]:
+    if last is not None:
+        return replace(last.objects, now=(yield from effects.server_time()))
+    return (yield from read_objects((yield from find_run(workspace, run))))
+
+
+def _observe_live(
+    workspace: Workspace,
+    session: FollowSession,
+    objects: AttemptObjects,
+    observation: Observation,
+    evidence: bool,
+    last: CachedObservation | None,
+) -> Operation[tuple[Observation, CachedObservation]]:
+    """A run that goes on."""
+    history = session.history(objects.stored)
+    yield from _collect(history.collector, objects, over=False, asked=evidence)
+    notes: tuple[str, ...] = ()
+    asked = 0.0
+    if evidence or (state_of(observation) in ASKING and objects.job is not None):
+        if last is not None and not evidence and last.explains(objects.now):
+            notes, asked = last.notes, last.asked
+        else:
+            if last is not None:
+                # No row tells that a scheduler has found no place for a pod.
+                objects = yield from reread_pods(objects)
+                session.add_look(objects)
+            asked = objects.now
+            objects, notes = yield from explain(workspace, objects, evidence)
+    observation = yield from _with_history(workspace, objects, history, notes, evidence)
+    return observation, CachedObservation(_without_bulk(objects), notes, asked)
+
+
+def _without_bulk(objects: AttemptObjects) -> AttemptObjects:
+    """The same without what nothing reads and which is the larger half of an object."""
+
+    def shortened(thing: Json) -> Json:
+        metadata = {k: v for k, v in thing["metadata"].items() if k != "managedFields"}
+        return {**thing, "metadata": metadata}
+
+    job = None if objects.job is None else shortened(objects.job)
+    return replace(objects, job=job, pods=tuple(shortened(pod) for pod in objects.pods))
+
+
+def explain(
+    workspace: Workspace, objects: AttemptObjects, evidence: bool
+) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
+    """With what explains a wait; and with the nodes, where a scheduler has found no place."""
+    objects, notes = yield from read_explanations(objects, everything=evidence)
+    if any(is_unschedulable(pod) for pod in objects.living):
+        objects = replace(objects, nodes=(yield from workspace.nodes(objects.now)))
+    return objects, notes
+
+
+def _observe_ended(
+    workspace: Workspace,
+    session: FollowSession,
+    objects: AttemptObjects,
+    observation: Observation,
+    evidence: bool,
+) -> Operation[Observation | None]:
+    """A run that has ended. The first look that sees the end records it, and what was read of the logs. None
+    when the record means another attempt by now.
+    """
+    stored, history = objects.stored, session.history(objects.stored)
+    is_first = stored.record.outcome is None
+    loses_rank_0 = takes_rank_0(stored)
+    notes: tuple[str, ...] = ()
+    if is_first:
+        yield from wait_for_captures(session)
+        session.add_look(objects)
+    if is_first or evidence:
+        yield from _collect(history.collector, objects, over=True, asked=evidence or loses_rank_0)
+        if is_first and state_of(observation) is State.SUCCEEDED:
+            yield from _collect_last_lines(history.collector, objects)
+        if evidence:
+            objects, notes = yield from read_explanations(objects, everything=True)
+        if not is_first:
+            yield from load_archive(history, stored, stored.record.attempt)
+        if observation.restarts or state_of(observation) is not State.SUCCEEDED or loses_rank_0:
+            tries = history.collector.logs.tries()
+            yield from archive.save(stored, tries, history.memory, observation.finished)
+    if is_first:
+        now = yield from stop.record_end(objects, state_of(observation), history.to_dict())
+        if now is None or now.record.uid != stored.record.uid:
+            return None
+        objects = replace(objects, stored=now)
+    return (yield from _with_history(workspace, objects, history, notes, evidence))
+
+
+def _with_history(
+    workspace: Workspace,
+    objects: AttemptObjects,
+    history: AttemptHistory,
+    notes: tuple[str, ...],
+    evidence: bool,
+) -> Operation[Observation]:
+    tails = history.collector.tails() if evidence else None
+    observation = observation_of(
+        objects, memory=history.memory, report=history.report, tails=tails, notes=notes
+    )
+    if evidence:
+        return (yield from _with_checkpoints(workspace, objects.stored, observation))
+    return observation
+
+
+def _with_checkpoints(
+    workspace: Workspace, stored: Stored, observation: Observation
+) -> Operation[Observation]:
+    """The checkpoints that are really there, if they are in a bucket: members' folders are not ours."""
+    saving = Layout.from_dict(stored.layout).saving
+    if saving is None or "://" not in saving.uri:
+        return observation
+    progress = yield from effects.work(
+        lambda: with_checkpoints(observation.progress, saving, workspace.environ)
+    )
+    return replace(observation, progress=progress)
+
+
+def load_archive(history: AttemptHistory, stored: Stored, attempt: int) -> Operation[None]:
+    """What other processes have read of the logs of an attempt that is over is known here, too."""
+    if not history.is_shared:
+        history.is_shared = True
+        tries = yield from archive.load(stored, attempt, stored.record.generation)
+        history.collector.logs.restore(tries)
+
+
+def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
+    """Every try of these pods whose log a node may still have."""
+    return container_runs_of(ENGINES[layout.engine], layout.members, pods)
+
+
+def _collect(
+    collector: EvidenceCollector, objects: AttemptObjects, *, over: bool, asked: bool
+) -> Operation[None]:
+    """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
+    if not objects.pods and not over:
+        return
+    tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
+    yield effects.StreamIO(
+        lambda api: collect(api, None, collector, tries, over=over, asked=asked),
+        lambda api: acollect(api, None, collector, tries, over=over, asked=asked),
+    )
+
+
+def _collect_last_lines(collector: EvidenceCollector, objects: AttemptObjects) -> Operation[None]:
+    """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
+    for _ in range(LAST_TRIES):
+        if not collector.is_behind:
+            return
+        yield from effects.sleep(LAST_REST)
+        yield from _collect(collector, objects, over=True, asked=False)
+
+
+def observe_job(
+    workspace: Workspace, kind: str, name: str, evidence: bool = False, uid: str | None = None
+) -> Operation[Observation]:
+    """What is seen now of a job that another tool made (`foreign`)."""
+    engine = engine_of_kind(kind)
+    try:
+        return (yield from foreign.observe(engine, name, evidence=evidence, uid=uid))
+    except UnknownRun:
+        yield from check_namespace(workspace.namespace)
+        raise
+
+
+def capture(workspace: Workspace, session: FollowSession, pod: str, version: str | None) -> Operation[None]:
+    """A pod of this run fails or goes: its log is read before anything else is asked, then those of rank 0
+    and of two peers. The next look makes something of them. ``version``: as of `capture_pod`; None: the pod
+    is only being deleted, and no peer is read.
+    """
+    first: PodCapture = yield effects.StreamIO(
+        lambda api: capture_pod(api, None, pod, version=version),
+        lambda api: acapture_pod(api, None, pod, version=version),
+    )
+    stored = yield from find_run(workspace, session.run)
+    uid, layout = stored.record.uid, Layout.from_dict(stored.layout)
+    container = ENGINES[layout.engine].CONTAINER
+    roles = {f"{layout.name}-{m.name}": PodRole(m.name, m.rank, container) for m in layout.members}
+    if pod not in roles:
+        return
+    is_first = not session.has_captures(uid)
+    session.add_captures(uid, [first], roles)
+    if version is None:
+        return
+    wanted: list[tuple[str, str, str | None]]
+    wanted = [(pod, container, version)] if first.data is None else []
+    if is_first:
+        beside = sorted((name for name in roles if name != pod), key=lambda name: roles[name].rank)
+        wanted += [(name, container, None) for name in beside[: PEERS + 1]]
+    others: list[PodCapture] = yield effects.StreamIO(
+        lambda api: capture_pods(api, None, wanted), lambda api: acapture_pods(api, None, wanted)
+    )
+    session.add_captures(uid, others, roles)

@@ -1,0 +1,65 @@
+"""What the operations of one backend work with, for all its runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Operation
+from allaboard.backends.kubernetes.client.process import PROCESS
+from allaboard.backends.kubernetes.discovery import installed
+from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
+from allaboard.backends.kubernetes.logs.cache import LogCache
+from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
+from allaboard.backends.kubernetes.session import FollowSessions
+from allaboard.render.cluster_facts import ClusterFacts, of_place
+from allaboard.spec.site import Site, site_of
+
+NODES_STAND = 60.0
+"""Seconds for which what was read of the nodes is good."""
+
+
+class Workspace:
+    """The namespace, the caller's environment, what is known of the cluster, and the sessions of the runs.
+
+    ``facts``: what is known of the cluster; without them the environment says some, and the cluster is asked
+    for the rest at the first launch.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        site: Site | None = None,
+        facts: ClusterFacts | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.environ = dict(os.environ) if environ is None else environ
+        self.site = site or site_of(self.environ)
+        self.sessions = FollowSessions(PROGRESS_EVERY, PROCESS.get(LogCache, None, LogCache))
+        self.has_pruned = False
+        self._facts = facts or of_place(self.environ, namespace)
+        self._is_known = facts is not None
+        self._nodes: tuple[float | None, tuple[installed.Node, ...] | None] = (None, None)
+
+    def prepare(self, plan: Plan, generation: int, attempt: int) -> Operation[PreparedAttempt]:
+        """The objects of an attempt, for this cluster."""
+        if not self._is_known:
+            self._facts = yield from installed.complete_facts(self._facts)
+            self._is_known = True
+        facts = self._facts
+        return (
+            yield from effects.work(
+                lambda: prepare_attempt(plan, generation, attempt, self.site, facts, self.environ),
+            )
+        )
+
+    def nodes(self, now: float) -> Operation[tuple[installed.Node, ...] | None]:
+        """The nodes of the cluster, of some time ago at most; None when they may not be read."""
+        at, nodes = self._nodes
+        if at is None or now - at >= NODES_STAND:
+            nodes = yield from installed.nodes()
+            self._nodes = (now, nodes)
+        return nodes
