@@ -51,20 +51,20 @@ def _read(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[Training
         return TrainingJob(folder=folder), [Problem("", f"a job is fields, not {type(fields).__name__}")]
     if (flaw := overgrown(fields)) is not None:
         return TrainingJob(folder=folder), [Problem(*flaw)]
-    found = [Problem(*flaw) for flaw in flaws(fields)]
-    flawed = {p.path for p in found}
+    problems = [Problem(*flaw) for flaw in flaws(fields)]
+    flawed = {p.path for p in problems}
     reader = Reader(lenient)
     values = reader.mapping(Fields, copied(fields), "")
     # What a value cannot be at all is said once.
-    found += [p for p in reader.problems if p.path not in flawed]
-    found += _missing(values)
-    found += _contradictions(_sound(values, found))
-    if not _errors(found):
-        found += _size(values)
+    problems += [p for p in reader.problems if p.path not in flawed]
+    problems += _missing(values)
+    problems += _contradictions(_sound(values, problems))
+    if not _errors(problems):
+        problems += _size(values)
     # Of a job that cannot be taken nobody asks more than its name.
     name = values.get("name")
-    taken = values if not _errors(found) else {"name": name} if isinstance(name, str) else {}
-    return TrainingJob(folder=folder, **taken), sorted(found, key=lambda p: p.severity != "error")
+    taken = values if not _errors(problems) else {"name": name} if isinstance(name, str) else {}
+    return TrainingJob(folder=folder, **taken), sorted(problems, key=lambda p: p.severity != "error")
 
 
 def _errors(problems: list[Problem]) -> list[Problem]:
@@ -222,8 +222,8 @@ def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
     """One folder is one mount, however it is written."""
     from allaboard.render.pod_template import CODE_FOLDER
 
-    mounts = [(f"storage[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("storage", ()))]
-    mounts += [(f"secrets[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("secrets", ()))]
+    mounts = [(f"storage[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("storage", ()))]
+    mounts += [(f"secrets[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("secrets", ()))]
     seen = {CODE_FOLDER: "code"} if job.get("code") else {}
     for at, path in mounts:
         if path is None:

@@ -44,16 +44,16 @@ def sizes_of_code(job: TrainingJob) -> tuple[dict[str, int], list[Problem]]:
     problems = []
     for n, name in enumerate(job.get("code", ())):
         try:
-            found = (folder / name).stat()
+            status = (folder / name).stat()
         except FileNotFoundError:
             why = f"is not there in {folder.absolute()}"
         except (OSError, ValueError) as error:
             why = f"cannot be read in {folder.absolute()} ({getattr(error, 'strerror', None) or error})"
         else:
-            if stat.S_ISREG(found.st_mode):
-                sizes[name] = found.st_size
+            if stat.S_ISREG(status.st_mode):
+                sizes[name] = status.st_size
                 continue
-            kind = "a folder; name the files in it" if stat.S_ISDIR(found.st_mode) else "no file"
+            kind = "a folder; name the files in it" if stat.S_ISDIR(status.st_mode) else "no file"
             why = f"is {kind}"
         problems.append(Problem(f"code[{n}]", f"{show(name)} {why}"))
     return sizes, [*problems, *_too_much(sizes)]

@@ -165,8 +165,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     if len(word) > 100:  # comparing is quadratic, and nobody mistypes that much
         return None
     options = {k.lower().replace("-", "_"): k for k in known}
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), options, n=1, cutoff=0.6)
-    return options[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower().replace("-", "_"), options, n=1, cutoff=0.6)
+    return options[matches[0]] if matches else None
 
 
 def one_of(known: Iterable[str]) -> str:

@@ -221,8 +221,8 @@ class Observation:
 
     def holds(self, kind: str) -> bool:
         """Whether the condition is True. Looked up by type: the order of conditions means nothing."""
-        found = self.condition(kind)
-        return found is not None and found.status == "True"
+        condition = self.condition(kind)
+        return condition is not None and condition.status == "True"
 
     @property
     def held_by(self) -> str | None:

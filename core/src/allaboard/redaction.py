@@ -139,8 +139,8 @@ def _of_urls(text: str) -> Iterator[str]:
     """
     for match in _BODY_IN_TEXT.finditer(text):
         user, colon, password = match[1][: max(0, _end_of_userinfo(match[1]))].partition(":")
-        found = password if colon else user if _looks_random(user) else ""
-        yield from (found, _unquoted(found))
+        value = password if colon else user if _looks_random(user) else ""
+        yield from (value, _unquoted(value))
     for match in _QUERY_IN_TEXT.finditer(text):
         if match[3] and hidden_value(_unquoted(match[2]), match[3]):
             yield from (match[3], _unquoted(match[3]))
@@ -229,12 +229,12 @@ def _without(text: str, value: str) -> str:
 def spellings(known: Iterable[str]) -> list[str]:
     """Each value as it may stand in a text, the longest first: as it is, in JSON, in a URL, in base64, and
     each line of several."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for value in known:
         if not isinstance(value, str) or len(value) < KNOWN_FROM or value == HIDDEN:
             continue
         raw = value.encode("utf-8", "surrogatepass")
-        found |= {
+        texts |= {
             value,
             value.strip(),
             json.dumps(value)[1:-1],
@@ -244,8 +244,8 @@ def spellings(known: Iterable[str]) -> list[str]:
             "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b"-._~" else f"%{b:02X}" for b in raw),
             base64.b64encode(raw).decode(),
         }
-        found |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16}
-    return sorted((v for v in found if len(v) >= KNOWN_FROM and v.strip("*")), key=lambda v: (-len(v), v))
+        texts |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16}
+    return sorted((v for v in texts if len(v) >= KNOWN_FROM and v.strip("*")), key=lambda v: (-len(v), v))
 
 
 def _assigned(text: str) -> str:

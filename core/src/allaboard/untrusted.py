@@ -163,14 +163,14 @@ def _check_growth(text: str, limits: Limits) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise Unreadable(f"is not valid: the field {show(key)} stands twice")
             seen.add(key)
-    return found
+    return mapping
 
 
 def spell(number: SpelledInt | SpelledFloat, word: str) -> int | float:
@@ -218,8 +218,8 @@ def overgrown(value: Any, limits: Limits = LIMITS) -> tuple[str, str] | None:
     """(path, trouble) of what is too deep or too much, or holds itself: the flaws that keep a value from
     being copied or printed. None for a value that may hold other ones.
     """
-    found = _walk(value, limits, _digits_flaw)
-    return next(((path, trouble) for path, trouble, of in found if of != "key"), None)
+    flaw = _walk(value, limits, _digits_flaw)
+    return next(((path, trouble) for path, trouble, of in flaw if of != "key"), None)
 
 
 def _walk(
@@ -249,8 +249,8 @@ def _walk(
                 return
             open_.append(_inner(item))
             names.append(name)
-        elif (found := leaf_flaw(item, limits)) is not None:
-            yield _joined([*names, name]), found, "leaf"
+        elif (flaw := leaf_flaw(item, limits)) is not None:
+            yield _joined([*names, name]), flaw, "leaf"
 
 
 def _inner(item: Any) -> Iterator[tuple[str, str | None, Any]]:

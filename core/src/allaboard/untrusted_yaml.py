@@ -32,8 +32,8 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
     try:
         # The events come one after another, without recursion; only what they show to be small is composed.
         _check_events(yaml.parse(text, Loader=_event_loader(yaml)), limits)
-        found = yaml.load_all(text, Loader=_loader(yaml, limits))
-        documents = [document for document in found if document is not None]
+        loaded = yaml.load_all(text, Loader=_loader(yaml, limits))
+        documents = [document for document in loaded if document is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -124,13 +124,13 @@ def _loader(yaml: Any, limits: Limits) -> Any:
             else:
                 seen.add(key.value)
         loader.flatten_mapping(node)
-        found = {}
+        values = {}
         for key, value in node.value:
             name = loader.construct_object(key, deep=True)
             if not isinstance(name, str):
                 stop(key, f"the field's name {show(key.value, quote=False)} is not text; quote it")
-            found[name] = loader.construct_object(value, deep=True)
-        return found
+            values[name] = loader.construct_object(value, deep=True)
+        return values
 
     def whole(loader: Any, node: Any) -> Any:
         word = node.value

@@ -101,13 +101,13 @@ def collect(
     folder, step = locate(os.fspath(source))
     store, target = open_store(folder), open_store(into)
     notes: list[str] = []
-    for found in _candidates(store, which if step is None else step, metric, mode, notes):
+    for checkpoint in _candidates(store, which if step is None else step, metric, mode, notes):
         try:
-            return _copy(store, found, target, notes, progress, clock)
+            return _copy(store, checkpoint, target, notes, progress, clock)
         except (Corrupt, StorageMissing) as error:
-            if isinstance(error, StorageMissing) and store.stat(f"{folder_name(found.step)}/{MANIFEST}"):
+            if isinstance(error, StorageMissing) and store.stat(f"{folder_name(checkpoint.step)}/{MANIFEST}"):
                 raise  # the checkpoint is there, so it is the other end that is missing
-            notes.append(f"step {found.step} was passed over: {error}")
+            notes.append(f"step {checkpoint.step} was passed over: {error}")
     if notes:
         raise Corrupt(
             f"{store.uri}: no whole checkpoint to collect: {'; '.join(notes)}; train on, or take another step"
@@ -122,22 +122,22 @@ def _candidates(
     store: Store, which: str | int, metric: str | None, mode: str, notes: list[str]
 ) -> Iterator[Checkpoint]:
     wanted = _wanted(which)
-    found = scan(store)
-    complete = [item for item in found if isinstance(item, Checkpoint)]
+    items = scan(store)
+    complete = [item for item in items if isinstance(item, Checkpoint)]
     if wanted == "latest":
-        for item in reversed(found):
+        for item in reversed(items):
             if isinstance(item, Torn):
                 notes.append(_passed_over(item))
             else:
                 yield item
     elif wanted == "best":
         metric, mode = parse_best(str(which)[5:]) if str(which).startswith("best:") else (metric, mode)
-        notes.extend(_passed_over(item) for item in found if isinstance(item, Torn))
+        notes.extend(_passed_over(item) for item in items if isinstance(item, Torn))
         yield from _ranked(store, complete, metric, mode)
     else:
-        notes.extend(_passed_over(item) for item in found if isinstance(item, Torn) and item.step == wanted)
+        notes.extend(_passed_over(item) for item in items if isinstance(item, Torn) and item.step == wanted)
         yield from (item for item in complete if item.step == wanted)
-        if not any(item.step == wanted for item in found):
+        if not any(item.step == wanted for item in items):
             have = ", ".join(str(item.step) for item in complete) or "none"
             raise StorageMissing(
                 f"{store.uri}: step {wanted} is no complete checkpoint there; complete are: {have}"
@@ -171,30 +171,32 @@ def _passed_over(item: Torn) -> str:
 
 def _copy(
     store: Store,
-    found: Checkpoint,
+    checkpoint: Checkpoint,
     into: Store,
     notes: Sequence[str],
     progress: Progress | None,
     clock: Callable[[], float],
 ) -> Collected:
-    folder = folder_name(found.step)
-    with held(store, found.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock) as keep:
+    folder = folder_name(checkpoint.step)
+    with held(
+        store, checkpoint.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock
+    ) as keep:
         raw = read_small(store, f"{folder}/{MANIFEST}")
-        manifest = Manifest.decode(raw, join(found.uri, MANIFEST))
+        manifest = Manifest.decode(raw, join(checkpoint.uri, MANIFEST))
         target = _target(into, _name(store, manifest), folder, raw)
         meter = _Meter(manifest.size, progress)
         copied = 0
         for part in manifest.parts:
             before = meter.done
-            if part_problem(target, found.step, part) is None:
+            if part_problem(target, checkpoint.step, part) is None:
                 meter.add(part.size)
                 continue
-            _copy_part(store, target, found.step, part, meter, keep)
+            _copy_part(store, target, checkpoint.step, part, meter, keep)
             meter.add(before + part.size - meter.done)
             copied += part.size
         target.write(f"{folder}/{MANIFEST}", raw)
     uri = join(target.uri, folder)
-    return Collected(uri, found.uri, Checkpoint(uri, manifest), copied, tuple(notes))
+    return Collected(uri, checkpoint.uri, Checkpoint(uri, manifest), copied, tuple(notes))
 
 
 def _name(store: Store, manifest: Manifest) -> str:

@@ -55,14 +55,14 @@ def holds(store: Store) -> list[Hold]:
     """Every hold in a run's folder, expired ones included. One that cannot be read holds until it is
     older than a hold lasts.
     """
-    found = []
+    placed = []
     for entry in store.entries(FOLDER):
         match = _NAME.fullmatch(entry.key.removeprefix(f"{FOLDER}/"))
         step = step_of(match.group(1)) if match else None
         if step is not None:
             with suppress(StorageMissing):
-                found.append(_read(store, entry.key, step, entry.modified))
-    return found
+                placed.append(_read(store, entry.key, step, entry.modified))
+    return placed
 
 
 def _read(store: Store, key: str, step: int, modified: float) -> Hold:

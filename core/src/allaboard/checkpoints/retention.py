@@ -75,13 +75,13 @@ def to_keep(
 
     ``keep=None`` keeps all. The newest complete one is always among them.
     """
-    steps = sorted(found.step for found in complete)
+    steps = sorted(checkpoint.step for checkpoint in complete)
     if keep is None:
         return set(steps)
     wanted = set(steps[-keep:]) | (set(protect) & set(steps))
     if best is not None:
-        ranked = best_of(complete, lambda found: found.metrics, *best)
-        wanted |= {found.step for found in ranked[:1]}
+        ranked = best_of(complete, lambda checkpoint: checkpoint.metrics, *best)
+        wanted |= {checkpoint.step for checkpoint in ranked[:1]}
     return wanted
 
 
@@ -101,33 +101,33 @@ def prune(
     Raises BadInput for ``keep`` below 1, StorageError.
     """
     check_keep(keep)
-    complete = [found for found in scan(store) if isinstance(found, Checkpoint)]
+    complete = [checkpoint for checkpoint in scan(store) if isinstance(checkpoint, Checkpoint)]
     wanted = to_keep(complete, keep, best, protect)
     placed = holds(store)
     held = {hold.step for hold in placed if hold.expires > now}
-    going = [found for found in complete if found.step not in wanted | held]
-    freed = sum(_let_go(store, found, now) for found in going)
+    going = [checkpoint for checkpoint in complete if checkpoint.step not in wanted | held]
+    freed = sum(_let_go(store, checkpoint, now) for checkpoint in going)
     swept = _sweep(store, held, now, parts_after)
     store.delete(hold.key for hold in placed if hold.expires <= now)
     return replace(
         swept,
-        kept=tuple(found.step for found in complete if found not in going),
-        retired=tuple(found.step for found in going),
-        held=tuple(found.step for found in complete if found.step in held - wanted),
+        kept=tuple(checkpoint.step for checkpoint in complete if checkpoint not in going),
+        retired=tuple(checkpoint.step for checkpoint in going),
+        held=tuple(checkpoint.step for checkpoint in complete if checkpoint.step in held - wanted),
         bytes=swept.bytes + freed,
     )
 
 
-def _let_go(store: Store, found: Checkpoint, now: float) -> int:
+def _let_go(store: Store, checkpoint: Checkpoint, now: float) -> int:
     """Bytes that were freed at once: none, unless the disk is so full that not even the note fits."""
-    parts = [part.name for part in found.manifest.parts]
+    parts = [part.name for part in checkpoint.manifest.parts]
     try:
-        retire(store, found.step, parts, now)
+        retire(store, checkpoint.step, parts, now)
     except StorageFull:
-        folder = folder_name(found.step)
+        folder = folder_name(checkpoint.step)
         store.delete([f"{folder}/{MANIFEST}"])
         store.delete(f"{folder}/{name}" for name in parts)
-        return found.bytes
+        return checkpoint.bytes
     return 0
 
 

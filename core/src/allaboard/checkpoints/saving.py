@@ -65,12 +65,12 @@ def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Check
     for name in parts:
         check_part_name(name)
     folder = folder_name(manifest.step)
-    taken = next(store.entries(folder), None) is not None
-    names = {called: _fresh(called) if taken else called for called in parts}
+    is_taken = next(store.entries(folder), None) is not None
+    names = {called: _fresh(called) if is_taken else called for called in parts}
     root = store.local_path()
     write = _save_remotely if root is None else _save_on_disk
     done = write(
-        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, taken
+        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, is_taken
     )
     return Checkpoint(join(store.uri, folder), done)
 
@@ -91,7 +91,7 @@ def _part(name: str, called: str, size: int, sha256: str) -> Part:
 
 
 def _save_on_disk(
-    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], taken: bool
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
 ) -> Manifest:
     root = store.local_path()
     assert root is not None
@@ -103,7 +103,7 @@ def _save_on_disk(
         done = replace(manifest, parts=written)
         _write_file(staged / MANIFEST, done.encode())
         _sync_folder(staged)
-        if taken:
+        if is_taken:
             _merge(staged, root / folder)
         else:
             _appear(staged, root / folder)
@@ -206,8 +206,8 @@ def _sweep_one(own: Path, now: float) -> None:
     day.
     """
     try:
-        with asked(lock_of(own)) as (answer, found):
-            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - found.st_mtime > _LEFT_AFTER):
+        with asked(lock_of(own)) as (answer, opened):
+            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - opened.st_mtime > _LEFT_AFTER):
                 _remove_left(own)
     except FileNotFoundError:  # the lock file is made first
         if now - own.lstat().st_mtime > _LEFT_AFTER:
@@ -306,7 +306,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _save_remotely(
-    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], taken: bool
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
 ) -> Manifest:
     folder = folder_name(manifest.step)
     written: list[Part] = []
@@ -323,7 +323,7 @@ def _save_remotely(
     done = replace(manifest, parts=tuple(written))
     # From here on the parts stay even when this fails: the answer may be lost while the manifest was kept.
     store.write(f"{folder}/{MANIFEST}", done.encode())
-    if taken:
+    if is_taken:
         with suppress(StorageError):
             store.delete([f"{folder}/{RETIRED}"])
     return done

@@ -148,9 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        found: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
+        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
         sys.stdout.flush()
-        return found if isinstance(found, int) else 0
+        return code if isinstance(code, int) else 0
     except Exception as error:
         from allaboard.cli.failing import exit_code
 

@@ -63,8 +63,8 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard.checkpoints import Torn
 
     uri, step = _place(where, store, at)
-    found = [item for item in _scan(uri) if step in (None, item.step)]
-    complete = [item for item in found if not isinstance(item, Torn)]
+    items = [item for item in _scan(uri) if step in (None, item.step)]
+    complete = [item for item in items if not isinstance(item, Torn)]
     if as_json:
         show({"checkpoints": [_body(item) for item in complete]})
         return
@@ -80,7 +80,7 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
         )
         for line in words.table(head, rows):
             say(line)
-    for torn in found:
+    for torn in items:
         if isinstance(torn, Torn):
             say(f"step {torn.step} is torn and not used: {'; '.join(torn.problems)}", to_stderr=True)
 
@@ -99,27 +99,27 @@ def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
         yield from scan(store.below(name))
 
 
-def _body(found: Checkpoint) -> dict[str, Any]:
-    manifest = found.manifest
+def _body(checkpoint: Checkpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
     return {
-        "uri": found.uri,
-        "step": found.step,
+        "uri": checkpoint.uri,
+        "step": checkpoint.step,
         "run": manifest.run,
         "attempt": manifest.attempt,
         "world_size": manifest.world_size,
         "created": manifest.created,
-        "bytes": found.bytes,
+        "bytes": checkpoint.bytes,
         "metrics": dict(manifest.metrics),
         "parent": manifest.parent,
     }
 
 
-def _saved(found: Checkpoint) -> str:
+def _saved(checkpoint: Checkpoint) -> str:
     from allaboard.report import localtime
     from allaboard.units import from_rfc3339
 
     try:
-        return localtime.moment(from_rfc3339(found.manifest.created), time.time())
+        return localtime.moment(from_rfc3339(checkpoint.manifest.created), time.time())
     except ValueError:
         return "-"
 
@@ -139,19 +139,19 @@ def verify(where: str, step: int | None, store: str | None, at: Place, as_json: 
     steps = [item.step for item in of.scan(place)] if wanted is None else [wanted]
     if not steps:
         raise BadInput(f"no checkpoint in {uri}; the folder of a run holds step-000000000120 and the like")
-    found = {number: of.verify(place, number) for number in steps}
+    by_step = {number: of.verify(place, number) for number in steps}
     if as_json:
         show(
             {
                 "checkpoints": [
                     {"step": number, "ok": not problems, "problems": problems}
-                    for number, problems in found.items()
+                    for number, problems in by_step.items()
                 ]
             }
         )
-    for number, problems in () if as_json else found.items():
+    for number, problems in () if as_json else by_step.items():
         say(f"step {number}: {'; '.join(problems) or 'whole'}")
-    return 2 if any(found.values()) else 0
+    return 2 if any(by_step.values()) else 0
 
 
 @checkpoints.command(
@@ -179,18 +179,18 @@ def collect(
     if best is not None:
         of.parse_best(best)
     with bar("collecting", show_bytes, aside=as_json) as moved:
-        found = of.collect(uri, resolved(into, store), which, progress=moved)
+        collected = of.collect(uri, resolved(into, store), which, progress=moved)
     if as_json:
-        show(found.to_dict())
+        show(collected.to_dict())
         return
-    for note in found.notes:
+    for note in collected.notes:
         say(note, to_stderr=True)
     again = (
-        f" ({show_bytes(found.bytes - found.copied)} were there already)"
-        if found.copied < found.bytes
+        f" ({show_bytes(collected.bytes - collected.copied)} were there already)"
+        if collected.copied < collected.bytes
         else ""
     )
-    say(f"step {found.step}, {show_bytes(found.bytes)}{again}: {found.uri}")
+    say(f"step {collected.step}, {show_bytes(collected.bytes)}{again}: {collected.uri}")
 
 
 @checkpoints.command(epilog=PRUNE_EPILOG, help=f"Let go of old checkpoints. {WHERE}")
@@ -208,17 +208,17 @@ def prune(where: str, keep: int, best: str | None, store: str | None, at: Place,
     uri, step = _place(where, store, at)
     if step is not None:
         raise BadInput(f"{uri} is in one checkpoint; name the run's folder")
-    found = of.prune(_store(uri), keep, None if best is None else of.parse_best(best), time.time())
+    pruned = of.prune(_store(uri), keep, None if best is None else of.parse_best(best), time.time())
     if as_json:
-        show(found.to_dict())
+        show(pruned.to_dict())
         return
-    say(f"kept {_steps(found.kept)}; let go of {_steps(found.retired)}")
-    if found.held:
-        say(f"somebody reads {_steps(found.held)}: kept for now")
-    if found.removed:
-        say(f"removed the files of {_steps(found.removed)}: {show_bytes(found.bytes)}")
-    if found.waiting:
-        say(f"the files of {_steps(found.waiting)} go within the hour, at the next prune or save")
+    say(f"kept {_steps(pruned.kept)}; let go of {_steps(pruned.retired)}")
+    if pruned.held:
+        say(f"somebody reads {_steps(pruned.held)}: kept for now")
+    if pruned.removed:
+        say(f"removed the files of {_steps(pruned.removed)}: {show_bytes(pruned.bytes)}")
+    if pruned.waiting:
+        say(f"the files of {_steps(pruned.waiting)} go within the hour, at the next prune or save")
 
 
 def _steps(steps: tuple[int, ...]) -> str:

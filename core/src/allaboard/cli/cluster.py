@@ -59,49 +59,49 @@ def cluster(
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         run_sync(check_namespace(api.namespace), api)
-        found = run_sync(survey(api.server, api.namespace), api)
+        installed = run_sync(survey(api.server, api.namespace), api)
     if as_json:
-        show(found.to_dict())
+        show(installed.to_dict())
         return 0
-    for line in _page(found, Ink(colours())):
+    for line in _page(installed, Ink(colours())):
         say(line)
     return 0
 
 
-def _page(found: Survey, ink: Ink) -> Iterator[str]:
+def _page(installed: Survey, ink: Ink) -> Iterator[str]:
     from allaboard.backends.kubernetes.discovery.installed import summary_of_nodes
 
-    platform = ", OpenShift" if found.is_openshift else ""
-    yield f"{found.server}  Kubernetes {found.version}{platform}, namespace {found.namespace}"
+    platform = ", OpenShift" if installed.is_openshift else ""
+    yield f"{installed.server}  Kubernetes {installed.version}{platform}, namespace {installed.namespace}"
     yield ""
-    width = max(len(part.part.title) for part in found.parts) + 2
-    for part in found.parts:
+    width = max(len(part.part.title) for part in installed.parts) + 2
+    for part in installed.parts:
         word, colour = _word(part)
         versions = f" ({part.part.group} {', '.join(part.versions)})" if part.installed else ""
         yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
         for sign in part.signs:
             yield f"  {'':<{width}}{sign}"
-    gang = {"off": "none", None: "not known"}.get(found.operator_gang, found.operator_gang)
+    gang = {"off": "none", None: "not known"}.get(installed.operator_gang, installed.operator_gang)
     yield ""
     yield f"  {'gangs that the operator makes':<{width}}  {gang}"
-    for name, scheduler in found.schedulers.items():
+    for name, scheduler in installed.schedulers.items():
         yield f"  {f'{name} places as':<{width}}  {scheduler}"
-    if found.nodes is None:
+    if installed.nodes is None:
         yield f"  {'nodes':<{width}}  may not be read"
     else:
-        nodes = summary_of_nodes(found.nodes)
+        nodes = summary_of_nodes(installed.nodes)
         devices = "".join(
             f", {d['total']} {name} on {d['nodes']} of them" for name, d in nodes["devices"].items()
         )
         yield f"  {'nodes':<{width}}  {nodes['ready']} of {nodes['total']} ready{devices}"
-    missing = [part.part for part in found.parts if not part.installed]
+    missing = [part.part for part in installed.parts if not part.installed]
     if missing:
         yield ""
         yield "To install what is not there:"
-    for one in missing:
+    for component in missing:
         yield ""
-        yield f"  {one.title}"
-        for line in one.install:
+        yield f"  {component.title}"
+        for line in component.install:
             yield f"    {line}"
 
 

@@ -47,9 +47,9 @@ def evaluate(
 
     with before_start():
         backend = opened(at, store, mounts, fit)
-        _, found = checkpoint_at(resolved(checkpoint, store))
-    plan = Plan(evaluation_job(job, found.uri), key or fresh_key())
+        _, item = checkpoint_at(resolved(checkpoint, store))
+    plan = Plan(evaluation_job(job, item.uri), key or fresh_key())
     again = command_again(
-        "evaluate", [job, "--checkpoint", found.uri, *site_arguments(store, mounts, fit), *at.words], plan.key
+        "evaluate", [job, "--checkpoint", item.uri, *site_arguments(store, mounts, fit), *at.words], plan.key
     )
     return attended(backend, plan, again=again, as_json=as_json)

@@ -24,7 +24,7 @@ Example:
 def events(run: str, at: Place, as_json: bool) -> None:
     """Say what happened to a run, in order."""
     backend, seen = at.watched(run)
-    found = backend.events(seen.run)
+    listed = backend.events(seen.run)
     if as_json:
         body = [
             {
@@ -34,13 +34,13 @@ def events(run: str, at: Place, as_json: bool) -> None:
                 "object": e.object,
                 "message": e.message,
             }
-            for e in found
+            for e in listed
         ]
         show({"events": body})
         return
     now = time.time()
-    rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in found)
+    rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in listed)
     head, *lines = words.table(("time", "type", "object", "reason", "message"), rows)
     say(style(head, dim=True))
-    for event, line in zip(found, lines, strict=True):
+    for event, line in zip(listed, lines, strict=True):
         say(style(line, "yellow") if event.type == "Warning" else line)

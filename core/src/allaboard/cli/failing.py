@@ -100,9 +100,9 @@ def _who_may(error: AllaboardError) -> str:
 
 def _bug(error: Exception, as_json: bool) -> int:
     words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
-    kept = _kept("".join(traceback.format_exception(error)))
-    if kept:
-        words += f"\nThe details are in {kept}; please send them with the report."
+    report = _kept("".join(traceback.format_exception(error)))
+    if report:
+        words += f"\nThe details are in {report}; please send them with the report."
     else:
         words += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
     words += "\nA run that was started is not touched: `allaboard list` shows it."

@@ -93,7 +93,7 @@ class Lines:
             return
         turned = before is None or (state_of(before), before.members) != (state_of(seen), seen.members)
         # The clock of a phase goes on by itself: that is no news.
-        news = before is None or replace(before, phases={}) != replace(seen, phases={})
-        if turned or (news and now - self.at >= EVERY):
+        is_new = before is None or replace(before, phases={}) != replace(seen, phases={})
+        if turned or (is_new and now - self.at >= EVERY):
             self.before, self.at = seen, now
             show_line(summary(seen, diagnose(seen)))

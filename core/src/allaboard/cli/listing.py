@@ -121,8 +121,8 @@ def _slots(now: float) -> Iterator[str]:
 
 
 def _holds(gang: Mapping[str, Any]) -> str:
-    left = ", left behind by a dead supervisor" if gang["leftover"] else ""
-    return f"{gang['run']} ({gang['user']}) holds {_amount(gang)}{left}"
+    suffix = ", left behind by a dead supervisor" if gang["leftover"] else ""
+    return f"{gang['run']} ({gang['user']}) holds {_amount(gang)}{suffix}"
 
 
 def _amount(entry: Mapping[str, Any]) -> str:

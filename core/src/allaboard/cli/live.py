@@ -171,11 +171,11 @@ class Frame:
         return row
 
     def _phases(self, seen: Observation) -> RenderableType | None:
-        found = words.phases(seen, 0.0 if self.over else self.clock() - self.at)
-        if not found:
+        lines = words.phases(seen, 0.0 if self.over else self.clock() - self.at)
+        if not lines:
             return None
         line = Text()
-        for name, seconds, on in found:
+        for name, seconds, on in lines:
             line.append(name, style="bold" if on else "dim").append(
                 f" {seconds}   ", style="cyan" if on else "dim"
             )

@@ -21,14 +21,14 @@ _HERE = "runs of this machine are watched by their own supervisors; they leave n
 def list_orphans(at: Place, as_json: bool) -> None:
     """Say what is an orphan, why, and when it may be tidied up."""
     backend = _cluster(at)
-    found = backend.orphans() if backend is not None else []
+    orphans = backend.orphans() if backend is not None else []
     if as_json:
-        show({"orphans": [orphan.to_dict() for orphan in found]})
+        show({"orphans": [orphan.to_dict() for orphan in orphans]})
         return
     if backend is None:
         say(_HERE)
         return
-    if not found:
+    if not orphans:
         say(f"no orphans {backend.where}")
         return
     now = time.time()
@@ -40,11 +40,11 @@ def list_orphans(at: Place, as_json: bool) -> None:
             "now" if o.left <= 0 else f"in {show_seconds(o.left)}",
             o.why,
         )
-        for o in found
+        for o in orphans
     )
     for line in words.table(("kind", "name", "since", "may go", "why"), rows):
         say(line)
-    if any(o.left <= 0 for o in found):
+    if any(o.left <= 0 for o in orphans):
         say(f"tidy up with: {command('stop --orphans')}")
 
 

@@ -83,11 +83,11 @@ adopt_option = click.option(
 )
 
 
-def is_cluster(backend: str | None, *said: str | None) -> bool:
+def is_cluster(backend: str | None, *options: str | None) -> bool:
     """Whether a cluster is meant: it was said, or something was that only clusters have. Raises BadInput for
     an ALLABOARD_BACKEND that is none.
     """
-    return (backend or _of_environment() or ("kubernetes" if any(said) else "")) == "kubernetes"
+    return (backend or _of_environment() or ("kubernetes" if any(options) else "")) == "kubernetes"
 
 
 def _of_environment() -> str:
@@ -115,12 +115,12 @@ class Place:
 
     def check(self) -> None:
         """Raises BadInput for what contradicts itself: a cluster's options, and a word for this machine."""
-        said = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
-        if said and not self.is_cluster:
+        options = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
+        if options and not self.is_cluster:
             who = "--backend" if self.backend else "ALLABOARD_BACKEND"
-            verb = "name" if len(said) > 1 else "names"
+            verb = "name" if len(options) > 1 else "names"
             raise BadInput(
-                f"{' and '.join(said)} {verb} a cluster, and {who} says local; leave out one of them"
+                f"{' and '.join(options)} {verb} a cluster, and {who} says local; leave out one of them"
             )
 
     def open(self, at: Site | None = None) -> Backend:
@@ -152,11 +152,11 @@ class Place:
         try:
             seen = backend.observe(run, evidence)
         except UnknownRun:
-            if (found := _others(on, run)) is None:
+            if (foreign := _others(on, run)) is None:
                 raise
-            return found, found.observe(run, evidence)
-        if seen.run != run and (found := _others(on, run)) is not None:
-            kind = found.engine.KIND
+            return foreign, foreign.observe(run, evidence)
+        if seen.run != run and (foreign := _others(on, run)) is not None:
+            kind = foreign.engine.KIND
             _say(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
         return backend, seen
 
@@ -176,17 +176,17 @@ class Place:
         try:
             seen = on.observe(run)
         except UnknownRun:
-            found = on.others(run, adopt=adopt) if "/" in run else _others(on, run, adopt)
-            if found is None:
+            foreign = on.others(run, adopt=adopt) if "/" in run else _others(on, run, adopt)
+            if foreign is None:
                 raise
             if not adopt:
-                found.refuse(verb)
-            theirs = found.observe(run)
-            for note in theirs.notes:
-                _say(f"{theirs.run}: {note}")
-            return found, theirs
-        if adopt and seen.run != run and (found := _others(on, run)) is not None:
-            kind = found.engine.KIND
+                foreign.refuse(verb)
+            foreign_seen = foreign.observe(run)
+            for note in foreign_seen.notes:
+                _say(f"{foreign_seen.run}: {note}")
+            return foreign, foreign_seen
+        if adopt and seen.run != run and (foreign := _others(on, run)) is not None:
+            kind = foreign.engine.KIND
             raise BadInput(
                 f"{run} is a job of ours and a {kind} of others; say which to {verb}: the run {seen.run}, "
                 f"or {kind.lower()}/{run}"

@@ -73,15 +73,15 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
-        found = run_sync(survey(api.server, api.namespace), api)
-        where = f"namespace {api.namespace} of {api.server} (Kubernetes {found.version})"
+        installed = run_sync(survey(api.server, api.namespace), api)
+        where = f"namespace {api.namespace} of {api.server} (Kubernetes {installed.version})"
         try:
             made = ready(
-                plan, 1, 1, site(store), found.facts(of_place(os.environ, api.namespace)), os.environ
+                plan, 1, 1, site(store), installed.facts(of_place(os.environ, api.namespace)), os.environ
             )
         except BadInput as error:
             return where, [*_problems(error)]
-        return where, [*_notes(made.notes), *run_sync(preflight(made, found), api)]
+        return where, [*_notes(made.notes), *run_sync(preflight(made, installed), api)]
 
 
 def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
@@ -107,8 +107,8 @@ def _problems(error: BadInput) -> Iterator[Check]:
             if problem.suggestion
             else "correct it in the job, or here"
         )
-        said = Evidence("job", problem.path, problem.message)
-        yield Check("job", False, f"{problem.path}: {problem.message}", (said,), fix)
+        evidence = Evidence("job", problem.path, problem.message)
+        yield Check("job", False, f"{problem.path}: {problem.message}", (evidence,), fix)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[Check]:

@@ -84,8 +84,8 @@ def promote(
     _one_thing(checkpoint, rollback, history, to)
     champions = open_store(resolved(into, store))
     if history:
-        past = champion.history(champions)
-        show(past.to_dict()) if as_json else _say_history(past, champions.uri)
+        history_of_uri = champion.history(champions)
+        show(history_of_uri.to_dict()) if as_json else _say_history(history_of_uri, champions.uri)
         return
     common: dict[str, Any] = {
         "now": time.time(),
@@ -98,8 +98,8 @@ def promote(
     else:
         assert checkpoint is not None
         gate = Gate.parse(metric, mode, better_by, thresholds)
-        given = None if metrics is None else read_metrics(metrics)
-        decision = champion.promote(champions, resolved(checkpoint, store), given, gate, **common)
+        measured = None if metrics is None else read_metrics(metrics)
+        decision = champion.promote(champions, resolved(checkpoint, store), measured, gate, **common)
     if as_json:
         show(decision.to_dict())
     else:
@@ -107,14 +107,14 @@ def promote(
 
 
 def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
-    asked = [
+    given = [
         what
-        for what, wanted in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
-        if wanted
+        for what, value in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
+        if value
     ]
-    if len(asked) != 1:
-        said = f"{' and '.join(asked)} are given" if asked else "none is given"
-        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {said}")
+    if len(given) != 1:
+        what_is_given = f"{' and '.join(given)} are given" if given else "none is given"
+        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {what_is_given}")
     if to is not None and not rollback:
         raise BadInput("--to says where --rollback goes; it means nothing without it")
 
@@ -156,29 +156,29 @@ def _say(decision: Decision) -> None:
         say(problem, to_stderr=True)
 
 
-def _say_history(past: History, uri: str) -> None:
+def _say_history(shown: History, uri: str) -> None:
     from allaboard.report import words
 
-    if not past.promotions:
+    if not shown.promotions:
         say(f"nothing was promoted in {uri} yet")
     else:
         for line in words.table(
-            ("number", "at", "by", "metrics", "checkpoint", "reason"), map(_row, past.promotions)
+            ("number", "at", "by", "metrics", "checkpoint", "reason"), map(_row, shown.promotions)
         ):
             say(line)
-    for problem in past.problems:
+    for problem in shown.problems:
         say(problem, to_stderr=True)
 
 
-def _row(found: Promotion) -> tuple[str, ...]:
+def _row(promotion: Promotion) -> tuple[str, ...]:
     from allaboard.report import words
 
-    why = found.reason or (f"restores {found.restores}" if found.restores else "-")
+    why = promotion.reason or (f"restores {promotion.restores}" if promotion.restores else "-")
     return (
-        str(found.number),
-        found.at or "-",
-        found.by or "-",
-        words.metrics(found.metrics) or "-",
-        found.checkpoint,
+        str(promotion.number),
+        promotion.at or "-",
+        promotion.by or "-",
+        words.metrics(promotion.metrics) or "-",
+        promotion.checkpoint,
         why,
     )

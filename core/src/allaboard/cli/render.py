@@ -124,6 +124,7 @@ def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:
 
     Dumper.add_representer(str, text)
     documents = [
-        yaml.dump(one, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000) for one in manifests
+        yaml.dump(manifest, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
+        for manifest in manifests
     ]
     return "---\n".join(documents)

@@ -136,16 +136,16 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
 def nobody_keeps(plan: Plan) -> list[str]:
     """What a job asks for that only a follower does on a cluster: with ``--detach`` nobody does."""
     policy = plan.job.get("policy") or {}
-    found = []
+    fields = []
     if "deadline" in policy:
-        found.append(
+        fields.append(
             f"policy.deadline: {policy['deadline']} may pass unnoticed; the operator looks only when "
             "something else happens to the job"
         )
     if policy.get("attempts", 1) > 1:
-        found.append(f"policy.attempts: {policy['attempts']}: nobody starts another attempt")
-    found += [f"policy.clocks.{name}: nobody keeps it" for name in policy.get("clocks", ())]
-    return found
+        fields.append(f"policy.attempts: {policy['attempts']}: nobody starts another attempt")
+    fields += [f"policy.clocks.{name}: nobody keeps it" for name in policy.get("clocks", ())]
+    return fields
 
 
 def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
@@ -173,5 +173,5 @@ def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings:
 
 def site_arguments(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
     """The options of a site as they stand on a command line."""
-    said = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
-    return [*said, *(word for mount in mounts for word in ("--mount", mount))]
+    arguments = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
+    return [*arguments, *(word for mount in mounts for word in ("--mount", mount))]

@@ -68,7 +68,7 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
     yield _row("next", "   ".join(_commands(seen)))
 
 
-def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]:
+def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iterator[str]:
     progress = seen.progress
     attempt = f"attempt {seen.attempt}, {seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
     yield _row("job", f"{seen.job}: {words.gang(seen.members) or 'no members yet'}, {attempt}")
@@ -84,7 +84,7 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
     if seen.started is not None:
         until = f" until {localtime.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{localtime.moment(seen.started, now)}{until}")
-    if seen.held_by and seen.held_by not in told:
+    if seen.held_by and seen.held_by not in printed_codes:
         yield _row("waits", seen.held_by)
     if seen.stop is not None:
         yield _row(

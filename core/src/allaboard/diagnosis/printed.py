@@ -97,14 +97,14 @@ def bare(line: str) -> Line:
     text = _ESCAPES.sub("", line[:LONGEST])
     rank = local = None
     for _ in range(_MARKS):
-        found = _MARK.match(text)
-        if found is None or not found[0]:
+        match = _MARK.match(text)
+        if match is None or not match[0]:
             break
-        text = text[found.end() :]
-        said = found.groupdict()
-        number = said["rank"] or said["mpi"] or said["plain"] or said["task"]
-        rank = int(number) if number is not None and (rank is None or said["rank"]) else rank
-        local = int(said["local"]) if said["local"] is not None else local
+        text = text[match.end() :]
+        fields = match.groupdict()
+        number = fields["rank"] or fields["mpi"] or fields["plain"] or fields["task"]
+        rank = int(number) if number is not None and (rank is None or fields["rank"]) else rank
+        local = int(fields["local"]) if fields["local"] is not None else local
     return Line(text.rstrip(), rank, local)
 
 
@@ -127,7 +127,7 @@ def raised(lines: Sequence[Line]) -> list[Raised]:
     """Every exception that Python printed, in the order of their tracebacks' ends. Of a chain the one that
     was raised last stands; lines of several ranks may be mixed."""
     open_: dict[tuple[int | None, int | None], _Block] = {}
-    found: list[Raised] = []
+    exceptions: list[Raised] = []
     chained: set[tuple[int | None, int | None]] = set()
     for n, line in enumerate(lines):
         who = (line.rank, line.local)
@@ -148,15 +148,15 @@ def raised(lines: Sequence[Line]) -> list[Raised]:
         if block is None or not block.frames or not text or text[0].isspace():
             continue
         del open_[who]
-        said = _RAISED.match(text)
-        if said is None:
+        match = _RAISED.match(text)
+        if match is None:
             continue
         if who in chained:
             chained.discard(who)
-            found = _without_last(found, who)
-        theirs = [one for one in block.frames if one.is_theirs] or block.frames
-        found.append(Raised(said["type"], said["text"] or "", theirs[-1], *who, block.position))
-    return found
+            exceptions = _without_last(exceptions, who)
+        own_frames = [frame for frame in block.frames if frame.is_theirs] or block.frames
+        exceptions.append(Raised(match["type"], match["text"] or "", own_frames[-1], *who, block.position))
+    return exceptions
 
 
 def _without(text: str, before: str) -> str:
@@ -167,8 +167,8 @@ def _without(text: str, before: str) -> str:
     return text[bars.end() :] if bars is not None else text
 
 
-def _without_last(found: Iterable[Raised], who: tuple[int | None, int | None]) -> list[Raised]:
-    every = list(found)
+def _without_last(exceptions: Iterable[Raised], who: tuple[int | None, int | None]) -> list[Raised]:
+    every = list(exceptions)
     for n in range(len(every) - 1, -1, -1):
         if (every[n].rank, every[n].local) == who:
             return every[:n] + every[n + 1 :]
@@ -179,8 +179,8 @@ def uncaught(lines: Sequence[Line]) -> Iterator[Raised]:
     """The last exception of each rank, but for those that launchers raise; in the order in which they
     ended."""
     last: dict[tuple[int | None, int | None], Raised] = {}
-    for one in raised(lines):
-        if not one.is_wrapper:
-            last.pop((one.rank, one.local), None)
-            last[(one.rank, one.local)] = one
+    for exception in raised(lines):
+        if not exception.is_wrapper:
+            last.pop((exception.rank, exception.local), None)
+            last[(exception.rank, exception.local)] = exception
     yield from last.values()

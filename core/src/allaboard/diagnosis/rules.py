@@ -181,15 +181,15 @@ _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 1
 def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
     """All that can be said, the cause first. Empty for a run that goes well."""
     state = state_of(seen)
-    found = [*_ending(seen, state), *(_obstacles(seen) if not state.is_final else ())]
-    others = (d for d in _warnings(seen) if d.code not in {f.code for f in found})
-    return tuple(_without_secrets(d) for d in (*found, *others))
+    diagnoses = [*_ending(seen, state), *(_obstacles(seen) if not state.is_final else ())]
+    others = (d for d in _warnings(seen) if d.code not in {f.code for f in diagnoses})
+    return tuple(_without_secrets(d) for d in (*diagnoses, *others))
 
 
-def _without_secrets(found: Diagnosis) -> Diagnosis:
+def _without_secrets(diagnosis: Diagnosis) -> Diagnosis:
     """What a member or a cluster wrote is quoted in logs, pages, metadata and messages to other people."""
-    quoted = tuple(replace(e, text=redact_text(e.text)) for e in found.evidence)
-    return replace(found, summary=redact_text(found.summary), evidence=quoted)
+    quoted = tuple(replace(e, text=redact_text(e.text)) for e in diagnosis.evidence)
+    return replace(diagnosis, summary=redact_text(diagnosis.summary), evidence=quoted)
 
 
 def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
@@ -251,19 +251,19 @@ _STARTS: Mapping[str, str] = {
 
 
 def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
-    one = seen.obstacle
-    if one is None:
+    obstacle = seen.obstacle
+    if obstacle is None:
         return
-    fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
-    evidence = [Evidence(one.object, one.field, one.said)] if one.said else []
-    if one.field.startswith("initContainerStatuses"):
-        last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
-        evidence += [Evidence(f"log/{one.member}", "text", text) for text in last]
-        if one.code == "oom_killed":
+    fix = _STARTS.get(obstacle.code, f"look at what the cluster says: allaboard events {seen.run}")
+    evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
+    if obstacle.field.startswith("initContainerStatuses"):
+        last = [line.text for line in bare_lines(seen.tails.get(obstacle.member or "", "")) if line.text][-1:]
+        evidence += [Evidence(f"log/{obstacle.member}", "text", text) for text in last]
+        if obstacle.code == "oom_killed":
             fix = "give that init container more memory (pod.spec.initContainers), or have it read less"
         else:
-            fix = f"its log says why: allaboard logs {seen.run} {one.member}"
-    yield Diagnosis(one.code, one.text, tuple(evidence), one.member, not one.never, fix)
+            fix = f"its log says why: allaboard logs {seen.run} {obstacle.member}"
+    yield Diagnosis(obstacle.code, obstacle.text, tuple(evidence), obstacle.member, not obstacle.never, fix)
 
 
 def _never_started(seen: Observation, code: str, text: str) -> Diagnosis:
@@ -286,8 +286,8 @@ def _lost(seen: Observation) -> Diagnosis:
 
 def _out_of_time(seen: Observation) -> Diagnosis:
     failed = seen.condition("Failed")
-    said = seen.stop.reason if seen.stop is not None else "it ran out of time"
-    text, where = (failed.message, "conditions.Failed") if failed else (said, "record.stop")
+    reason = seen.stop.reason if seen.stop is not None else "it ran out of time"
+    text, where = (failed.message, "conditions.Failed") if failed else (reason, "record.stop")
     return Diagnosis(
         "deadline_exceeded",
         text,
@@ -325,10 +325,10 @@ _NOT_STARTED = re.compile(
 def _start_told(seen: Observation) -> Diagnosis | None:
     """Of members that are gone, an event may tell that their program could not be started."""
     for event in reversed(seen.events):
-        found = _NOT_STARTED.match(event.message)
-        if found is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
-            who = (found["pod"] or event.object).removeprefix(f"{event.object}-")
-            code, words, passes = why_not_started(found["said"] or found["own"] or "")
+        match = _NOT_STARTED.match(event.message)
+        if match is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
+            who = (match["pod"] or event.object).removeprefix(f"{event.object}-")
+            code, words, passes = why_not_started(match["said"] or match["own"] or "")
             evidence = (Evidence(f"events/{event.object}", event.reason, event.message),)
             text = f"{who} could not be started: {words}"
             return Diagnosis(code, text, evidence, who, passes, _STARTS["bad_entrypoint"])
@@ -348,13 +348,13 @@ def _is_victim(seen: Observation, member: MemberSeen) -> bool:
 
 def _own_exception(lines: Sequence[Line]) -> Raised | None:
     """The first uncaught exception that is not about a peer which went away."""
-    return next((one for one in uncaught(lines) if not _SECONDARY.search(one.text)), None)
+    return next((exception for exception in uncaught(lines) if not _SECONDARY.search(exception.text)), None)
 
 
 def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     if member.said or member.reason in ("StartError", "ContainerCannotRun"):
-        told = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
-        code, words, passes = "bad_entrypoint", next(told, ""), False
+        messages = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
+        code, words, passes = "bad_entrypoint", next(messages, ""), False
         text = member.said or words
         if member.said:
             code, words, passes = why_not_started(member.said)
@@ -423,19 +423,19 @@ def _speaker(member: MemberSeen, own: Raised | None, alone: bool) -> str:
 
 def _place(member: MemberSeen, own: Raised | None) -> tuple[Evidence, ...]:
     where = own.where if own is not None else None
-    said = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
-    return (*said, _exit_evidence(member))
+    evidence = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
+    return (*evidence, _exit_evidence(member))
 
 
 def _last_error(lines: Sequence[Line]) -> str:
     """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
-    found = [
+    errors = [
         line.text.strip()
         for line in lines
         if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line.text)
     ]
-    found = [text for text in found if not _SECONDARY.search(text)] or found
-    return found[-1] if found else "Traceback (most recent call last)"
+    errors = [text for text in errors if not _SECONDARY.search(text)] or errors
+    return errors[-1] if errors else "Traceback (most recent call last)"
 
 
 def _by_exit(seen: Observation, member: MemberSeen) -> Diagnosis:

@@ -10,25 +10,25 @@ PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun"
 """What a misspelt program may have been meant to be; what is in an image is not known."""
 
 
-def why_not_started(said: str) -> tuple[str, str, bool]:
+def why_not_started(message: str) -> tuple[str, str, bool]:
     """(code, in words, whether it may pass) by what a runtime says of a program that it could not start."""
     if re.search(
-        r"nvidia-container-cli|no runtime for \"nvidia\"|driver/library version|driver not loaded", said
+        r"nvidia-container-cli|no runtime for \"nvidia\"|driver/library version|driver not loaded", message
     ):
-        return "gpu_runtime_broken", f"the GPU runtime of its node does not work: {last_words(said)}", True
-    if "exec format error" in said:
+        return "gpu_runtime_broken", f"the GPU runtime of its node does not work: {last_words(message)}", True
+    if "exec format error" in message:
         return "exec_format_error", "its program was built for another processor, or has no #! line", False
-    if (found := re.search(r'chdir to cwd \("?([^")]*)"?\)', said)) is not None:
-        return "bad_entrypoint", f"the folder {found[1]} in which it starts is not in its image", False
-    found = re.search(r'exec: \\?"([^"\\]+)\\?":|exec:? \\?"([^"\\]+)\\?"|stat (\S+?): no such file', said)
-    program = next((g for g in found.groups() if g), None) if found is not None else None
+    if (match := re.search(r'chdir to cwd \("?([^")]*)"?\)', message)) is not None:
+        return "bad_entrypoint", f"the folder {match[1]} in which it starts is not in its image", False
+    match = re.search(r'exec: \\?"([^"\\]+)\\?":|exec:? \\?"([^"\\]+)\\?"|stat (\S+?): no such file', message)
+    program = next((g for g in match.groups() if g), None) if match is not None else None
     if program is None:
-        return "bad_entrypoint", f"its program could not be started: {last_words(said)}", False
-    if "permission denied" in said:
+        return "bad_entrypoint", f"its program could not be started: {last_words(message)}", False
+    if "permission denied" in message:
         return "bad_entrypoint", f"{program!r} in its image may not be executed", False
     near = nearest(program.rpartition("/")[2], PROGRAMS)
-    meant = f"; did you mean {near!r}?" if near and near != program else ""
-    return "bad_entrypoint", f"{program!r} is not in its image{meant}", False
+    suggestion = f"; did you mean {near!r}?" if near and near != program else ""
+    return "bad_entrypoint", f"{program!r} is not in its image{suggestion}", False
 
 
 def last_words(text: str) -> str:

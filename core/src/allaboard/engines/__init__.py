@@ -98,8 +98,8 @@ class Engine(Protocol):
 
 
 def _engines() -> Iterator[Engine]:
-    for found in pkgutil.iter_modules(__path__):
-        module = import_module(f"{__name__}.{found.name}")
+    for info in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{info.name}")
         if hasattr(module, "NAME"):
             yield cast(Engine, module)
 
@@ -114,9 +114,9 @@ def engine_of(job: TrainingJob) -> Engine:
     return BY_FRAMEWORK[job.get("framework", "pytorch")] if name == "auto" else ENGINES[name]
 
 
-def engine_of_object(thing: Mapping[str, Any]) -> Engine | None:
+def engine_of_object(obj: Mapping[str, Any]) -> Engine | None:
     """The engine of a job object, by its kind and API version."""
-    kind = (thing.get("apiVersion"), thing.get("kind"))
+    kind = (obj.get("apiVersion"), obj.get("kind"))
     return next((e for e in ENGINES.values() if kind == (e.API_VERSION, e.KIND)), None)
 
 
@@ -126,11 +126,11 @@ def engine_of_kind(kind: str) -> Engine:
     Raises BadInput with the nearest one.
     """
     word = kind.strip().lower() if isinstance(kind, str) else ""
-    found = [ENGINES[word]] if word in ENGINES else [e for e in ENGINES.values() if word in _written(e)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        exact = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in found)
+    engines = [ENGINES[word]] if word in ENGINES else [e for e in ENGINES.values() if word in _written(e)]
+    if len(engines) == 1:
+        return engines[0]
+    if engines:
+        exact = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in engines)
         raise BadInput(f"kind {kind!r} may be several; write {exact}")
     near = nearest(word, [name for engine in ENGINES.values() for name in (*_written(engine), engine.KIND)])
     hint = f"did you mean {near!r}?" if near else f"known: {one_of(e.KIND for e in ENGINES.values())}"

@@ -100,8 +100,8 @@ def ends(kind: str) -> dict[str, str]:
 
 def managed_by(job: Mapping[str, Any]) -> str | None:
     """``runPolicy.managedBy``."""
-    said = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
-    return str(said) if said else None
+    manager = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+    return str(manager) if manager else None
 
 
 def pod_name(job: str, member: str) -> str:
@@ -154,13 +154,13 @@ def read(
 def _conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
     from allaboard.observation import Condition
 
-    for one in status.get("conditions") or ():
+    for item in status.get("conditions") or ():
         yield Condition(
-            type=str(one.get("type", "")),
-            status=str(one.get("status", "Unknown")),
-            reason=str(one.get("reason") or ""),
-            message=str(one.get("message") or ""),
-            since=from_rfc3339(one.get("lastTransitionTime") or one.get("lastUpdateTime")),
+            type=str(item.get("type", "")),
+            status=str(item.get("status", "Unknown")),
+            reason=str(item.get("reason") or ""),
+            message=str(item.get("message") or ""),
+            since=from_rfc3339(item.get("lastTransitionTime") or item.get("lastUpdateTime")),
         )
 
 
@@ -193,13 +193,13 @@ def _members(
     """Every member in rank order, and those beyond the number of replicas that are still there."""
     from allaboard.observation import MemberSeen
 
-    found = newest(pods)
+    by_index = newest(pods)
     before = 0
-    for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in found)) if r not in roles})):
+    for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
         count = replicas.get(role, 0)
-        indices = sorted({*range(count), *(index for r, index in found if r == role)})
+        indices = sorted({*range(count), *(index for r, index in by_index if r == role)})
         for index in indices:
-            pod = found.get((role, index))
+            pod = by_index.get((role, index))
             if pod is not None:
                 yield seen_member(pod, role, index, before + index, container)
             else:
@@ -211,12 +211,12 @@ def newest(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[s
     """The pod of each member: a pod that is made anew has the name of the one before, and both may be there
     while the old one ends.
     """
-    found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    by_index: dict[tuple[str, int], Mapping[str, Any]] = {}
     for pod in sorted(pods, key=_age_key):
         who = seat_of(pod)
         if who is not None:
-            found[who] = pod
-    return found
+            by_index[who] = pod
+    return by_index
 
 
 def _age_key(pod: Mapping[str, Any]) -> tuple[bool, str]:
@@ -258,7 +258,7 @@ def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
     if status.get("phase") != "Failed":
         return {}
     ends = ((c.get("state") or {}).get("terminated") or {} for c in status.get("initContainerStatuses") or ())
-    return next((one for one in ends if one.get("exitCode")), {})
+    return next((ended for ended in ends if ended.get("exitCode")), {})
 
 
 NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
@@ -267,8 +267,15 @@ NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"
 
 def _said_at_start(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
     """What the runtime said of a program that it could not start."""
-    told = next((one for one in (over, waiting) if one.get("reason") in NOT_STARTED), {})
-    return str(told["message"])[:1000] if told.get("message") else None
+    state = next(
+        (
+            container_state
+            for container_state in (over, waiting)
+            if container_state.get("reason") in NOT_STARTED
+        ),
+        {},
+    )
+    return str(state["message"])[:1000] if state.get("message") else None
 
 
 _PHASES = {

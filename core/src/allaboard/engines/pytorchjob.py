@@ -134,8 +134,8 @@ def read(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> Jo
 def needed(job: Mapping[str, Any]) -> int:
     """How many members start together: what the gang was made of, else the elastic minimum, else all."""
     spec = job.get("spec") or {}
-    asked = ((spec.get("runPolicy") or {}).get("schedulingPolicy") or {}).get("minAvailable")
-    least = asked or (spec.get("elasticPolicy") or {}).get("minReplicas")
+    minimum = ((spec.get("runPolicy") or {}).get("schedulingPolicy") or {}).get("minAvailable")
+    least = minimum or (spec.get("elasticPolicy") or {}).get("minReplicas")
     return int(least) if least else read(job, ()).total
 
 

@@ -153,19 +153,19 @@ def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
             continue
         closer = yield Observe(evidence=True)
         last = closer if isinstance(closer, Observation) and state_of(closer).is_final else seen
-        found = diagnose(last)
-        decision = may_restart(policy.attempts, last.attempt, state_of(last), found)
+        diagnoses = diagnose(last)
+        decision = may_restart(policy.attempts, last.attempt, state_of(last), diagnoses)
         if isinstance(decision, Refusal):
             note = (
                 decision.reason
                 if policy.attempts > 1 and state_of(last) in (State.FAILED, State.LOST)
                 else ""
             )
-            return Outcome(last, found, note)
-        refused = yield Launch(decision.attempt, found[0].summary if found else "lost")
+            return Outcome(last, diagnoses, note)
+        refused = yield Launch(decision.attempt, diagnoses[0].summary if diagnoses else "lost")
         if isinstance(refused, AllaboardError):
             # How the run ended is how its last attempt did; this is why there is no other.
-            return Outcome(last, found, f"attempt {decision.attempt} could not start: {refused}")
+            return Outcome(last, diagnoses, f"attempt {decision.attempt} could not start: {refused}")
 
 
 def run_sync(operation: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Answer]) -> Outcome:

@@ -60,8 +60,8 @@ def after(progress: Progress, report: Report, now: float, own: str | None = None
         best = uri if fields.get("best") else progress.best_checkpoint
         return replace(progress, checkpoint=uri, best_checkpoint=best, heartbeat=now)
     if report.kind == "result":
-        found = fields.get("metrics")
-        return replace(progress, result=found if isinstance(found, Mapping) else None, heartbeat=now)
+        metrics = fields.get("metrics")
+        return replace(progress, result=metrics if isinstance(metrics, Mapping) else None, heartbeat=now)
     return progress
 
 
@@ -73,27 +73,27 @@ def flags_of(report: Report, before: Progress = Progress(), own: str | None = No
     """What a line shows to be wrong though the run goes on: flag code -> the words. ``before``, ``own``: as
     `after` gets them.
     """
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     code = report.fields.get("code")
     if report.kind == "flag" and isinstance(code, str) and not _OURS.match(code):
-        found[code] = _short(str(report.fields.get("text") or ""))
+        flags[code] = _short(str(report.fields.get("text") or ""))
     bad = [name for name in report.nonfinite if "loss" in name.lower()]
     if bad:
         where = _short(f"step {report.fields.get('step')}: {', '.join(bad)}")
-        found["nan_loss"] = f"{where} is not a finite number"
+        flags["nan_loss"] = f"{where} is not a finite number"
     uri = report.fields.get("uri")
     if report.kind == "checkpoint" and own is not None and isinstance(uri, str) and not is_below(uri, own):
-        found["checkpoint_elsewhere"] = (
+        flags["checkpoint_elsewhere"] = (
             f"a checkpoint was reported at {_short(uri)}, which is not below the run's own folder {own}; "
             "it is not taken"
         )
     if report.kind == "progress":
         more = _numbers(report.fields)
         if len(before.metrics.keys() | more.keys()) > MOST_METRICS:
-            found["too_many_metrics"] = (
+            flags["too_many_metrics"] = (
                 f"the script reports more than {MOST_METRICS} metrics; the rest is left out"
             )
-    return found
+    return flags
 
 
 def add_flags(known: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -106,13 +106,13 @@ def is_below(uri: str, folder: str) -> bool:
     """Whether a checkpoint lies in a run's folder of checkpoints, as the texts say. A folder that is relative
     (or below ``~``) was made absolute by the member, out of our sight: then its end decides.
     """
-    found, own = place_of(uri), place_of(folder, trusted=True)
-    if found is None or own is None or found[0] != own[0]:
+    place, own = place_of(uri), place_of(folder, trusted=True)
+    if place is None or own is None or place[0] != own[0]:
         return False
     path = own[1].rstrip("/") + "/"
     if path.startswith("/") or own[0]:
-        return found[1].startswith(path) and len(found[1]) > len(path)
-    return f"/{path.removeprefix('~/').rpartition('../')[2]}" in found[1]
+        return place[1].startswith(path) and len(place[1]) > len(path)
+    return f"/{path.removeprefix('~/').rpartition('../')[2]}" in place[1]
 
 
 def place_of(uri: str, *, trusted: bool = False) -> tuple[str, str] | None:
@@ -139,7 +139,7 @@ def place_of(uri: str, *, trusted: bool = False) -> tuple[str, str] | None:
 
 def _unquoted(path: str) -> str:
     """The path in a URI of a file, the only kind in which a '%' means something."""
-    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), path.encode())
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), path.encode())
     return plain.decode("utf-8", "replace")
 
 
@@ -169,11 +169,11 @@ def _with_metrics(
     known: Mapping[str, float | None], more: Mapping[str, float | None]
 ) -> dict[str, float | None]:
     """The metrics with newer values; a name that is new finds no place once there are too many."""
-    found = dict(known)
+    metrics = dict(known)
     for name, value in more.items():
-        if name in found or len(found) < MOST_METRICS:
-            found[name] = value
-    return found
+        if name in metrics or len(metrics) < MOST_METRICS:
+            metrics[name] = value
+    return metrics
 
 
 def _numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:

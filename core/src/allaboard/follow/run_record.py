@@ -24,9 +24,9 @@ def keep_seconds(environ: Mapping[str, str]) -> float:
     """How long the record of a run that has ended is kept: ``ALLABOARD_KEEP_RECORDS``, 30 days where it says
     nothing. Raises BadInput.
     """
-    said = environ.get("ALLABOARD_KEEP_RECORDS") or KEEP
+    text = environ.get("ALLABOARD_KEEP_RECORDS") or KEEP
     try:
-        return seconds(said)
+        return seconds(text)
     except ValueError as error:
         raise BadInput(f"ALLABOARD_KEEP_RECORDS: {error}") from None
 
@@ -174,8 +174,8 @@ def decide(record: RunRecord | None, state: State, owner: Owner, spec: Mapping[s
     same = same_spec(record.spec_hash, spec)
     changes = () if same else tuple(differences(record.spec, spec))
     if not state.is_final:
-        mine = record.owner.id == owner.id
-        if record.owner.phase == "deferred" and not mine:
+        is_own = record.owner.id == owner.id
+        if record.owner.phase == "deferred" and not is_own:
             return StopFirst(changes)
         return Adopt() if same else Refuse(changes)
     if state is not State.SUCCEEDED:

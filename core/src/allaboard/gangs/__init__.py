@@ -47,13 +47,13 @@ class Gang(Protocol):
     def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         """The extra objects, in the order of their creation, without labels and annotations."""
 
-    def read(self, look: GangView) -> str | None:
+    def read(self, view: GangView) -> str | None:
         """Why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is known."""
 
 
 def _gangs() -> Iterator[Gang]:
-    for found in pkgutil.iter_modules(__path__):
-        module = import_module(f"{__name__}.{found.name}")
+    for info in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{info.name}")
         if hasattr(module, "NAME"):
             yield cast(Gang, module)
 

@@ -65,17 +65,17 @@ class Every:
         if value is None:
             return cls()
         text = str(value).strip()
-        found = cls()
+        every = cls()
         if text.isdecimal():
-            found = cls(steps=int(text))
+            every = cls(steps=int(text))
         elif text[-1:].isalpha():  # 2.5 is neither: nobody should have to guess
             with suppress(ValueError):
-                found = cls(seconds=seconds(text))
-        if not (found.steps or found.seconds):
+                every = cls(seconds=seconds(text))
+        if not (every.steps or every.seconds):
             raise BadInput(
                 f"every {value!r} is neither steps nor time; write 50 for 50 steps, or 10m for ten minutes"
             )
-        return found
+        return every
 
     def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
         """Whether a boundary was crossed since the last save (or the start)."""
@@ -137,13 +137,18 @@ class Checkpointer:
         ``init_process_group`` where there is one. Raises BadInput for a ``start_from`` that is not there,
         Corrupt for one that is damaged, StorageError.
         """
-        found = self._agreed()
-        if found is not None:
-            self._parent = found.checkpoint.manifest.parent if found.resumed else found.uri
-            self._last_step = found.step
+        checkpoint = self._agreed()
+        if checkpoint is not None:
+            self._parent = checkpoint.checkpoint.manifest.parent if checkpoint.resumed else checkpoint.uri
+            self._last_step = checkpoint.step
             self._last_time = time.monotonic()
-            tell("resumed", step=found.step, **{"from": found.uri}, attempt=_whole("ALLABOARD_ATTEMPT"))
-        return found
+            tell(
+                "resumed",
+                step=checkpoint.step,
+                **{"from": checkpoint.uri},
+                attempt=_whole("ALLABOARD_ATTEMPT"),
+            )
+        return checkpoint
 
     def _agreed(self) -> ResumedCheckpoint | None:
         """Rank 0 looks and tells the others, its error included: a rank that fails alone leaves its
@@ -153,18 +158,18 @@ class Checkpointer:
         if dist is None:
             return self._find()
         box: list[Any] = [None]
-        found: ResumedCheckpoint | None = None
+        own: ResumedCheckpoint | None = None
         if dist.get_rank() == 0:
             try:
-                found = self._find()
-                box[0] = found and (found.checkpoint, found.resumed)
+                own = self._find()
+                box[0] = own and (own.checkpoint, own.resumed)
             except AllaboardError as error:
                 box[0] = error
         dist.broadcast_object_list(box, src=0)
         if isinstance(box[0], AllaboardError):
             raise box[0]
-        if found is not None or box[0] is None:
-            return found
+        if own is not None or box[0] is None:
+            return own
         checkpoint, resumed = box[0]
         store = self._store if resumed else open_store(checkpoint.uri.rpartition("/")[0])
         return ResumedCheckpoint(store, checkpoint, resumed=resumed, step=None if resumed else 0)
@@ -176,14 +181,14 @@ class Checkpointer:
             if isinstance(item, Torn):
                 self._warn_damaged(item.uri, "; ".join(item.problems))
                 continue
-            found = ResumedCheckpoint(self._store, item)
+            checkpoint = ResumedCheckpoint(self._store, item)
             try:
-                found.fetch()
+                checkpoint.fetch()
             except Corrupt as error:
                 self._warn_damaged(item.uri, str(error))
                 self._set_aside(item, str(error))
                 continue
-            return found
+            return checkpoint
         return self._start()
 
     def _start(self) -> ResumedCheckpoint | None:
@@ -191,11 +196,11 @@ class Checkpointer:
         if not start or start == "none":
             return None
         try:
-            found = open_start(start)
-            found.fetch()
+            checkpoint = open_start(start)
+            checkpoint.fetch()
         except (BadInput, Corrupt) as error:
             raise type(error)(f"checkpoints.start_from: {error}") from error
-        return found
+        return checkpoint
 
     def _prepare(self) -> None:
         """Find out now, not after an hour of training, that nothing can be written here."""
@@ -341,8 +346,8 @@ class Checkpointer:
                     f"the best checkpoint is by {metric!r}, which was not given (given: {known})",
                 )
             return False
-        kept = [item for item in scan(self._store) if isinstance(item, Checkpoint)]
-        ranked = best_of(kept, lambda item: item.metrics, metric, mode)
+        saved_before = [item for item in scan(self._store) if isinstance(item, Checkpoint)]
+        ranked = best_of(saved_before, lambda item: item.metrics, metric, mode)
         return bool(ranked) and ranked[0].step == saved.step
 
     # --- leave

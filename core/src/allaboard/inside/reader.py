@@ -240,14 +240,14 @@ class _OpenShard:
 
 def _table(shard: Shard, data: mmap.mmap, uri: str) -> Table:
     try:
-        found = table(data)
-        if len(found.keys) != shard.samples:
-            raise ValueError(f"it holds {len(found.keys)} samples, the index says {shard.samples}")
+        table_of_shard = table(data)
+        if len(table_of_shard.keys) != shard.samples:
+            raise ValueError(f"it holds {len(table_of_shard.keys)} samples, the index says {shard.samples}")
     except ValueError as error:
         raise Corrupt(
             f"shard {uri}/{shard.name} cannot be read: {error}; prepare the data set again"
         ) from error
-    return found
+    return table_of_shard
 
 
 class _Opening:

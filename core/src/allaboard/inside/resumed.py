@@ -82,10 +82,10 @@ class ResumedCheckpoint:
         Read it, and leave it as it is. Raises Corrupt, StorageError, and BadInput for a part that is not
         there.
         """
-        found = self._part(part)
-        if found.name not in self._verified:
-            self._verified[found.name] = self._fetch(found)
-        return self._verified[found.name]
+        named = self._part(part)
+        if named.name not in self._verified:
+            self._verified[named.name] = self._fetch(named)
+        return self._verified[named.name]
 
     def fetch(self) -> None:
         """Verify every part now. Raises Corrupt, naming the part."""
@@ -95,11 +95,11 @@ class ResumedCheckpoint:
     def _part(self, name: str | None) -> Part:
         if name is None and len(self.parts) == 1:
             name = self.parts[0]
-        found = None if name is None else self.checkpoint.manifest.part(name)
-        if found is None:
-            asked = "name a part" if name is None else f"there is no part {name!r}"
-            raise BadInput(f"{self.uri}: {asked}; the parts are: {', '.join(self.parts)}")
-        return found
+        named = None if name is None else self.checkpoint.manifest.part(name)
+        if named is None:
+            trouble = "name a part" if name is None else f"there is no part {name!r}"
+            raise BadInput(f"{self.uri}: {trouble}; the parts are: {', '.join(self.parts)}")
+        return named
 
     def _fetch(self, part: Part) -> Path:
         key = f"{folder_name(self.checkpoint.step)}/{part.name}"
@@ -176,13 +176,13 @@ def file_system_of(path: Path, mounts: str | None = None) -> str | None:
             return None
     real = Path(os.path.realpath(path))
     above = {real, *real.parents}
-    found = [
+    matching = [
         (Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[1])), fields[2])
         for fields in (line.split(" ") for line in mounts.splitlines())
         if len(fields) > 2
     ]
     # The deepest, and of those mounted over one another the last.
-    holding = [(len(mount.parts), n, kind) for n, (mount, kind) in enumerate(found) if mount in above]
+    holding = [(len(mount.parts), n, kind) for n, (mount, kind) in enumerate(matching) if mount in above]
     return max(holding)[2] if holding else None
 
 
@@ -208,15 +208,15 @@ def open_start(uri: str) -> ResumedCheckpoint:
 def _held(uri: str) -> tuple[Store, Checkpoint]:
     """The checkpoint with a hold on it, so that retention leaves it until this process ends."""
     while True:
-        store, found = checkpoint_at(uri)
+        store, checkpoint = checkpoint_at(uri)
         stack = ExitStack()
         stack.enter_context(
-            held(store, found.step, f"{socket.gethostname()}, process {os.getpid()}", time.time)
+            held(store, checkpoint.step, f"{socket.gethostname()}, process {os.getpid()}", time.time)
         )
         try:
-            read_manifest(store, found.step)
+            read_manifest(store, checkpoint.step)
         except StorageMissing:  # let go before the hold was seen; checkpoint_at says so if none is left
             stack.close()
             continue
         atexit.register(stack.close)
-        return store, found
+        return store, checkpoint

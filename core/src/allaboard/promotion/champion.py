@@ -86,7 +86,7 @@ class History:
         champion = self.champion
         return {
             "champion": None if champion is None else champion.to_dict(),
-            "promotions": [found.to_dict() for found in self.promotions],
+            "promotions": [promotion.to_dict() for promotion in self.promotions],
             "problems": list(self.problems),
         }
 
@@ -111,8 +111,8 @@ class Decision:
         return self.promotion is not None
 
     def to_dict(self) -> dict[str, Any]:
-        def body(found: Promotion | None) -> dict[str, Any] | None:
-            return None if found is None else found.to_dict()
+        def body(promotion: Promotion | None) -> dict[str, Any] | None:
+            return None if promotion is None else promotion.to_dict()
 
         return {
             "promoted": self.promoted,
@@ -140,11 +140,11 @@ def from_champion(
     place, and the sentence that says so. ``where``: the store of its promotions, ``store://<job>``.
     """
     saving = job.get("checkpoints") or {}
-    found = champion(open_store(where, environ=environ))
-    start = "none" if found is None else found.checkpoint
+    promotion = champion(open_store(where, environ=environ))
+    start = "none" if promotion is None else promotion.checkpoint
     words = (
         f"starts from scratch: there is no champion in {where} yet"
-        if found is None
+        if promotion is None
         else f"starts from the champion, {start}"
     )
     return job.with_(checkpoints={**saving, "start_from": start}), (words,)
@@ -170,17 +170,17 @@ def promote(
     complete checkpoint is at the uri, StorageUnsupported for such a server, StorageError; then nothing was
     promoted.
     """
-    _, found = checkpoint_at(checkpoint)
-    clean, nonfinite = plain(found.metrics if metrics is None else metrics)
+    _, item = checkpoint_at(checkpoint)
+    clean, nonfinite = plain(item.metrics if metrics is None else metrics)
     if metrics is None:
-        nonfinite = found.manifest.nonfinite
+        nonfinite = item.manifest.nonfinite
     draft = Promotion(
         number=0,
-        checkpoint=found.uri,
-        step=found.step,
+        checkpoint=item.uri,
+        step=item.step,
         metrics=clean,
         nonfinite=nonfinite,
-        run=run or found.manifest.run,
+        run=run or item.manifest.run,
         by=by or _whoami(),
         at=rfc3339(now),
         reason=reason,
@@ -201,12 +201,15 @@ def rollback(
 
     Raises BadInput when there is no such promotion, or when its checkpoint is gone.
     """
-    past = history(store)
-    target = _target(past, to)
+    promotions = history(store)
+    target = _target(promotions, to)
     try:
         checkpoint_at(target.checkpoint)
     except BadInput as error:
-        others = ", ".join(str(found.number) for found in past.promotions if found is not target) or "none"
+        others = (
+            ", ".join(str(promotion.number) for promotion in promotions.promotions if promotion is not target)
+            or "none"
+        )
         raise BadInput(
             f"promotion {target.number} cannot be restored: {error}; choose another (there are: {others})",
             code="checkpoint_gone",
@@ -222,14 +225,14 @@ def rollback(
     return _race(store, draft, None, single_writer)
 
 
-def _target(past: History, to: int | None) -> Promotion:
-    by_number = {found.number: found for found in past.promotions}
+def _target(promotions: History, to: int | None) -> Promotion:
+    by_number = {promotion.number: promotion for promotion in promotions.promotions}
     known = ", ".join(map(str, by_number)) or "none"
     if to is not None:
         if to not in by_number:
             raise BadInput(f"promotion {to} is not known; there are: {known}")
         return by_number[to]
-    present = past.champion
+    present = promotions.champion
     # After a rollback the one before is the one before what was restored, else two rollbacks would go back
     # and forth.
     origin = present and by_number.get(present.restores or present.number, present)

@@ -150,8 +150,8 @@ def _against(threshold: Threshold, metrics: Mapping[str, Any]) -> Check:
         passed, reason = False, _not_a_number(threshold.metric, metrics)
     else:
         passed = value >= threshold.limit if threshold.least else value <= threshold.limit
-        asked = f"{'at least' if threshold.least else 'at most'} {_show(threshold.limit)}"
-        reason = f"{threshold.metric} {_show(value)} is {'' if passed else 'not '}{asked}"
+        requirement = f"{'at least' if threshold.least else 'at most'} {_show(threshold.limit)}"
+        reason = f"{threshold.metric} {_show(value)} is {'' if passed else 'not '}{requirement}"
     return Check("threshold", threshold.metric, passed, value, threshold.limit, None, reason)
 
 
@@ -172,9 +172,9 @@ def _compared(
     margin = sign * (_exact(value) - _exact(other))
     needed = _exact(gate.better_by)
     passed = margin >= needed if needed else margin > 0
-    asked = f"at least {_show(gate.better_by)} better" if needed else "better"
+    demand = f"at least {_show(gate.better_by)} better" if needed else "better"
     reason = (
-        f"{metric} {_show(value)} is {'' if passed else 'not '}{asked} than the champion's {_show(other)} "
+        f"{metric} {_show(value)} is {'' if passed else 'not '}{demand} than the champion's {_show(other)} "
         f"({'larger' if sign > 0 else 'smaller'} is better; it is {_difference(margin)})"
     )
     return Check("champion", metric, passed, value, float(_exact(other) + sign * needed), other, reason)
@@ -203,11 +203,13 @@ def _not_a_number(metric: str, metrics: Mapping[str, Any]) -> str:
 
 
 def _thresholds(
-    given: Iterable[str | Threshold] | str | Mapping[str, Mapping[str, Any]],
+    written: Iterable[str | Threshold] | str | Mapping[str, Mapping[str, Any]],
 ) -> tuple[Threshold, ...]:
-    if isinstance(given, Mapping):
-        return tuple(found for metric, limits in given.items() for found in _limits(str(metric), limits))
-    items = given.split(",") if isinstance(given, str) else list(given)
+    if isinstance(written, Mapping):
+        return tuple(
+            threshold for metric, limits in written.items() for threshold in _limits(str(metric), limits)
+        )
+    items = written.split(",") if isinstance(written, str) else list(written)
     texts = [part for item in items if isinstance(item, str) for part in item.split(",") if part.strip()]
     return (*(item for item in items if isinstance(item, Threshold)), *map(Threshold.parse, texts))
 
@@ -223,12 +225,12 @@ def _limits(metric: str, limits: Any) -> Iterable[Threshold]:
 
 def _number(value: Any, where: str) -> float:
     try:
-        found = Decimal(str(value).strip())
+        number = Decimal(str(value).strip())
     except ArithmeticError:
-        found = Decimal("nan")
-    if isinstance(value, bool) or not found.is_finite():
+        number = Decimal("nan")
+    if isinstance(value, bool) or not number.is_finite():
         raise BadInput(f"{where}: {value!r} is not a number; write one such as 0.97")
-    return float(found)
+    return float(number)
 
 
 def _exact(value: float) -> Decimal:

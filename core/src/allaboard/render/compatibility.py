@@ -113,21 +113,21 @@ def plan_gang(
     name = choose(engine, layout.total, facts) if asked == AUTO else asked
     # The operator's own may have no file here: it makes the gang all the same.
     gang = GANGS.get(name)
-    found = Pair("natively") if gang is None else pair(engine, gang, facts)
-    if found.how == "refused":
-        what = f"{engine.NAME} with {name}: {found.reason}"
+    pairing = Pair("natively") if gang is None else pair(engine, gang, facts)
+    if pairing.how == "refused":
+        what = f"{engine.NAME} with {name}: {pairing.reason}"
         where = "gang.scheduler" if asked == own else "ALLABOARD_GANG"
         raise BadInput(f"job {job.name!r} cannot run on this cluster:", [Problem(where, what)])
     plan = GangPlan(
         gang=name,
-        how=found.how,
+        how=pairing.how,
         # An operator that makes the PodGroup calls it as the job.
-        name=layout.name if found.how == "natively" else labels.gang_name(layout.name),
+        name=layout.name if pairing.how == "natively" else labels.gang_name(layout.name),
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
         kind=(gang and _kind(gang, facts)) or "",
-        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if gang and found.how == "marks" else None,
+        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if gang and pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=written.get("queue"),
         priority=written.get("priority"),

@@ -82,23 +82,23 @@ def gang_name(name: str) -> str:
     return f"{name}-gang"
 
 
-def label_of(thing: Mapping[str, Any], name: str) -> str | None:
-    value = ((thing.get("metadata") or {}).get("labels") or {}).get(name)
+def label_of(obj: Mapping[str, Any], name: str) -> str | None:
+    value = ((obj.get("metadata") or {}).get("labels") or {}).get(name)
     return None if value is None else str(value)
 
 
-def annotation_of(thing: Mapping[str, Any], name: str) -> str | None:
-    value = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
+def annotation_of(obj: Mapping[str, Any], name: str) -> str | None:
+    value = ((obj.get("metadata") or {}).get("annotations") or {}).get(name)
     return None if value is None else str(value)
 
 
-def is_ours(thing: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
+def is_ours(obj: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
     """Whether an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
     run record, which is always made first; an older object is left over from a record that was pruned.
     """
-    if annotation_of(thing, LAUNCH) != uid:
+    if annotation_of(obj, LAUNCH) != uid:
         return False
-    created = (thing.get("metadata") or {}).get("creationTimestamp")
+    created = (obj.get("metadata") or {}).get("creationTimestamp")
     # Both are RFC 3339 in UTC with whole seconds, as the API server writes them: they compare as text.
     return record_created is None or created is None or str(created) >= record_created
 

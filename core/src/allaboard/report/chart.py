@@ -87,7 +87,7 @@ def chart(
     body = [
         *_grid(frame),
         *(_mark(frame, mark) for mark in marks),
-        *(part for n, one in enumerate(shown) for part in _line(frame, one, n)),
+        *(part for n, line in enumerate(shown) for part in _line(frame, line, n)),
         *([_star(frame, star)] if star else []),
         # Last: a curve that has come down to the axis would cross it out.
         _unit(frame, unit),
@@ -116,12 +116,12 @@ def trend(points: Points, log: bool = False) -> list[tuple[float, float]]:
     half = max(1, len(points) // 60)
     values = [math.log(y) if log else y for _, y in points]
     sums = [0.0, *accumulate(values)]
-    found = []
+    smoothed = []
     for n, (x, _) in enumerate(points):
         first, last = max(0, n - half), min(len(points), n + half + 1)
         mean = (sums[last] - sums[first]) / (last - first)
-        found.append((x, math.exp(mean) if log else mean))
-    return found
+        smoothed.append((x, math.exp(mean) if log else mean))
+    return smoothed
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -183,8 +183,8 @@ def _unit(frame: Frame, unit: str) -> str:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     few = len(decades) <= 4
-    found = [10.0**d * f for d in decades for f in ((1, 2, 5) if few else (1,))]
-    return [value for value in found if low <= value <= high]
+    candidates = [10.0**d * f for d in decades for f in ((1, 2, 5) if few else (1,))]
+    return [value for value in candidates if low <= value <= high]
 
 
 def _line(frame: Frame, series: Series, n: int) -> Iterator[str]:

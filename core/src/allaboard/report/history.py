@@ -111,13 +111,13 @@ def _halved(points: Points) -> Points:
 
 def _short(metrics: dict[str, Any]) -> dict[str, Any]:
     """Numbers and short texts, as many as are shown."""
-    kept = {
+    short = {
         name: value
         for name, value in metrics.items()
         if len(name) <= _LONGEST_NAME
         and (value is None or isinstance(value, (int, float)) or _is_short(value))
     }
-    return dict([*kept.items()][:MOST_CURVES])
+    return dict([*short.items()][:MOST_CURVES])
 
 
 def _is_short(value: Any) -> bool:

@@ -47,9 +47,9 @@ def shown(epoch: float, form: str) -> str:
     return moment.format(form + "Z" if twice else form)
 
 
-def is_same_day(one: float, other: float) -> bool:
+def is_same_day(first: float, second: float) -> bool:
     """Whether both are on one day of the calendar here."""
-    return _moment(one)[0].date() == _moment(other)[0].date()
+    return _moment(first)[0].date() == _moment(second)[0].date()
 
 
 def _moment(epoch: float) -> tuple[DateTime, bool]:
@@ -60,7 +60,7 @@ def _moment(epoch: float) -> tuple[DateTime, bool]:
 
 
 @lru_cache(maxsize=4)
-def _zone(said: str | None) -> Timezone | None:
+def _zone(tz: str | None) -> Timezone | None:
     """The zone of a TZ, as the C library reads it (a name, or the path of a file, after an optional colon),
     but for the rules that can be spelt out in it; None for what is not known. Without one: the machine's.
     """
@@ -68,9 +68,9 @@ def _zone(said: str | None) -> Timezone | None:
     from pendulum.tz.local_timezone import get_local_timezone
 
     try:
-        if said is None:
+        if tz is None:
             return cast("Timezone", get_local_timezone())
-        name = said.removeprefix(":")
+        name = tz.removeprefix(":")
         if not name.startswith("/"):
             return pendulum.Timezone(name)
         with Path(name).open("rb") as file:

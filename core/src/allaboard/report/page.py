@@ -135,17 +135,17 @@ def _reasons(outcome: Outcome) -> str:
     parts = []
     if not state.is_final and seen.held_by and seen.held_by not in [d.summary for d in outcome.diagnoses]:
         parts.append(f'<div class="reason warning"><h3>{escape(seen.held_by)}</h3></div>')
-    for n, found in enumerate(outcome.diagnoses):
+    for n, diagnosis in enumerate(outcome.diagnoses):
         tone = "bad" if n == 0 and state.is_final and not outcome.ok else "warning"
         quotes = "".join(
             f"<li><code>{escape(e.object)} {escape(e.field)}</code> <q>{escape(e.text)}</q></li>"
-            for e in found.evidence
+            for e in diagnosis.evidence
         )
         parts.append(
-            f'<div class="reason {tone}"><h3>{escape(found.summary)}</h3>'
+            f'<div class="reason {tone}"><h3>{escape(diagnosis.summary)}</h3>'
             + (f"<ul>{quotes}</ul>" if quotes else "")
-            + f"<p>{escape(found.fix[:1].upper() + found.fix[1:])}. "
-            + f'<span class="code">{escape(found.code)}</span></p></div>'
+            + f"<p>{escape(diagnosis.fix[:1].upper() + diagnosis.fix[1:])}. "
+            + f'<span class="code">{escape(diagnosis.code)}</span></p></div>'
         )
     if not parts:
         return ""

@@ -62,23 +62,23 @@ def _rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History
 
 def _lines(backend: Backend, run: str, selection: Selection) -> Iterator[str]:
     """The lines, each in one piece as far as a report may be long; init containers' are left out."""
-    held = ""
+    pending = ""
     for item in backend.logs(run, selection):
         if not isinstance(item, LogLine) or item.container:
             continue
-        held += item.text[: max(0, 2 * _LONGEST - len(held))]
+        pending += item.text[: max(0, 2 * _LONGEST - len(pending))]
         if not item.more:
-            yield held
-            held = ""
-    if held:
-        yield held
+            yield pending
+            pending = ""
+    if pending:
+        yield pending
 
 
 def _end_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps: list[str]) -> list[str]:
     """The last lines of a member: those that were kept as evidence, else what can be read now."""
-    kept = words.tail(outcome, member, LAST_LINES)
-    if kept:
-        return [last_state(line) for line in kept]
+    last_lines = words.tail(outcome, member, LAST_LINES)
+    if last_lines:
+        return [last_state(line) for line in last_lines]
     selection = Selection(members=(member.name,), attempt=outcome.seen.attempt, tail=LAST_LINES)
     read = _or_gap(
         lambda: [*_lines(backend, outcome.run, selection)], f"what {member.name} wrote", gaps, [""]

@@ -53,9 +53,9 @@ def style(text: str, colour: str = "", bold: bool = False, dim: bool = False) ->
     return f"{_BEGINS}{'dim' if dim else colour}{'!' if bold else ''}{_IS}{text}{_ENDS}"
 
 
-def coloured(text: str, wanted: bool) -> str:
+def coloured(text: str, with_colour: bool) -> str:
     """``text`` with its marks turned into what a terminal understands, or taken out."""
-    return _MARKED.sub(lambda mark: _code(mark) if wanted else "", text)
+    return _MARKED.sub(lambda mark: _code(mark) if with_colour else "", text)
 
 
 def _code(mark: re.Match[str]) -> str:
@@ -70,8 +70,8 @@ def _code(mark: re.Match[str]) -> str:
 
 def show(value: Any, *, exact: bool = False) -> None:
     """The one JSON object of a verb, on stdout. ``exact``: with its secrets, for what is to be sent."""
-    found = plain(value) if exact else plain(redact_texts(value))
-    click.echo(visible_json(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)))
+    text = plain(value) if exact else plain(redact_texts(value))
+    click.echo(visible_json(json.dumps(text, ensure_ascii=False, indent=2, allow_nan=False)))
 
 
 def show_line(value: Any) -> None:
@@ -80,8 +80,8 @@ def show_line(value: Any) -> None:
 
 
 def as_json_line(value: Any) -> str:
-    found = plain(value)
-    return visible_json(json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    text = plain(value)
+    return visible_json(json.dumps(text, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
 
 
 def plain(value: Any) -> Any:
@@ -132,8 +132,8 @@ def bar(what: str, show: Callable[[int], str], *, aside: bool) -> Iterator[Calla
 class Ink:
     """Colours, where they are wanted."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(self, with_colour: bool) -> None:
+        self.wanted = with_colour
 
     def __call__(self, text: str, colour: str, bold: bool = False) -> str:
         return style(text, colour, bold) if self.wanted else text

@@ -75,14 +75,14 @@ def phases(seen: Observation, more: float = 0.0) -> list[tuple[str, str, bool]]:
     """(phase, seconds in it, whether it is on) for each that was seen; ``more``: seconds since the
     observation."""
     on = phase_on(seen)
-    found = []
+    parts = []
     for name in PHASES:
         seconds = seen.phases.get(name)
         if seconds is not None:
-            found.append(
+            parts.append(
                 (name.replace("_", " "), show_seconds(seconds + (more if name == on else 0.0)), name == on)
             )
-    return found
+    return parts
 
 
 def in_order(conditions: Sequence[Condition]) -> list[Condition]:
@@ -117,8 +117,8 @@ def done(seen: Observation) -> float | None:
 
 
 def speed(seen: Observation) -> float | None:
-    found = seen.progress.metrics.get(SPEED)
-    return found if isinstance(found, (int, float)) and found > 0 else None
+    per_second = seen.progress.metrics.get(SPEED)
+    return per_second if isinstance(per_second, (int, float)) and per_second > 0 else None
 
 
 def left(seen: Observation) -> float | None:
@@ -176,13 +176,13 @@ def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
 def notable(events: Iterable[Event]) -> list[Event]:
     """The events without the first start of each member, which its phase tells already."""
     begun: set[str] = set()
-    found = []
+    rows = []
     for event in events:
         if event.reason == "Started" and event.object not in begun:
             begun.add(event.object)
         else:
-            found.append(event)
-    return found
+            rows.append(event)
+    return rows
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:

@@ -75,12 +75,14 @@ class Cache:
         with translate_os_errors(path, "reading"):
             fd = os.open(path, _READ)
         try:
-            found = os.fstat(fd)
-            if not S_ISREG(found.st_mode):
+            status = os.fstat(fd)
+            if not S_ISREG(status.st_mode):
                 raise _corrupt(str(path), "it is no file")
-            if found.st_size != shard.size:
-                raise _corrupt(str(path), f"it has {found.st_size} bytes, the index says {shard.size}")
-            state = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+            if status.st_size != shard.size:
+                raise _corrupt(str(path), f"it has {status.st_size} bytes, the index says {shard.size}")
+            state = (
+                f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+            )
             self._verify(fd, path, shard, state)
         except BaseException:
             os.close(fd)
@@ -134,13 +136,13 @@ class Cache:
                 fd = os.open(path, _READ)
             except FileNotFoundError:
                 return None
-        found = os.fstat(fd)
-        if found.st_size != shard.size:
+        status = os.fstat(fd)
+        if status.st_size != shard.size:
             os.close(fd)
             path.unlink(missing_ok=True)
             return None
         with suppress(OSError):
-            os.utime(path, (time.time(), found.st_mtime))  # the time of access is our record of use
+            os.utime(path, (time.time(), status.st_mtime))  # the time of access is our record of use
         return fd
 
     def _fetch(self, store: Store, shard: Shard, path: Path) -> int:
@@ -191,13 +193,13 @@ class Cache:
     def _make_room(self, size: int) -> None:
         """Remove the shards that were not used for longest until ``size`` more bytes fit."""
         with self._lock("all"):
-            kept = []
+            shards = []
             for path in self.folder.glob("*.tar"):
                 with suppress(FileNotFoundError):
-                    found = path.stat()
-                    kept.append((found.st_atime, found.st_size, path))
-            total = sum(size for _, size, _ in kept) + size
-            for _, freed, path in sorted(kept):
+                    status = path.stat()
+                    shards.append((status.st_atime, status.st_size, path))
+            total = sum(size for _, size, _ in shards) + size
+            for _, freed, path in sorted(shards):
                 if total <= self._limit:
                     return
                 path.unlink(missing_ok=True)

@@ -67,11 +67,11 @@ def prepare(
     """
     limits = _limits(samples_per_shard, bytes_per_shard)
     store = open_store(into) if isinstance(into, (str, os.PathLike)) else into
-    found = find(source)
-    if isinstance(found, Files):
-        _refuse_overlap(found, store)
-        found.refuse_above(limits.size)
-    work = _Preparation(store, found, limits, progress, notice or logging.getLogger(__name__).info)
+    samples = find(source)
+    if isinstance(samples, Files):
+        _refuse_overlap(samples, store)
+        samples.refuse_above(limits.size)
+    work = _Preparation(store, samples, limits, progress, notice or logging.getLogger(__name__).info)
     return work.run()
 
 
@@ -79,17 +79,17 @@ class _Preparation:
     def __init__(
         self,
         store: Store,
-        found: Files | Stream,
+        samples: Files | Stream,
         limits: Limits,
         progress: Progress | None,
         notice: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._found = found
+        self._found = samples
         self._limits = limits
         self._notice = notice
-        self._meter = _Meter(progress, found.total)
-        self._fingerprint = _fingerprint(found, limits)
+        self._meter = _Meter(progress, samples.total)
+        self._fingerprint = _fingerprint(samples, limits)
         self._before = _index_before(store, notice)
         self._journal_before = Journal.read(store)
 
@@ -208,8 +208,8 @@ class _Preparation:
     def _clean(self, shards: Iterable[Shard]) -> None:
         """Remove every other shard, and the journal last: it tells the next call that there may be some."""
         keep = {shard.name for shard in shards}
-        found = (entry.key for entry in self._store.entries() if SHARD_NAME.fullmatch(entry.key))
-        self._store.delete([name for name in found if name not in keep])
+        shards_there = (entry.key for entry in self._store.entries() if SHARD_NAME.fullmatch(entry.key))
+        self._store.delete([name for name in shards_there if name not in keep])
         self._store.delete([JOURNAL])
 
 
@@ -257,16 +257,16 @@ def _limits(samples: Any, size: Any) -> Limits:
     return Limits(samples, number)
 
 
-def _fingerprint(found: Files | Stream, limits: Limits) -> str | None:
+def _fingerprint(samples: Files | Stream, limits: Limits) -> str | None:
     """What the shards depend on; None for an iterable, of which nothing is known before it is read."""
-    if isinstance(found, Stream):
+    if isinstance(samples, Stream):
         return None
-    text = f"{found.fingerprint} samples={limits.samples} size={limits.size}"
+    text = f"{samples.fingerprint} samples={limits.samples} size={limits.size}"
     return f"files:v1:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _refuse_overlap(found: Files, store: Store) -> None:
-    into, source = store.local_path(), found.folder
+def _refuse_overlap(samples: Files, store: Store) -> None:
+    into, source = store.local_path(), samples.folder
     if into and source and Path(os.path.realpath(into)).is_relative_to(os.path.realpath(source)):
         raise BadInput(
             f"the shards would go to {into}, inside of the source {source}; give a folder elsewhere"

@@ -127,15 +127,15 @@ class Stream:
         for number, item in enumerate(self._raw()):
             if number > stop or problems.full:
                 break
-            found = encode(item, number)
-            if isinstance(found, Sample):
-                wrong = _wrong_among_others(found, seen, largest)
-                found = [Problem(_name(number, found.key), wrong)] if wrong else found
-            if isinstance(found, list):
-                problems.extend(found)
+            encoded = encode(item, number)
+            if isinstance(encoded, Sample):
+                wrong = _wrong_among_others(encoded, seen, largest)
+                encoded = [Problem(_name(number, encoded.key), wrong)] if wrong else encoded
+            if isinstance(encoded, list):
+                problems.extend(encoded)
                 stop = min(stop, number + LOOK_ON)
             elif not problems:
-                yield found
+                yield encoded
         problems.raise_if_any("the source has samples that cannot be written")
 
     def _raw(self) -> Iterator[Any]:
@@ -291,10 +291,10 @@ def _folder(text: str) -> Path:
 
 def _in_folder(folder: Path) -> Files:
     problems = _Problems()
-    found = sorted(_walk(str(folder), "", frozenset(), problems))
-    if not found and not problems:
+    files = sorted(_walk(str(folder), "", frozenset(), problems))
+    if not files and not problems:
         raise BadInput(f"source {str(folder)!r} holds no files, so there is nothing to prepare")
-    return Files(_grouped(found, problems, f"source {str(folder)!r} cannot be prepared"), folder)
+    return Files(_grouped(files, problems, f"source {str(folder)!r} cannot be prepared"), folder)
 
 
 def _walk(
@@ -326,21 +326,21 @@ def _listed(paths: list[str]) -> Files:
     shared = os.path.commonpath([Path(path).parent for path in absolute])
     problems = _Problems()
     seen: set[str] = set()
-    found = []
+    files = []
     for path in absolute:
         if path in seen:
             problems.add(path, "is listed twice")
         seen.add(path)
-        found.append((os.path.relpath(path, shared).replace(os.sep, "/"), path))
-    return Files(_grouped(sorted(set(found)), problems, "the list of files cannot be prepared"))
+        files.append((os.path.relpath(path, shared).replace(os.sep, "/"), path))
+    return Files(_grouped(sorted(set(files)), problems, "the list of files cannot be prepared"))
 
 
 def _grouped(
-    found: Iterable[tuple[str, str]], problems: _Problems, trouble: str
+    files: Iterable[tuple[str, str]], problems: _Problems, trouble: str
 ) -> dict[str, list[tuple[str, str, int, int]]]:
     """Key -> (extension, path, size, time of change) of its files."""
     groups: dict[str, list[tuple[str, str, int, int]]] = {}
-    for name, path in found:
+    for name, path in files:
         named = split_name(name)
         looked = name_trouble(name) or _look(path)
         if isinstance(looked, str):
@@ -368,16 +368,16 @@ _NO_EXTENSION = (
 def _look(path: str) -> tuple[int, int] | str:
     """Size and time of change in nanoseconds, or what is wrong with the file."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return "is a folder; list the files in it, or give it as the source"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is neither a file nor a folder"
     if not os.access(path, os.R_OK):
         return "cannot be read: Permission denied"
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _shown(path: str) -> str:

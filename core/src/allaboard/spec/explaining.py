@@ -122,7 +122,7 @@ def _type(base: Any) -> str:
     if origin is dict:
         return "mapping"
     if origin is Union or len(get_args(base)) > 1:
-        return " or ".join(dict.fromkeys(_type(one) for one in get_args(base)))
+        return " or ".join(dict.fromkeys(_type(part) for part in get_args(base)))
     return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(base, "any value")
 
 

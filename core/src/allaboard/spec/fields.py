@@ -321,9 +321,9 @@ class Reader:
             self.wrong(path, f"expected variables, like {{NCCL_DEBUG: WARN}}, not {_show(value)}")
             return {}
         read = {}
-        for name, one in value.items():
+        for name, text in value.items():
             if isinstance(name, str):
-                read[name] = self._variable(name, one, _at(path, name))
+                read[name] = self._variable(name, text, _at(path, name))
             else:
                 self.wrong(path, f"the field's name {_show(name)} is not text; quote it")
         return read

@@ -97,18 +97,18 @@ _NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 def _check_kind(fd: int, file: Path, name: str, limits: Limits) -> None:
     """Raises `BadInput` for what is not a file, and for one that is too large."""
-    found = os.fstat(fd)
-    if stat.S_ISDIR(found.st_mode):
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError
-    if stat.S_ISFIFO(found.st_mode):
+    if stat.S_ISFIFO(status.st_mode):
         # What a shell makes of <(command) is a pipe that is being written to.
         if not os.fspath(file).startswith(("/dev/fd/", "/proc/self/fd/")):
             raise BadInput(f"{name} is a pipe; name a file, or give - and pipe it into stdin")
         os.set_blocking(fd, True)
-    elif not stat.S_ISREG(found.st_mode):
+    elif not stat.S_ISREG(status.st_mode):
         raise BadInput(f"{name} is a device; name a file, or give - for stdin")
-    if found.st_size > limits.size:
-        raise BadInput(f"{name} has {found.st_size:,} bytes; {limits.size:,} are allowed")
+    if status.st_size > limits.size:
+        raise BadInput(f"{name} has {status.st_size:,} bytes; {limits.size:,} are allowed")
 
 
 def _read_stdin(limits: Limits) -> bytes:
@@ -125,13 +125,13 @@ def _read_stdin(limits: Limits) -> bytes:
 
 def _bytes_of(fd: int, limits: Limits) -> bytes:
     """All of it, or one byte more than is allowed."""
-    found = bytearray()
-    while len(found) <= limits.size:
-        piece = os.read(fd, min(2**20, limits.size + 1 - len(found)))
+    data = bytearray()
+    while len(data) <= limits.size:
+        piece = os.read(fd, min(2**20, limits.size + 1 - len(data)))
         if not piece:
             break
-        found += piece
-    return bytes(found)
+        data += piece
+    return bytes(data)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
@@ -178,5 +178,5 @@ def _similar(file: Path) -> str:
         names = [p.name for p in file.parent.iterdir() if p.suffix in SUFFIXES]
     except OSError:
         return f"; the folder {called(file.parent)} is not there either"
-    found = nearest(file.name, names)
-    return f"; did you mean {called(file.with_name(found))}?" if found else ""
+    near = nearest(file.name, names)
+    return f"; did you mean {called(file.with_name(near))}?" if near else ""

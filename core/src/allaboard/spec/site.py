@@ -44,8 +44,8 @@ def in_pod(environ: Mapping[str, str]) -> bool:
     """
     import os.path
 
-    told = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KFP_POD_NAME")
-    return bool(told) or os.path.exists(f"{SERVICE_ACCOUNT}/namespace")
+    marker = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KFP_POD_NAME")
+    return bool(marker) or os.path.exists(f"{SERVICE_ACCOUNT}/namespace")
 
 
 def check_backend(name: str) -> None:
@@ -96,15 +96,15 @@ def site_of(
 
 def parse_mounts(items: Any) -> dict[str, str]:
     """``["/data=./data"]`` -> ``{"/data": "./data"}``. Raises BadInput."""
-    found = {}
+    mounts = {}
     for item in items:
         if not item.strip():
             continue
         mount, sign, folder = item.partition("=")
         if not sign or not mount.startswith("/") or not folder:
             raise BadInput(f"mount {show(item)} is not understood; write /data=./data")
-        found[mount.rstrip("/") or "/"] = folder
-    return found
+        mounts[mount.rstrip("/") or "/"] = folder
+    return mounts
 
 
 def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
@@ -256,10 +256,10 @@ def _expanded(path: str) -> str:
     """With ``~`` and ``~user`` resolved: one that is not would become a folder of that name."""
     import os.path
 
-    found = os.path.expanduser(path)
-    if found.startswith("~"):
-        user = found.partition("/")[0]
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        user = expanded.partition("/")[0]
         raise BadInput(
             f"{show(path)}: there is no home of {show(user, quote=False)} here; write the whole path"
         )
-    return found
+    return expanded

@@ -86,10 +86,10 @@ class DiskStore:
         path = self._path(checked_key(key))
         with translate_os_errors(path, "looking at"):
             try:
-                found = path.stat()
+                status = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return Entry(key, found.st_size, found.st_mtime) if _stat.S_ISREG(found.st_mode) else None
+        return Entry(key, status.st_size, status.st_mtime) if _stat.S_ISREG(status.st_mode) else None
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
@@ -398,16 +398,16 @@ def _machine() -> str:
 def _listing(folder: Path) -> list[os.DirEntry[str]]:
     with translate_os_errors(folder, "listing"):
         try:
-            with os.scandir(folder) as found:
-                return list(found)
+            with os.scandir(folder) as entries:
+                return list(entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
     # A folder sorts by its name and a slash, as its keys do: 'a-b' comes before 'a/c'.
-    found = [(f"{item.name}/" if _is_folder(item) else item.name, item) for item in _listing(folder)]
-    for name, item in sorted(found, key=lambda pair: pair[0]):
+    named = [(f"{item.name}/" if _is_folder(item) else item.name, item) for item in _listing(folder)]
+    for name, item in sorted(named, key=lambda pair: pair[0]):
         if name.endswith("/"):
             yield from _walk(Path(item.path), prefix + name)
         elif not name.startswith(OWN):
@@ -418,10 +418,10 @@ def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
 
 def _entry(item: os.DirEntry[str], key: str) -> Entry | None:
     try:
-        found = item.stat()
+        status = item.stat()
     except OSError:
         return None  # deleted since the listing, or a link to nowhere
-    return Entry(key, found.st_size, found.st_mtime) if _stat.S_ISREG(found.st_mode) else None
+    return Entry(key, status.st_size, status.st_mtime) if _stat.S_ISREG(status.st_mode) else None
 
 
 def _is_folder(item: os.DirEntry[str]) -> bool:
@@ -441,10 +441,10 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
         file = os.fdopen(fd, "rb")
     with file:
-        found = os.fstat(fd).st_mode
-        if _stat.S_ISDIR(found):
+        mode = os.fstat(fd).st_mode
+        if _stat.S_ISDIR(mode):
             raise translated(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
-        if not _stat.S_ISREG(found):
+        if not _stat.S_ISREG(mode):
             raise StorageMissing(f"{path}: it is no file but a pipe or a device; put a file there")
         yield file
 

@@ -52,19 +52,19 @@ def asked(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
 
     Raises FileNotFoundError when nothing is there.
     """
-    found = path.lstat()
+    status = path.lstat()
     try:
-        fd = os.open(path, os.O_RDONLY | _PLAINLY) if stat.S_ISREG(found.st_mode) else None
+        fd = os.open(path, os.O_RDONLY | _PLAINLY) if stat.S_ISREG(status.st_mode) else None
     except FileNotFoundError:
         raise
     except OSError:
         fd = None
     if fd is None:
-        yield Lock.UNKNOWN, found
+        yield Lock.UNKNOWN, status
         return
     try:
-        found = os.fstat(fd)
-        yield (take(fd) if stat.S_ISREG(found.st_mode) else Lock.UNKNOWN), found
+        status = os.fstat(fd)
+        yield (take(fd) if stat.S_ISREG(status.st_mode) else Lock.UNKNOWN), status
     finally:
         os.close(fd)
 

@@ -109,7 +109,7 @@ class S3Store:
         return self._entries(checked_prefix(prefix))
 
     def _entries(self, prefix: str) -> Iterator[Entry]:
-        found = (
+        objects = (
             _entry(self._key(item["Key"]), item["Size"], item)
             for page in self._pages(prefix)
             for item in page.get("Contents", ())
@@ -117,7 +117,7 @@ class S3Store:
         # Sorted by most servers already, which costs nothing then; not by all. What is no key of ours is left
         # out: the marks that consoles make for folders ('x/'), and our own probes.
         yield from sorted(
-            (entry for entry in found if not key_trouble(entry.key)), key=lambda entry: entry.key
+            (entry for entry in objects if not key_trouble(entry.key)), key=lambda entry: entry.key
         )
 
     def folders(self, prefix: str = "") -> list[str]:
@@ -137,8 +137,8 @@ class S3Store:
             )
 
     def stat(self, key: str) -> Entry | None:
-        found = self._head(checked_key(key))
-        return _entry(key, found["ContentLength"], found) if found else None
+        head = self._head(checked_key(key))
+        return _entry(key, head["ContentLength"], head) if head else None
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
@@ -217,8 +217,8 @@ class S3Store:
                 raise
 
     def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
-        found = self._head(checked_key(key))
-        if found is None:
+        head = self._head(checked_key(key))
+        if head is None:
             raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
         with self._said(key, "reading") as client, disk.whole_file(path) as file:
             with _file_said(path, "writing"), client.transfers() as transfers:
@@ -226,10 +226,10 @@ class S3Store:
                     self._bucket,
                     self._full(key),
                     file,
-                    subscribers=client.subscribers(progress, found["ContentLength"], found.get("ETag")),
+                    subscribers=client.subscribers(progress, head["ContentLength"], head.get("ETag")),
                 ).result()
                 file.flush()
-            got, size = os.fstat(file.fileno()).st_size, found["ContentLength"]
+            got, size = os.fstat(file.fileno()).st_size, head["ContentLength"]
             if got != size:
                 raise StorageUnreachable(
                     f"{self._place(key)}: {got} of {size} bytes came from {client.endpoint}; "
@@ -249,8 +249,8 @@ class S3Store:
                         client.s3.delete_object(Bucket=self._bucket, Key=self._full(key))
 
     def _delete_together(self, client: _Client, keys: Iterable[str]) -> None:
-        wanted = {"Objects": [{"Key": self._full(key)} for key in keys], "Quiet": True}
-        answer = client.s3.delete_objects(Bucket=self._bucket, Delete=wanted)
+        request = {"Objects": [{"Key": self._full(key)} for key in keys], "Quiet": True}
+        answer = client.s3.delete_objects(Bucket=self._bucket, Delete=request)
         for refused in answer.get("Errors", ()):
             if refused.get("Code") != "NoSuchKey":
                 raise client.ClientError({"Error": refused}, "DeleteObjects")
@@ -295,8 +295,8 @@ class S3Store:
             client.seen.add(self._bucket)
 
     def _bears(self, key: str, mark: dict[str, str]) -> bool:
-        found = self._head(key)
-        return found is not None and mark.items() <= found.get("Metadata", {}).items()
+        head = self._head(key)
+        return head is not None and mark.items() <= head.get("Metadata", {}).items()
 
     @contextmanager
     def _said(self, key: str, doing: str) -> Iterator[_Client]:
@@ -322,9 +322,9 @@ def _file_said(path: Path, doing: str) -> Iterator[None]:
         raise disk.translated(error, path, doing) from error
 
 
-def _entry(key: str, size: int, found: Mapping[str, Any]) -> Entry:
+def _entry(key: str, size: int, answer: Mapping[str, Any]) -> Entry:
     # Whole seconds: the same object's time has fractions in some listings and in no header.
-    return Entry(key, size, float(int(found["LastModified"].timestamp())))
+    return Entry(key, size, float(int(answer["LastModified"].timestamp())))
 
 
 def _body(client: _Client, where: dict[str, str], start: int, length: int | None) -> bytes:

@@ -35,8 +35,8 @@ def own_folder() -> Path:
     folder = _temporary() / f"allaboard-{user}"
     with translate_os_errors(folder, "making"):
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    if not _is_own_folder(found):
+        status = folder.lstat()
+    if not _is_own_folder(status):
         raise SiteError(
             f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR to a folder of your own"
         )
@@ -83,15 +83,15 @@ def sweep_scratch(base: Path, now: float) -> None:
 
 def _sweep_one(folder: Path, now: float) -> None:
     try:
-        with asked(lock_of(folder)) as (answer, found):
-            if not stat.S_ISREG(found.st_mode) or not _is_own(found):
+        with asked(lock_of(folder)) as (answer, status):
+            if not stat.S_ISREG(status.st_mode) or not _is_own(status):
                 return
-            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - found.st_mtime > _LEFT_AFTER):
+            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - status.st_mtime > _LEFT_AFTER):
                 shutil.rmtree(folder, ignore_errors=True)  # never through a link: it refuses one at the top
                 if not os.path.lexists(folder):
                     lock_of(folder).unlink()
     except FileNotFoundError:  # the lock file is made first and removed last, so nobody makes this folder now
-        if _is_own_folder(found := folder.lstat()) and now - found.st_mtime > _LEFT_AFTER:
+        if _is_own_folder(status := folder.lstat()) and now - status.st_mtime > _LEFT_AFTER:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -124,9 +124,9 @@ def _temporary() -> Path:
         raise SiteError(f"no folder for scratch data: {error}; set TMPDIR") from error
 
 
-def _is_own_folder(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and _is_own(found)
+def _is_own_folder(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and _is_own(status)
 
 
-def _is_own(found: os.stat_result) -> bool:
-    return not hasattr(os, "getuid") or found.st_uid == os.getuid()
+def _is_own(status: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid()

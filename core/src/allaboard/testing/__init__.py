@@ -124,8 +124,8 @@ class FakeBackend:
                 assert record is not None
                 self.records[plan.run] = replace(record, owner=owner)
                 handle = self._handle(plan.run)
-                taken = isinstance(decision, run_record.HandOver)
-                return replace(handle, adopted=not taken, hand_over=taken)
+                is_hand_over = isinstance(decision, run_record.HandOver)
+                return replace(handle, adopted=not is_hand_over, hand_over=is_hand_over)
             case run_record.NewGeneration():
                 assert record is not None
                 record = record.next_generation(next(self._uids), owner, plan.spec, plan.spec_hash)
@@ -166,9 +166,9 @@ class FakeBackend:
         if self._broken:
             self._broken -= 1
             raise BackendUnreachable("the fake backend does not answer")
-        self.now[run] = found = self.now[run] if evidence else next(self.looks[run], self.now[run])
+        self.now[run] = seen = self.now[run] if evidence else next(self.looks[run], self.now[run])
         return replace(
-            found,
+            seen,
             run=run,
             key=record.key,
             job=record.job,
@@ -176,7 +176,7 @@ class FakeBackend:
             generation=record.generation,
             uid=record.uid,
             owner=record.owner,
-            stop=found.stop or record.stop,
+            stop=seen.stop or record.stop,
             handed_over=record.handed_over,
         )
 

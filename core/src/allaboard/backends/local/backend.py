@@ -359,8 +359,10 @@ class LocalBackend:
                 if who is None or not alive(who):
                     if attempt.state.exists():
                         return
-                    said = tail(attempt.supervisor_log, 1) or "nothing"
-                    raise SiteError(f"the supervisor ended at once; it said: {said}", code="no_supervisor")
+                    last_line = tail(attempt.supervisor_log, 1) or "nothing"
+                    raise SiteError(
+                        f"the supervisor ended at once; it said: {last_line}", code="no_supervisor"
+                    )
                 patient()
                 time.sleep(pause)
                 pause = min(2 * pause, _POLL)
@@ -412,11 +414,11 @@ class LocalBackend:
     def _folders(self) -> list[RunFolder]:
         """Of all runs; none where nothing ever ran. What cannot be a run's folder is passed over."""
         try:
-            found = [RunFolder(path) for path in self.runs.iterdir()]
+            folders = [RunFolder(path) for path in self.runs.iterdir()]
         except FileNotFoundError:
             return []
         return [
-            folder for folder in found if _is_there(folder) and why_not_an_object_name(folder.name) is None
+            folder for folder in folders if _is_there(folder) and why_not_an_object_name(folder.name) is None
         ]
 
     def _record(self, folder: RunFolder) -> RunRecord:
@@ -638,17 +640,17 @@ class LocalBackend:
         """See `Backend.list`. A run whose files are damaged is `State.UNKNOWN`, with the flag `DAMAGED` and
         an event that says what is wrong.
         """
-        found = []
+        runs = []
         glances: _Glances = {}
         for folder in self._folders():
             try:
                 with in_words(self.home):
-                    found.append(self._observed(folder, self._record(folder), glances=glances))
+                    runs.append(self._observed(folder, self._record(folder), glances=glances))
             except UnknownRun:
                 continue
             except SiteError as error:
-                found.append(_unreadable(folder, error))
-        return sorted(found, key=lambda seen: seen.created or 0, reverse=True)
+                runs.append(_unreadable(folder, error))
+        return sorted(runs, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
 
@@ -684,13 +686,13 @@ class LocalBackend:
             if state.is_final:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
                 return Stopped(already=True)
-            told = replace(record, stop=record.stop or stop)
+            stopped = replace(record, stop=record.stop or stop)
             try:
-                self._request_stop(folder, transaction.write(told), stop, kill)
+                self._request_stop(folder, transaction.write(stopped), stop, kill)
             except OSError:
                 # What fills the disk may be this very run.
                 folder.attempt(record.generation, record.attempt).make_room()
-                self._request_stop(folder, transaction.write(told), stop, kill)
+                self._request_stop(folder, transaction.write(stopped), stop, kill)
             return Stopped()
 
     def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
@@ -738,13 +740,13 @@ class LocalBackend:
     def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
         """The job's files go, logs included; the record stays."""
         folder = transaction.folder
-        gone = replace(record.ended(state_of(self._merged(folder, record)), now), deleted=True)
+        deleted = replace(record.ended(state_of(self._merged(folder, record)), now), deleted=True)
         try:
-            transaction.write(gone)
+            transaction.write(deleted)
         except OSError:
             # What is to go may be what fills the disk.
             folder.attempt(record.generation, record.attempt).make_room()
-            transaction.write(gone)
+            transaction.write(deleted)
         for attempt in folder.attempts():
             discard(attempt.path, folder.trash)
 
@@ -805,9 +807,9 @@ class LocalBackend:
                             f"run {folder.name}: {error.filename or folder.path}: {error.strerror}"
                         )
         with suppress(OSError):
-            for left in sorted((self.runs.parent / "removed").iterdir()):
+            for leftover in sorted((self.runs.parent / "removed").iterdir()):
                 try:
-                    remove(left)
+                    remove(leftover)
                 except SiteError as error:
                     troubles.append(str(error))
         return tuple(dict.fromkeys(troubles))
@@ -939,15 +941,15 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
     """The events of one attempt."""
     from allaboard.untrusted import RECORDS, parse_json
 
-    found = []
+    events = []
     try:
         lines = attempt.events.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     for line in lines:
         with suppress(ValueError, TypeError):  # the last line may be half written
-            found.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
-    return found
+            events.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
+    return events
 
 
 _Glances = dict[str, Glance]
@@ -1051,8 +1053,8 @@ def _last_word(attempt: AttemptFolder) -> str:
     written = _written(attempt)
     if written is not None and written[0].get("boot") != boot_id():
         return "the machine was started anew"
-    said = tail(attempt.supervisor_log, 1)
-    return f"its supervisor ended with: {said}" if said else "its supervisor was killed"
+    last_line = tail(attempt.supervisor_log, 1)
+    return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
 
 
 def _too_many(layout: Layout) -> list[Problem]:
@@ -1077,9 +1079,9 @@ def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site:
 def _ignored(plan: Plan) -> str | None:
     """One line that names the fields which mean nothing on one machine."""
     job = plan.job
-    found = [name for name in _MEANINGLESS if job.get(name) is not None]
-    found += [f"resources.{name}" for name in _MEANINGLESS_RESOURCES if name in job.get("resources", {})]
-    return f"{', '.join(found)}: no meaning on one machine, left out" if found else None
+    fields = [name for name in _MEANINGLESS if job.get(name) is not None]
+    fields += [f"resources.{name}" for name in _MEANINGLESS_RESOURCES if name in job.get("resources", {})]
+    return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
 
 
 def _room(room: Capacity) -> str:

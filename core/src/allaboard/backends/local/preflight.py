@@ -12,12 +12,12 @@ from allaboard.layout import Layout
 
 def storage_problems(layout: Layout, environ: Mapping[str, str]) -> list[Problem]:
     """Every such problem, with the field that names the place."""
-    found = []
+    problems = []
     if layout.data is not None:
-        found += _data(layout.data, environ)
+        problems += _data(layout.data, environ)
     if layout.saving is not None:
-        found += _checkpoints(layout.saving.uri, environ)
-    return found
+        problems += _checkpoints(layout.saving.uri, environ)
+    return problems
 
 
 def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:

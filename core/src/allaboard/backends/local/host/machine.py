@@ -42,8 +42,8 @@ def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, r
 def machine_id(root: str = "/") -> str:
     """Stable over reboots, different on every machine; the host's name where the system keeps no id."""
     for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
-        if found := _text(root, name):
-            return found
+        if text := _text(root, name):
+            return text
     return os.uname().nodename
 
 
@@ -173,9 +173,9 @@ def gpus(environ: Mapping[str, str] | None = None, root: str = "/") -> tuple[str
     this: for rehearsals and tests.
     """
     environ = os.environ if environ is None else environ
-    told = environ.get("ALLABOARD_GPUS")
-    if told is not None:
-        return tuple(dict.fromkeys(word.strip() for word in told.split(",") if word.strip()))
+    stated = environ.get("ALLABOARD_GPUS")
+    if stated is not None:
+        return tuple(dict.fromkeys(word.strip() for word in stated.split(",") if word.strip()))
     seen = environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None and not seen.strip():
         return ()
@@ -186,7 +186,7 @@ def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
     """What CUDA makes of CUDA_VISIBLE_DEVICES: ids or numbers, and the first wrong one hides the rest."""
     if value is None:
         return tuple(devices)
-    found: list[str] = []
+    chosen: list[str] = []
     for word in (part.strip() for part in value.split(",")):
         if word.isdigit():
             fits = [devices[int(word)]] if int(word) < len(devices) else []
@@ -194,15 +194,15 @@ def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
             fits = [device for device in devices if word and device.startswith(word)]
         if len(fits) != 1:
             break
-        if fits[0] in found:  # CUDA refuses a list that names a device twice
+        if fits[0] in chosen:  # CUDA refuses a list that names a device twice
             return ()
-        found += fits
-    return tuple(found)
+        chosen += fits
+    return tuple(chosen)
 
 
 def _devices(root: str, environ: Mapping[str, str]) -> list[str]:
-    found = _by_driver(root)
-    return found if found is not None else _by_nvidia_smi(root, environ)
+    devices = _by_driver(root)
+    return devices if devices is not None else _by_nvidia_smi(root, environ)
 
 
 def _by_driver(root: str) -> list[str] | None:
@@ -212,15 +212,15 @@ def _by_driver(root: str) -> list[str] | None:
         addresses = sorted(os.listdir(base))
     except OSError:
         return [] if not os.path.exists(os.path.join(root, "dev/nvidiactl")) else None
-    found = []
+    devices = []
     for address in addresses:
         facts = dict(_facts(_text(base, address, "information")))
         uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
         if not uuid.startswith("GPU-") or "?" in uuid or _is_split(root, minor):
             return None  # asleep since boot, or split into MIG devices, whose ids only nvidia-smi knows
         if os.path.exists(os.path.join(root, f"dev/nvidia{minor}")):  # a container shows only its own
-            found.append(uuid)
-    return found
+            devices.append(uuid)
+    return devices
 
 
 def _facts(text: str) -> Iterator[tuple[str, str]]:
@@ -253,18 +253,18 @@ def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
 
 def listed(lines: Iterable[str]) -> list[str]:
     """Ids in the output of ``nvidia-smi -L``. A split GPU counts as its MIG devices, not as itself."""
-    found: list[str] = []
+    devices: list[str] = []
     whole = None
     for line in lines:
         uuid = line.rpartition("(UUID: ")[2].rstrip().rstrip(")")
         if line.startswith("GPU ") and uuid.startswith("GPU-"):
             whole = uuid
-            found.append(uuid)
+            devices.append(uuid)
         elif line.lstrip().startswith("MIG ") and uuid.startswith("MIG-"):
-            if whole in found:
-                found.remove(whole)
-            found.append(uuid)
-    return found
+            if whole in devices:
+                devices.remove(whole)
+            devices.append(uuid)
+    return devices
 
 
 def _text(*path: str) -> str:

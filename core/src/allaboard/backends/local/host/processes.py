@@ -91,8 +91,8 @@ def processes() -> dict[int, Process]:
     """The whole process table, zombies included."""
     if not _LINUX:
         return _ps()
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {process.pid: process for process in found if process}
+    entries = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in entries if process}
 
 
 def _parse_stat(pid: int, line: bytes) -> Process | None:
@@ -108,14 +108,14 @@ def _parse_stat(pid: int, line: bytes) -> Process | None:
 def _ps(pid: int | None = None) -> dict[int, Process]:
     """The table by ``ps``, for systems without /proc."""
     which = ["-A"] if pid is None else ["-p", str(pid)]
-    found: dict[int, Process] = {}
+    table: dict[int, Process] = {}
     for line in output_of("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=").splitlines():
         words = line.split()
         with contextlib.suppress(ValueError, IndexError, OSError):
             one, parent, group = int(words[0]), int(words[1]), int(words[2])
             start = int(time.mktime(time.strptime(" ".join(words[4:9]), "%a %b %d %H:%M:%S %Y")))
-            found[one] = Process(one, parent, group, os.getsid(one), start, words[3].startswith("Z"))
-    return found
+            table[one] = Process(one, parent, group, os.getsid(one), start, words[3].startswith("Z"))
+    return table
 
 
 def output_of(*command: str, path: str | None = None, within: float = 10.0) -> str:
@@ -178,12 +178,12 @@ def children(pid: int) -> list[int]:
     """Direct children, zombies included. Cheap: does not read the whole table where the kernel helps."""
     if not _kernel_lists_children():
         return [process.pid for process in processes().values() if process.parent == pid]
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):  # it ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):  # the thread ended
-                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found
+                pids += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return pids
 
 
 def _kernel_lists_children() -> bool:
@@ -252,9 +252,9 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
     """Living processes with ALLABOARD_MARK (and ALLABOARD_MEMBER) in their environment, if ours to read."""
     if not _LINUX:
         return []
-    wanted = [f"{MARK}={mark}"] if member is None else [f"{MARK}={mark}", f"{MEMBER}={member}"]
-    needles = [os.fsencode(text) for text in wanted]
-    found = []
+    marks = [f"{MARK}={mark}"] if member is None else [f"{MARK}={mark}", f"{MEMBER}={member}"]
+    needles = [os.fsencode(text) for text in marks]
+    marked = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -266,8 +266,8 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
             continue
         entries = data.split(b"\0")
         if all(needle in entries for needle in needles) and (who := identity(int(name))):
-            found.append(who)
-    return found
+            marked.append(who)
+    return marked
 
 
 def holders(device: int, inode: int) -> list[int]:
@@ -390,9 +390,9 @@ def sweep(
     recorded = set(identities)
 
     def find() -> Iterator[Identity]:
-        found = {*find_marked(mark), *(who for who in recorded if alive(who))}
-        found = {who for who in found if who.pid not in spare}
-        for who in (*found, *below([who.pid for who in found], spare)):
+        survivors = {*find_marked(mark), *(who for who in recorded if alive(who))}
+        survivors = {who for who in survivors if who.pid not in spare}
+        for who in (*survivors, *below([who.pid for who in survivors], spare)):
             if uid is None or user_of(who.pid) == uid:
                 yield who
 
@@ -487,7 +487,7 @@ def spawn_supervisor(
         opened.append(null)
         log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         opened.append(log)
-        said = os.fstat(log).st_size
+        log_size = os.fstat(log).st_size
         # High numbers, so that no source of a dup2 below is the target of an earlier one, even with stdio
         # closed.
         writing, null, log = high = [_above(10, fd) for fd in (writing, null, log)]
@@ -515,7 +515,7 @@ def spawn_supervisor(
     ended = _wait(child)
     if not answer:
         raise SiteError(
-            f"the supervisor ended at once ({ended}); it said: {_tail(log_path, said) or 'nothing'}",
+            f"the supervisor ended at once ({ended}); it said: {_tail(log_path, log_size) or 'nothing'}",
             code="no_supervisor",
         )
     return int(answer)

@@ -45,13 +45,13 @@ def user_folders(path: str) -> Iterator[tuple[int, str]]:
 
 def _owned(parent: str, base: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     for name in sorted(os.listdir(parent)):
-        found = form.fullmatch(name[len(base) :]) if name.startswith(base) else None
-        if found is None:
+        match = form.fullmatch(name[len(base) :]) if name.startswith(base) else None
+        if match is None:
             continue
         at = os.path.join(parent, name)
         with contextlib.suppress(OSError):
             info = os.lstat(at)
-            if stat.S_ISDIR(info.st_mode) and info.st_uid == int(found[1]):
+            if stat.S_ISDIR(info.st_mode) and info.st_uid == int(match[1]):
                 yield info.st_uid, at
 
 
@@ -61,15 +61,15 @@ def own_folder(path: str) -> tuple[str, int]:
     Raises SiteError when others could take it away, OSError when it cannot be made.
     """
     for _ in range(_TRIES):
-        mine = [at for user, at in user_folders(path) if user == os.geteuid()]
-        if not mine:
+        own = [at for user, at in user_folders(path) if user == os.geteuid()]
+        if not own:
             _make_own(path)
             continue
         with contextlib.suppress(FileNotFoundError):
-            fd = os.open(mine[0], FOLDER)
+            fd = os.open(own[0], FOLDER)
             if os.fstat(fd).st_uid == os.geteuid():
                 _protect(fd)
-                return mine[0], fd
+                return own[0], fd
             os.close(fd)
     raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
 
@@ -205,9 +205,9 @@ def read_small(folder: int, name: str, limit: int = 1 << 20) -> bytes:
     """A plain file's bytes; OSError when it is no plain file, or larger than ``limit``."""
     fd = os.open(name, READ, dir_fd=folder)
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
         # A hard link would put somebody's words where another may have said them.
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > limit:
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > limit:
             raise OSError(errno.EINVAL, "not a plain small file", name)
         return os.read(fd, limit)
     finally:

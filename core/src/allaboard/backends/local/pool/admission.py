@@ -95,10 +95,10 @@ def decide(queue: Sequence[Claim], running: Sequence[Used]) -> list[Allotment | 
     """
     answers: list[Allotment | None] = []
     used = Used()
-    for held in running:
-        used = used.joined(held)
+    for gang in running:
+        used = used.joined(gang)
     promises: list[_Promise] = []
-    rivals = [_Rival.of(held) for held in running]
+    rivals = [_Rival.of(gang) for gang in running]
     for claim in queue:
         answer = fit(claim, used)
         if answer is not None:
@@ -134,8 +134,8 @@ class _Rival:
     """How many of ``gpus`` it may hold at most, where that is not known yet; 0: all of them."""
 
     @classmethod
-    def of(cls, held: Used) -> _Rival:
-        return cls((_millionths(held.cpu),), (held.memory,), held.gpus)
+    def of(cls, used: Used) -> _Rival:
+        return cls((_millionths(used.cpu),), (used.memory,), used.gpus)
 
     @classmethod
     def waiting(cls, claim: Claim) -> _Rival:
@@ -274,12 +274,12 @@ def shrink(
     return tuple(cut(member) for member in members), words
 
 
-def _share(asked: Sequence[float], there: float) -> float | None:
+def _share(amounts: Sequence[float], there: float) -> float | None:
     """The largest cap under which all fit together; None when they fit without one."""
-    if sum(asked) <= there + 1e-6:
+    if sum(amounts) <= there + 1e-6:
         return None
     left = there
-    for count, amount in zip(range(len(asked), 0, -1), sorted(asked), strict=True):
+    for count, amount in zip(range(len(amounts), 0, -1), sorted(amounts), strict=True):
         if amount * count > left:
             return left / count
         left -= amount

@@ -131,13 +131,13 @@ class Entry:
         return json.dumps(body).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, ours: bool = False) -> Entry | None:
+    def from_json(cls, data: bytes, is_own: bool = False) -> Entry | None:
         """None when it is no entry: nonsense, too large. What a newer release adds to one is passed over.
 
         ``ours``: nobody but we can have written it, which saves most of the work.
         """
         try:
-            body = json.loads(data) if ours else parse_json(data, _LIMITS)
+            body = json.loads(data) if is_own else parse_json(data, _LIMITS)
             members = tuple(_need(*member) for member in body["members"])
             cpu, memory, gpus = body["capacity"]
             return cls(
@@ -302,9 +302,9 @@ class _Seen:
     @property
     def running(self) -> list[Used]:
         """What each gang holds, and each GPU that is kept, which comes free by itself."""
-        kept = {gpu for gpus in self.kept.values() for gpu in gpus}
+        kept_gpus = {gpu for gpus in self.kept.values() for gpu in gpus}
         gangs = [entry.used for entry in self.gangs.values()]
-        lone = kept.difference(*(used.gpus for used in gangs))
+        lone = kept_gpus.difference(*(used.gpus for used in gangs))
         return [*gangs, *(Used(gpus=frozenset([gpu])) for gpu in sorted(lone))]
 
     @property
@@ -377,7 +377,7 @@ class Pool:
         with self._translated():
             self._home()
             folder = os.open(f"w-{name}", files.FOLDER, dir_fd=self._own)
-            entry = _read(folder, ours=True)
+            entry = _read(folder, is_own=True)
         if entry is None:
             os.close(folder)
             raise SiteError(f"the ticket {name} in {self._at} is damaged", code="pool_unusable")
@@ -429,7 +429,7 @@ class Pool:
     def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
         """Write down what is taken, and look again: None when somebody else took the same meanwhile."""
         name, folder = ticket.name, ticket._folder
-        gpus = tuple(gpu for one in answer for gpu in one)
+        gpus = tuple(gpu for member in answer for gpu in member)
         entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)), given=gpus)
         with contextlib.ExitStack() as opened:
             pipes = {part: self._pipe(folder, f"w-{name}", part, opened) for part in ("slots", *gpus)}
@@ -482,7 +482,7 @@ class Pool:
                 return ()
             before, given = grant._entry.admitted, grant._entry.given
             new = tuple(zip(missing, answer, strict=False))
-            gpus = [gpu for one in answer for gpu in one]
+            gpus = [gpu for member in answer for gpu in member]
             with contextlib.ExitStack() as opened:
                 pipes = {gpu: self._pipe(grant._folder, f"g-{grant.name}", gpu, opened) for gpu in gpus}
                 written = grant._change(admitted=tuple(sorted((*before, *new))), given=tuple({*given, *gpus}))
@@ -594,9 +594,9 @@ class Pool:
         return seen
 
     def _look_into(self, seen: _Seen, user: int, at: str, parent: int, sweep: bool, queue: bool) -> None:
-        ours = user == os.geteuid()
+        is_own = user == os.geteuid()
         names = sorted(filter(_NAME.fullmatch, os.listdir(parent)))  # those that run come first
-        for name in names if ours else names[:_FOREIGN]:
+        for name in names if is_own else names[:_FOREIGN]:
             if name[0] == "w" and not queue:
                 continue
             with contextlib.suppress(OSError):  # it is gone
@@ -605,14 +605,14 @@ class Pool:
                     key = user, name[2:]
                     seen.folders[key] = os.path.join(at, name)
                     if name[0] == "w":
-                        gone = self._look_at_ticket(seen, key, folder)
+                        is_gone = self._look_at_ticket(seen, key, folder)
                     else:
-                        gone = self._look_at_gang(seen, key, folder, sweep)
+                        is_gone = self._look_at_gang(seen, key, folder, sweep)
                 finally:
                     os.close(folder)
-                if gone and ours and sweep:
+                if is_gone and is_own and sweep:
                     files.remove_folder(parent, name)
-                elif gone:
+                elif is_gone:
                     seen.dead[seen.folders[key]] = "dead"
 
     def _look_at_ticket(self, seen: _Seen, key: _Key, folder: int) -> bool:
@@ -739,10 +739,10 @@ class Glance:
         return _sentence(name, asked, capacity, self._seen, self._names)
 
 
-def _read(folder: int, ours: bool) -> Entry | None:
+def _read(folder: int, is_own: bool) -> Entry | None:
     """The entry in a ticket's or gang's folder; None when it cannot be read."""
     try:
-        return Entry.from_json(files.read_small(folder, "entry.json", _LIMITS.size), ours)
+        return Entry.from_json(files.read_small(folder, "entry.json", _LIMITS.size), is_own)
     except OSError:
         return None
 
@@ -750,8 +750,8 @@ def _read(folder: int, ours: bool) -> Entry | None:
 def _pids(folder: str, name: str) -> list[int]:
     """Who has a file of the pool open, among the processes that we may look into."""
     with contextlib.suppress(OSError):
-        found = os.lstat(os.path.join(folder, name))
-        return [pid for pid in processes.holders(found.st_dev, found.st_ino) if pid != os.getpid()]
+        status = os.lstat(os.path.join(folder, name))
+        return [pid for pid in processes.holders(status.st_dev, status.st_ino) if pid != os.getpid()]
     return []
 
 

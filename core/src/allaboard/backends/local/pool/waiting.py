@@ -187,7 +187,7 @@ def _is_name(name: str) -> bool:
 def _folders(pool: str) -> list[str]:
     """As `shared_files.user_folders`."""
     parent, _, base = pool.rpartition("/")
-    found = []
+    folders = []
     for at, start in ((parent or "/", f"{base}."), (pool, "")):
         try:
             names = posix.listdir(at)
@@ -199,10 +199,10 @@ def _folders(pool: str) -> list[str]:
                 folder = f"{at}/{name}"
                 try:
                     if posix.lstat(folder).st_uid == int(user):
-                        found.append(folder)
+                        folders.append(folder)
                 except OSError:
                     pass
-    return found
+    return folders
 
 
 def _stands(at: str) -> str:

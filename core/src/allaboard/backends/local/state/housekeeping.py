@@ -60,21 +60,25 @@ def untold(base: Path) -> tuple[str, ...]:
         if not _fresh(_kept(path)):
             return ()
         with locked(base / HOUSEKEEPING, wait=False):
-            kept = _kept(path)
-            write_json(path, {"version": 1, "troubles": dict.fromkeys(kept, True)})
-            return tuple(f"housekeeping: {words}" for words in _fresh(kept))
+            troubles = _kept(path)
+            write_json(path, {"version": 1, "troubles": dict.fromkeys(troubles, True)})
+            return tuple(f"housekeeping: {words}" for words in _fresh(troubles))
     return ()
 
 
-def _fresh(kept: Mapping[str, bool]) -> list[str]:
-    return [words for words, told in kept.items() if not told]
+def _fresh(troubles: Mapping[str, bool]) -> list[str]:
+    return [words for words, reported in troubles.items() if not reported]
 
 
 def _kept(path: Path) -> dict[str, bool]:
     """Each trouble in words, and whether it was told."""
     body = read_json(path)
-    found = body.get("troubles") if isinstance(body, dict) else None
-    return {str(words): told is True for words, told in found.items()} if isinstance(found, dict) else {}
+    troubles = body.get("troubles") if isinstance(body, dict) else None
+    return (
+        {str(words): reported is True for words, reported in troubles.items()}
+        if isinstance(troubles, dict)
+        else {}
+    )
 
 
 def keep(base: Path, troubles: Iterable[str]) -> None:

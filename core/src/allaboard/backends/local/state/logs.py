@@ -47,12 +47,12 @@ class MemberTry:
 def tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[MemberTry]:
     """Every log of an attempt, by rank and try."""
     ranks = {m.name: m.rank for m in members}
-    found = []
+    tries_of_member = []
     for path in attempt.logs.glob("*.log"):
         member, _, number = path.stem.rpartition(".")
         if number.isdecimal():
-            found.append(MemberTry(member, ranks.get(member, 0), int(number), path))
-    return sorted(found, key=lambda t: (t.rank, t.member, t.number))
+            tries_of_member.append(MemberTry(member, ranks.get(member, 0), int(number), path))
+    return sorted(tries_of_member, key=lambda t: (t.rank, t.member, t.number))
 
 
 def read(
@@ -66,22 +66,22 @@ def read(
     refuse_strangers(selection, members)
     every = tries(attempt, members)
     live = attempt.is_live()
-    newest = {one.member: one.number for one in every}
+    newest = {part.member: part.number for part in every}
     positions: dict[str, int] = dict(cursor or {})
     spans = [
-        _span(one, positions.get(one.id), selection.since, open=live and one.number == newest[one.member])
-        for one in every
-        if _is_chosen(one, selection)
+        _span(part, positions.get(part.id), selection.since, open=live and part.number == newest[part.member])
+        for part in every
+        if _is_chosen(part, selection)
     ]
     positions |= {span.one.id: span.end for span in spans}
     return chain(_lines(spans, selection.tail if cursor is None else None), iter([positions]))
 
 
-def _is_chosen(one: MemberTry, selection: Selection) -> bool:
+def _is_chosen(member_try: MemberTry, selection: Selection) -> bool:
     return (
-        (selection.members is None or one.member in selection.members)
-        and (selection.ranks is None or one.rank in selection.ranks)
-        and (selection.restart is None or one.number == selection.restart)
+        (selection.members is None or member_try.member in selection.members)
+        and (selection.ranks is None or member_try.rank in selection.ranks)
+        and (selection.restart is None or member_try.number == selection.restart)
     )
 
 
@@ -96,25 +96,29 @@ class _Span(NamedTuple):
     cut: bool = False
 
 
-def _span(one: MemberTry, position: int | None, since: float | None, *, open: bool) -> _Span:
+def _span(member_try: MemberTry, position: int | None, since: float | None, *, open: bool) -> _Span:
     """What is new of a try. ``open``: it may still write, so a last line without an end is left for later."""
     try:
-        size = one.path.stat().st_size
+        size = member_try.path.stat().st_size
     except FileNotFoundError:  # the run is being deleted
-        return _Span(one, position or 0, position or 0)
+        return _Span(member_try, position or 0, position or 0)
     if position is None:
-        start = 0 if since is None else _line_after(one.path, _Notes(one.path).since(since, size), size)
+        start = (
+            0
+            if since is None
+            else _line_after(member_try.path, _Notes(member_try.path).since(since, size), size)
+        )
     else:
         start = min(position, size)
     if not open or start == size:
-        return _Span(one, start, size)
-    tail = _piece(one.path, max(start, size - LONGEST), size)
+        return _Span(member_try, start, size)
+    tail = _piece(member_try.path, max(start, size - LONGEST), size)
     ends = tail.rfind(b"\n") + 1
     if ends:
-        return _Span(one, start, size - len(tail) + ends)
+        return _Span(member_try, start, size - len(tail) + ends)
     if len(tail) < LONGEST:
-        return _Span(one, start, start)
-    return _Span(one, start, size - len(tail) + _whole(tail), cut=True)
+        return _Span(member_try, start, start)
+    return _Span(member_try, start, size - len(tail) + _whole(tail), cut=True)
 
 
 # --- which lines --------------------------------------------------------------------------------------------
@@ -165,18 +169,18 @@ def _newest(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
 
 def _last_lines(span: _Span, most: int) -> tuple[int, int]:
     """Where the last ``most`` lines of a span begin, and how many there are."""
-    found, at = 0, span.end
+    count, at = 0, span.end
     while at > span.start:
         low = max(span.start, at - _LARGEST)
         data = _piece(span.one.path, low, at)
         upto = len(data) - (1 if at == span.end else 0)  # the end of the last line begins no other
         ends = data.count(b"\n", 0, upto)
-        if found + ends >= most:
-            for _ in range(most - found):
+        if count + ends >= most:
+            for _ in range(most - count):
                 upto = data.rfind(b"\n", 0, upto)
             return low + upto + 1, most
-        found, at = found + ends, low
-    return span.start, found + (1 if span.end > span.start else 0)
+        count, at = count + ends, low
+    return span.start, count + (1 if span.end > span.start else 0)
 
 
 def _line_after(path: Path, offset: int, size: int) -> int:
@@ -306,8 +310,8 @@ class _Notes:
         """The byte from which on everything was written at this time or later."""
         if not self.size:
             return 0
-        found = self._read(self._before(lambda _, then: then < epoch))
-        return next((at for at, then in found if then >= epoch), size)
+        note = self._read(self._before(lambda _, then: then < epoch))
+        return next((at for at, then in note if then >= epoch), size)
 
     def _before(self, holds: Callable[[int, float], bool]) -> int:
         """Where to read from: a place in the notes of which this still holds, close to where it ceases to."""

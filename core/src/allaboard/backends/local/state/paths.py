@@ -167,12 +167,12 @@ class RunFolder:
 
     def attempts(self) -> list[AttemptFolder]:
         """All that are there, oldest first."""
-        found = []
+        folders = []
         for entry in self.path.iterdir() if self.path.is_dir() else ():
             generation, _, attempt = entry.name.partition("-")
             if generation.isdecimal() and attempt.isdecimal():
-                found.append((int(generation), int(attempt), entry))
-        return [AttemptFolder(path) for _, _, path in sorted(found)]
+                folders.append((int(generation), int(attempt), entry))
+        return [AttemptFolder(path) for _, _, path in sorted(folders)]
 
 
 def runs_folder(home: str) -> Path:
@@ -388,17 +388,17 @@ def discard(path: Path, trash: Path) -> None:
     """Remove a file, a link or a folder: for whoever looks it is gone at one stroke, and what a kill leaves
     in ``trash`` counts no more. Nothing behind a link is touched. Raises SiteError for what stays.
     """
-    gone = trash / f"{path.parent.name}.{path.name}.{secrets.token_hex(4)}"
+    discarded = trash / f"{path.parent.name}.{path.name}.{secrets.token_hex(4)}"
     try:
         make_private(trash)
-        path.rename(gone)
+        path.rename(discarded)
     except FileNotFoundError:
         return
     except OSError as error:
         if error.errno not in _FULL:  # what frees room must not need any
             raise _stays(path, error) from error
-        gone = path
-    remove(gone)
+        discarded = path
+    remove(discarded)
 
 
 def remove(path: Path) -> None:

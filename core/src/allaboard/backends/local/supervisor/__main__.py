@@ -116,10 +116,10 @@ class Supervisor:
             self._requests(now)
             self._admission(woken)
             self._look(now)
-            said = self.operator.conditions, self.operator.waiting
+            before = self.operator.conditions, self.operator.waiting
             self._do(self.operator.tick(now))
             # A deadline may end the job, and leave nothing to be done: its members run on.
-            self.dirty |= (self.operator.conditions, self.operator.waiting) != said
+            self.dirty |= (self.operator.conditions, self.operator.waiting) != before
             self._clients(now)
         self._end()
 
@@ -202,7 +202,7 @@ class Supervisor:
     def _sleep(self) -> bool:
         """Until something happened; true when slots may have become free."""
         place = self.ticket or (self.grant if self._may_grow() else None)
-        heard = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
+        sources = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
         now = time.time()
         pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
@@ -212,7 +212,7 @@ class Supervisor:
             pause = min(pause, max(0.0, self.wrote + _STATE_EVERY - now))
         if any(watch.behind for watch in self.watches.values()):
             pause = 0.0
-        ready, _, _ = select.select(heard, [], [], pause)
+        ready, _, _ = select.select(sources, [], [], pause)
         if self.wake in ready:
             with suppress(BlockingIOError):
                 os.read(self.wake, 4096)
@@ -426,7 +426,7 @@ class Supervisor:
                 now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
             )
         )
-        living = [n for n, one in self.operator.members.items() if one.alive and n not in self.to_start]
+        living = [n for n, member in self.operator.members.items() if member.alive and n not in self.to_start]
         self.starting.clear()
         self.keeper = self._new_keeper()
         if self.grant is not None:
@@ -490,8 +490,8 @@ class Supervisor:
         for report in watch.reports(now, last=last) if watch is not None else ():
             self.dirty = True
             report = links_followed(report, self.own)
-            found = flags_of(report, self.progress, self.own)
-            for code, text in add_flags(self.flags, found).items():
+            flags = flags_of(report, self.progress, self.own)
+            for code, text in add_flags(self.flags, flags).items():
                 self._flag(code, text, now)
             self.progress = after(self.progress, report, now, self.own)
             if report.kind == "progress":
@@ -504,12 +504,14 @@ class Supervisor:
         if self.layout.total < 2 or operator.marks.met is not None or operator.marks.scheduled is None:
             return
         if not operator.ended:
-            found = listening(self.port)
-            self.can_hear = found is not None
-            if found is not None:
-                self.heard = self.heard or found.heard
+            rendezvous = listening(self.port)
+            self.can_hear = rendezvous is not None
+            if rendezvous is not None:
+                self.heard = self.heard or rendezvous.heard
                 elastic = self.layout.elastic
-                if found.heard and found.connected >= (elastic.min if elastic else self.layout.total):
+                if rendezvous.heard and rendezvous.connected >= (
+                    elastic.min if elastic else self.layout.total
+                ):
                     operator.met(now)
                     self.dirty = True
         late = operator.started is not None and now - operator.started > _RENDEZVOUS_PATIENCE

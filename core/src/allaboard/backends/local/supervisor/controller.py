@@ -163,7 +163,7 @@ class Operator:
 
     @property
     def restarts(self) -> int:
-        return sum(one.restarts for one in self.members.values())
+        return sum(state.restarts for state in self.members.values())
 
     @property
     def ended(self) -> bool:
@@ -174,7 +174,9 @@ class Operator:
     def stopped(self) -> bool:
         """Stopped by somebody, and nothing of it runs any more."""
         return (
-            self.stop is not None and not self._final() and not any(one.busy for one in self.members.values())
+            self.stop is not None
+            and not self._final()
+            and not any(state.busy for state in self.members.values())
         )
 
     def _holds(self, kind: str) -> bool:
@@ -207,16 +209,16 @@ class Operator:
         self.expected.update(names)
         return [self._spawn(self.members[name]) for name in names]
 
-    def _spawn(self, one: _One) -> Spawn:
-        one.due, one.alive, one.kill_at, one.again = None, True, None, False
-        number, one.tries = one.tries, one.tries + 1
-        return Spawn(one.member, number)
+    def _spawn(self, state: _One) -> Spawn:
+        state.due, state.alive, state.kill_at, state.again = None, True, None, False
+        number, state.tries = state.tries, state.tries + 1
+        return Spawn(state.member, number)
 
     def running(self, name: str, now: float) -> list[Action]:
         """The member's program runs."""
-        one = self.members[name]
-        one.phase, one.started, one.ended, one.reason = "running", now, None, None
-        self._event("Normal", "Started", name, f"started try {one.tries - 1}", now)
+        state = self.members[name]
+        state.phase, state.started, state.ended, state.reason = "running", now, None, None
+        self._event("Normal", "Started", name, f"started try {state.tries - 1}", now)
         if self.marks.scheduled is None and all(self.members[n].started for n in self.expected):
             self.marks.scheduled = now
         if name in self.owed and not any(self._is_owed_a_start(o) for o in self.members.values()):
@@ -235,12 +237,12 @@ class Operator:
 
     def called_off(self, name: str, now: float) -> list[Action]:
         """The member was to start, was told to end, and has not been started: there is nothing of it."""
-        one = self.members[name]
-        one.alive, one.kill_at, one.tries = False, None, one.tries - 1
+        state = self.members[name]
+        state.alive, state.kill_at, state.tries = False, None, state.tries - 1
         self.owed.discard(name)
-        if one.again:
+        if state.again:
             return self._gang_again(now)
-        one.phase = "deleted"
+        state.phase = "deleted"
         return self._rest(now)
 
     def not_started(self, name: str, text: str, now: float) -> list[Action]:
@@ -250,62 +252,62 @@ class Operator:
 
     def exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
         """The member's main process ended and nothing of it is left. ``code``: minus n for signal n."""
-        one = self.members[name]
-        one.alive, one.kill_at, one.ended = False, None, now
-        one.exit_code = 128 - code if code < 0 else code
-        one.reason = reason or ("Completed" if one.exit_code == 0 else "Error")
+        state = self.members[name]
+        state.alive, state.kill_at, state.ended = False, None, now
+        state.exit_code = 128 - code if code < 0 else code
+        state.reason = reason or ("Completed" if state.exit_code == 0 else "Error")
         self.owed.discard(name)
-        if one.again:
-            one.phase, one.reason = "pending", None
+        if state.again:
+            state.phase, state.reason = "pending", None
             return self._gang_again(now)
         if self._leaving:
-            return self._gone(one, now)
-        if one.exit_code == 0 and self.layout.policy.restart != "always":
-            one.phase = "succeeded"
+            return self._gone(state, now)
+        if state.exit_code == 0 and self.layout.policy.restart != "always":
+            state.phase = "succeeded"
             return [*self._judge(now), *self._verdict(now)]
-        return self._failed(one, now)
+        return self._failed(state, now)
 
     @property
     def _leaving(self) -> bool:
         return self.ended or self.suspended
 
-    def _failed(self, one: _One, now: float) -> list[Action]:
-        policy, code = self.layout.policy, one.exit_code or 0
+    def _failed(self, state: _One, now: float) -> list[Action]:
+        policy, code = self.layout.policy, state.exit_code or 0
         if policy.restart == "exit_code":
             self._event(
                 "Normal",
                 "ExitedWithCode",
-                one.member.name,
-                f"Pod: {self._object(one)} exited with code {code}",
+                state.member.name,
+                f"Pod: {self._object(state)} exited with code {code}",
                 now,
             )
         if policy.restart == "never" or (policy.restart == "exit_code" and code < 128):
-            one.phase = "failed"
-            return self._fail("Failed", now, role=one.member.group)
+            state.phase = "failed"
+            return self._fail("Failed", now, role=state.member.group)
         if self.restarts >= policy.backoff_limit:
-            one.phase = "failed"
+            state.phase = "failed"
             self.doomed = True
             self.owed.update(o.member.name for o in self.members.values() if self._is_owed_a_start(o))
             return self._verdict(now)
-        one.restarts += 1
+        state.restarts += 1
         if policy.restart == "exit_code":
-            one.phase = "pending"
-            self._condition("Restarting", now, role=one.member.group.capitalize(), count=1)
+            state.phase = "pending"
+            self._condition("Restarting", now, role=state.member.group.capitalize(), count=1)
         else:
             # The kubelet restarts in place: the pod stays Running and no condition of the job changes.
-            one.phase, one.reason = "running", "CrashLoopBackOff"
+            state.phase, state.reason = "running", "CrashLoopBackOff"
         self._event(
-            "Warning", "BackOff", one.member.name, f"exited with code {code}; restart {self.restarts}", now
+            "Warning", "BackOff", state.member.name, f"exited with code {code}; restart {self.restarts}", now
         )
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (one.restarts - 1))
-        if self._is_host(one):
-            return self._restart_gang(one, now + delay, now)
-        one.due = now + delay
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (state.restarts - 1))
+        if self._is_host(state):
+            return self._restart_gang(state, now + delay, now)
+        state.due = now + delay
         return self._judge(now)
 
-    def _is_owed_a_start(self, one: _One) -> bool:
+    def _is_owed_a_start(self, state: _One) -> bool:
         """Whether a restart of it was counted and has not begun."""
-        return one.due is not None or one.again
+        return state.due is not None or state.again
 
     def _verdict(self, now: float) -> list[Action]:
         """Fail a job whose restarts are used up. One failure at a time: those granted before come first."""
@@ -313,9 +315,9 @@ class Operator:
             return []
         return self._fail("BackoffLimit", now)
 
-    def _is_host(self, one: _One) -> bool:
+    def _is_host(self, state: _One) -> bool:
         """Worker 0 of an elastic gang holds the rendezvous: without it the others cannot go on."""
-        return self.layout.elastic is not None and one.member.rank == self._host().rank
+        return self.layout.elastic is not None and state.member.rank == self._host().rank
 
     def _host(self) -> Member:
         return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
@@ -330,16 +332,16 @@ class Operator:
         )
         self.gang_due = due
         others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
-        for one in (host, *others):
-            one.again, one.due = True, None
+        for state in (host, *others):
+            state.again, state.due = True, None
         return [Kill(o.member) for o in others if o.alive] + self._gang_again(now)
 
     def _gang_again(self, now: float) -> list[Action]:
         """Once every process of the old gang is gone, the new one starts when the delay is over."""
         waiting = [o for o in self.members.values() if o.again]
         if not any(o.alive for o in waiting):
-            for one in waiting:
-                one.due, one.again = max(self.gang_due, now), False
+            for state in waiting:
+                state.due, state.again = max(self.gang_due, now), False
         return []
 
     def _judge(self, now: float) -> list[Action]:
@@ -384,10 +386,10 @@ class Operator:
     def _clean(self, now: float) -> list[Action]:
         """Apply clean_pods: under none what runs goes on, and may be restarted no more."""
         keeps = self.layout.policy.clean_pods == "none"
-        for one in self.members.values():
-            if one.due is not None or (one.again and not one.alive):
-                one.phase = "failed" if keeps else "deleted"
-            one.due, one.again = None, False
+        for state in self.members.values():
+            if state.due is not None or (state.again and not state.alive):
+                state.phase = "failed" if keeps else "deleted"
+            state.due, state.again = None, False
         if keeps:
             self.settle_until = None
             return self._rest(now)
@@ -403,22 +405,22 @@ class Operator:
         """SIGTERM to everything alive, SIGKILL when the grace is over; at the end the slots are free."""
         self.settle_until = None
         actions: list[Action] = []
-        for one in self.members.values():
-            if one.alive and one.kill_at is None:
-                one.kill_at = now + self.layout.grace
-                actions.append(Terminate(one.member))
+        for state in self.members.values():
+            if state.alive and state.kill_at is None:
+                state.kill_at = now + self.layout.grace
+                actions.append(Terminate(state.member))
         return actions + self._rest(now)
 
-    def _gone(self, one: _One, now: float) -> list[Action]:
+    def _gone(self, state: _One, now: float) -> list[Action]:
         """A member ended after the job had its final word, or while it is suspended."""
         if self.suspended:
-            one.phase = "deleted"
-        elif one.exit_code == 0:
-            one.phase = "succeeded"
+            state.phase = "deleted"
+        elif state.exit_code == 0:
+            state.phase = "succeeded"
         elif self.stop is None and self.layout.policy.clean_pods == "none":
-            one.phase = "failed"
+            state.phase = "failed"
         else:
-            one.phase = "deleted"
+            state.phase = "deleted"
         return self._rest(now)
 
     def _rest(self, now: float) -> list[Action]:
@@ -431,11 +433,11 @@ class Operator:
             return []
         self.over = True
         if self.layout.policy.clean_pods == "all" and self._final():
-            for one in self.members.values():
-                one.phase = "deleted"
+            for state in self.members.values():
+                state.phase = "deleted"
         elif self._cleans("pending") or self.stop is not None:
-            for one in self.members.values():
-                one.phase = "deleted" if one.phase in ("pending", "running") else one.phase
+            for state in self.members.values():
+                state.phase = "deleted" if state.phase in ("pending", "running") else state.phase
         return [Release(), Finish()]
 
     # What people ask for.
@@ -448,10 +450,10 @@ class Operator:
             self.stop = stop
             self.finished = self.marks.finished = now
             self._event("Normal", "Stopped", self.layout.run, f"stopped by {stop.by}: {stop.reason}", now)
-        for one in self.members.values():
-            one.due, one.again = None, False
+        for state in self.members.values():
+            state.due, state.again = None, False
         self.waiting = None
-        living = [o.member for o in self.members.values() if o.alive]
+        living = [m.member for m in self.members.values() if m.alive]
         actions = self._end_all(now)
         return [Kill(member) for member in living] if kill and living else actions
 
@@ -474,9 +476,9 @@ class Operator:
                 Condition("Running", "False", f"{self.engine.KIND}Suspended", self._text("Suspended"), now),
             )
         self._condition("Suspended", now)
-        for one in self.members.values():
-            one.due, one.again = None, False
-            one.phase = "deleted" if self.started is not None and not one.alive else one.phase
+        for state in self.members.values():
+            state.due, state.again = None, False
+            state.phase = "deleted" if self.started is not None and not state.alive else state.phase
         return self._end_all(now)
 
     def ask_resume(self, now: float) -> list[Action]:
@@ -488,8 +490,8 @@ class Operator:
         self.conditions = with_condition(self.conditions, resumed)
         self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._text("Resumed"), now)
         self.started = None
-        for one in self.members.values():
-            one.phase, one.exit_code, one.reason = "pending", None, None
+        for state in self.members.values():
+            state.phase, state.exit_code, state.reason = "pending", None, None
         return self._ask()
 
     def refused(self, reason: str, text: str, now: float) -> list[Action]:
@@ -502,12 +504,12 @@ class Operator:
     def tick(self, now: float) -> list[Action]:
         """What is due: restarts, kills after the grace, deadline, clocks, ttl."""
         actions: list[Action] = []
-        for one in self.members.values():
-            if one.kill_at is not None and now >= one.kill_at:
-                one.kill_at = now + 1.0
-                actions.append(Kill(one.member))
-            if one.due is not None and now >= one.due and not one.alive and not self._leaving:
-                actions.append(self._spawn(one))
+        for state in self.members.values():
+            if state.kill_at is not None and now >= state.kill_at:
+                state.kill_at = now + 1.0
+                actions.append(Kill(state.member))
+            if state.due is not None and now >= state.due and not state.alive and not self._leaving:
+                actions.append(self._spawn(state))
         if self.settle_until is not None and now >= self.settle_until:
             actions += self._end_all(now)
         if not self._leaving and self.verdict_at is not None and now >= self.verdict_at:
@@ -631,8 +633,8 @@ class Operator:
 
     # Words.
 
-    def _object(self, one: _One) -> str:
-        return f"default.{self.layout.name}-{one.member.name}"
+    def _object(self, state: _One) -> str:
+        return f"default.{self.layout.name}-{state.member.name}"
 
     def _text(self, what: str, role: str = "", count: int = 0) -> str:
         master = self.layout.group("master") is not None

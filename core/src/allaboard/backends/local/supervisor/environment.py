@@ -131,24 +131,26 @@ def why_not_startable(
     """
     words = local_command(command)
     program = words[0]
-    found = (
+    executable = (
         os.path.join(folder, program)
         if os.sep in program
         else shutil.which(program, path=search_path(environ))
     )
-    if found is None or not os.path.exists(found):
+    if executable is None or not os.path.exists(executable):
         near = nearest(os.path.basename(program), _programs(program, folder, environ))
-        meant = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
-        return 0, f"{program!r} is not found; {meant}give a program on the PATH, or a path from {folder}"
-    if not os.access(found, os.X_OK) or os.path.isdir(found):
+        suggestion = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
+        return 0, f"{program!r} is not found; {suggestion}give a program on the PATH, or a path from {folder}"
+    if not os.access(executable, os.X_OK) or os.path.isdir(executable):
         return 0, f"{program!r} is not executable; make it so (chmod +x), or start it with its interpreter"
     if command[0] in ("python", "python3") and len(command) > 1 and command[1].endswith(".py"):
         script = os.path.join(folder, command[1])
         if not os.path.exists(script):
             there = _names_in(os.path.dirname(script))
             near = nearest(os.path.basename(script), (name for name in there if name.endswith(".py")))
-            meant = f"; did you mean {os.path.join(os.path.dirname(command[1]), near)!r}?" if near else ""
-            return 1, f"{command[1]!r} is not in {folder}, where the members start{meant}"
+            suggestion = (
+                f"; did you mean {os.path.join(os.path.dirname(command[1]), near)!r}?" if near else ""
+            )
+            return 1, f"{command[1]!r} is not in {folder}, where the members start{suggestion}"
     return None
 
 

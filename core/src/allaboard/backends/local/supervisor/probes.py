@@ -57,14 +57,14 @@ class LogWatch:
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self.offset)
             # Up to the size at the beginning: somebody who writes without end would never let us go.
-            left = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
-            while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            remaining = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
+            while remaining > 0 and (chunk := file.read(min(remaining, _CHUNK))):
                 self.offset += len(chunk)
-                left -= len(chunk)
+                remaining -= len(chunk)
                 lines.extend(self._lines(chunk))
         self.behind = self.offset < size
-        found = (decode(line.decode("utf-8", "replace")) for line in lines)
-        return [report for report in found if report is not None]
+        decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
+        return [report for report in decoded if report is not None]
 
     def _note(self, now: float) -> None:
         self.noted = now
@@ -87,10 +87,10 @@ def links_followed(report: Report, own: str | None) -> Report:
     uri = report.fields.get("uri")
     if report.kind != "checkpoint" or own is None or not isinstance(uri, str) or not is_below(uri, own):
         return report
-    found, folder = place_of(uri), place_of(own, trusted=True)
-    if found is None or folder is None or found[0]:  # in a bucket there are no links
+    place, folder = place_of(uri), place_of(own, trusted=True)
+    if place is None or folder is None or place[0]:  # in a bucket there are no links
         return report
-    real = os.path.realpath(found[1])
+    real = os.path.realpath(place[1])
     if is_below(real, os.path.realpath(folder[1])):
         return report
     return replace(report, fields={**report.fields, "uri": real})
@@ -107,7 +107,7 @@ class Listening:
 def listening(port: int) -> Listening | None:
     """Who is at a port of the loopback, from /proc/net/tcp; None where there is no such file."""
     suffix = f":{port:04X}".encode()
-    heard, connected, readable = False, 0, False
+    is_listening, connected, readable = False, 0, False
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with Path(table).open("rb") as file:
@@ -118,9 +118,9 @@ def listening(port: int) -> Listening | None:
         for line in lines:
             fields = line.split(None, 4)
             if fields[1].endswith(suffix):
-                heard = heard or fields[3] == b"0A"
+                is_listening = is_listening or fields[3] == b"0A"
                 connected += fields[3] == b"01"
-    return Listening(heard, connected) if readable else None
+    return Listening(is_listening, connected) if readable else None
 
 
 def tail(path: Path, lines: int, most: int = 1 << 16) -> str:

@@ -203,18 +203,18 @@ class Keeper:
         gone too) and closes every other descriptor of the supervisor. Raises OSError when the fork fails.
         """
         processes.set_subreaper()
-        ours, theirs = socket.socketpair()
-        keep = [theirs.fileno(), *keep_fds]
+        own_end, keeper_end = socket.socketpair()
+        keep = [keeper_end.fileno(), *keep_fds]
         # Until it ignores them, a signal would end the keeper, or run the supervisor's handler in it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
         try:
             pid = os.fork()
             if pid == 0:
-                _keeper_process(theirs, mark, keep)
+                _keeper_process(keeper_end, mark, keep)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            theirs.close()
-        return cls(pid, ours, mark)
+            keeper_end.close()
+        return cls(pid, own_end, mark)
 
     @property
     def alive(self) -> bool:
@@ -318,8 +318,8 @@ class Keeper:
             return events
         self._wire.send({"do": "exit"})
         deadline = time.monotonic() + within
-        while self.alive and (left := deadline - time.monotonic()) > 0:
-            select.select([self.fileno()], [], [], left)
+        while self.alive and (remaining := deadline - time.monotonic()) > 0:
+            select.select([self.fileno()], [], [], remaining)
             events += self.read_events()
         if self.alive or not self._ended_well():
             self.on_keeper_death()
@@ -525,8 +525,8 @@ class _Keeping:
 
     def close(self, member: _Member) -> None:
         """One round of killing; tells the end when nothing is left, or when it will not go."""
-        left = processes.strike(lambda: self.belongings(member))
-        if left or member.ended is None:
+        remaining = processes.strike(lambda: self.belongings(member))
+        if remaining or member.ended is None:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
             # It sleeps in the kernel. Say so rather than let the supervisor wait for ever.
@@ -535,7 +535,7 @@ class _Keeping:
         if member.failure:
             self.tell_failure(member.name, **member.failure)
         else:
-            survivors = [who.pid for who in left if processes.alive(who)]
+            survivors = [who.pid for who in remaining if processes.alive(who)]
             self.tell("exited", member.name, **member.ended, survivors=survivors)
 
     def belongings(self, member: _Member) -> Iterator[Identity]:

@@ -37,18 +37,18 @@ def located(home: str, secrets: Iterable[Mapping[str, Any]]) -> list[dict[str, A
     """The secrets of a job with their folders. Raises BadInput with everything for which one cannot be
     used.
     """
-    found = []
+    entries = []
     problems: list[Problem] = []
     for n, secret in enumerate(secrets):
         name = secret["name"]
         entry = {"name": name, "folder": str(folder_of(home, name)), "env": bool(secret.get("env"))}
         problems += (Problem(f"secrets[{n}]", f"{name!r} {trouble}") for trouble in _read(entry)[1])
-        found.append(entry)
+        entries.append(entry)
     if not problems:
-        problems += (Problem("secrets", trouble) for trouble in _too_large(_values(found)))
+        problems += (Problem("secrets", trouble) for trouble in _too_large(_values(entries)))
     if problems:
         raise BadInput("this job's secrets cannot be used:", problems)
-    return found
+    return entries
 
 
 def variables(secrets: Iterable[Mapping[str, Any]]) -> dict[str, str]:
