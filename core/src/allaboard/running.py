@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.checking import checked
 from allaboard.errors import AllaboardError, BackendUnreachable
@@ -80,7 +80,7 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
 def me(kind: str = "attached") -> Owner:
     """The owner that this process is: a follower who can be told from others."""
     phase = "detached" if kind == "detached" else "worker"
-    return Owner(f"{person()}:{os.getpid()}", phase, kind)
+    return Owner(f"{user_at_host()}:{os.getpid()}", phase, kind)
 
 
 def submit(

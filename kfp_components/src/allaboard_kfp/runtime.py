@@ -21,7 +21,7 @@ from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
 from allaboard.report.page import run_page
-from allaboard.report.reading import what_it_told
+from allaboard.report.page_data import what_it_told
 from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve

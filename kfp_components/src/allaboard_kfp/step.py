@@ -27,10 +27,10 @@ from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.report import localtime, words
+from allaboard.report.attached_run import Attended, FollowerLeft, Signals, event_source
 from allaboard.report.exits import code_of, watching
-from allaboard.report.following import Attended, FollowerLeft, Signals, event_source
 from allaboard.report.plain import PlainView
-from allaboard.report.saying import silence
+from allaboard.report.terminal import silence
 from allaboard.reportline import decode
 from allaboard.running import backend_of, follow_policy
 from allaboard.spec.job import TrainingJob

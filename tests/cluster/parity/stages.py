@@ -20,9 +20,9 @@ from allaboard.backends.base import Backend, Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.host.processes import sweep
+from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.backends.local.supervisor.controller import SETTLE
 from allaboard.checking import checked
 from allaboard.errors import BadInput
@@ -130,7 +130,7 @@ class LocalStage:
         """Nothing of a run lives on."""
         for path in self.backend.runs.glob("*"):
             run = RunFolder(path)
-            record = read(run)
+            record = read_record(run)
             if record is not None:
                 attempt = run.attempt(record.generation, record.attempt)
                 ask = {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True}
@@ -138,7 +138,7 @@ class LocalStage:
                 deadline = time.monotonic() + 30
                 while attempt.is_live() and time.monotonic() < deadline:
                     time.sleep(0.02)
-                sweep(record.uid)
+                kill_run(record.uid)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import handle_of
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS
@@ -104,7 +104,7 @@ def test_whoever_follows_one_is_told_who_stopped_it(nightly: Desk) -> None:
     assert nightly("stop", "nightly", "--adopt", "--reason", "enough")[0] == 0
     seen = watching.observe("nightly")
     assert state_of(seen) is State.STOPPED and seen.stop is not None
-    assert (seen.stop.by, seen.stop.reason) == (person(), "enough")
+    assert (seen.stop.by, seen.stop.reason) == (user_at_host(), "enough")
 
 
 def test_who_stopped_it_stands_on_it_while_it_ends(nightly: Desk) -> None:
@@ -136,7 +136,7 @@ def test_one_is_suspended_and_resumed(nightly: Desk) -> None:
     assert code == 0 and "resume nightly --adopt" in out
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert job["spec"]["runPolicy"]["suspend"] and nightly.cluster.all(PODS) == []
-    assert job["metadata"]["annotations"][labels.SUSPENDED_BY] == person()
+    assert job["metadata"]["annotations"][labels.SUSPENDED_BY] == user_at_host()
     assert nightly("resume", "nightly")[0] == 2
     body = json.loads(nightly("resume", "nightly", "--adopt", "--json")[1])
     assert (body["run"], body["key"], body["diagnoses"]) == ("nightly", "", [])

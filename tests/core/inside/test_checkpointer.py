@@ -20,7 +20,7 @@ from allaboard.checkpoints.manifest import MANIFEST
 from allaboard.errors import BadInput, Corrupt
 from allaboard.inside import Checkpointer, open_checkpoint
 from allaboard.inside.checkpointer import Every
-from allaboard.inside.leaving import leaving
+from allaboard.inside.shutdown import leaving
 from allaboard.reportline import Report, decode
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
@@ -756,7 +756,7 @@ def test_a_rank_that_is_asked_alone_leaves_when_rank_0_plainly_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left: list[bool] = []
-    monkeypatch.setattr("allaboard.inside.leaving.leave_at_once", lambda: left.append(True))
+    monkeypatch.setattr("allaboard.inside.shutdown.leave_at_once", lambda: left.append(True))
     leaving.watch(lambda: (1, 2))
     for now in (0.0, 50.0, 100.0):
         leaving.stepped(now)
@@ -771,7 +771,7 @@ def test_a_rank_that_is_asked_alone_leaves_when_rank_0_plainly_goes_on(
 
 def test_a_slow_step_is_no_reason_to_leave_before_rank_0_could(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bool] = []
-    monkeypatch.setattr("allaboard.inside.leaving.leave_at_once", lambda: left.append(True))
+    monkeypatch.setattr("allaboard.inside.shutdown.leave_at_once", lambda: left.append(True))
     leaving.watch(lambda: (1, 2))
     os.kill(os.getpid(), signal.SIGTERM)
     leaving.stepped(60.0)

@@ -16,7 +16,7 @@ from allaboard.observation import Condition, Event, Observation, Progress, State
 from allaboard.report import localtime, words
 from allaboard.report.ending import command_again, ending
 from allaboard.report.plain import PlainView
-from allaboard.report.saying import as_json_line
+from allaboard.report.terminal import as_json_line
 from allaboard.testing import a_condition, a_member, seen
 
 

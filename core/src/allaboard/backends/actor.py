@@ -7,7 +7,7 @@ import os
 import socket
 
 
-def person() -> str:
+def user_at_host() -> str:
     """``user@host``."""
     try:
         user = getpass.getuser()

@@ -100,7 +100,7 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             # `allaboard logs RUN | head`: the reader has seen enough. click itself would call it a failure.
-            from allaboard.report.saying import silence
+            from allaboard.report.terminal import silence
 
             silence()
             return 0
@@ -152,6 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
-        from allaboard.cli.failing import exit_code
+        from allaboard.cli.failure import exit_code
 
         return exit_code(error, words)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 
 EPILOG = """\b
 Examples:

@@ -10,7 +10,7 @@ import click
 
 from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.saying import bar, say, show
+from allaboard.report.terminal import bar, say, show
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import cluster_options, json_option
-from allaboard.report.saying import Ink, colours, say, show
+from allaboard.report.terminal import Ink, colours, say, show
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.discovery.installed import InstalledComponent, Survey

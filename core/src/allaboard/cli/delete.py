@@ -8,7 +8,7 @@ import click
 
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.errors import SiteError
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 from allaboard.status import state_of
 
 if TYPE_CHECKING:

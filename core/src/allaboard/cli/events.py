@@ -8,7 +8,7 @@ import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.report import localtime, words
-from allaboard.report.saying import say, show, style
+from allaboard.report.terminal import say, show, style
 from allaboard.units import rfc3339
 
 EPILOG = """\b

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 
 if TYPE_CHECKING:
     from allaboard.spec.explaining import Explained

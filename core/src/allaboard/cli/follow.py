@@ -19,7 +19,7 @@ from allaboard.errors import ExitCode
 from allaboard.observation import Observation
 from allaboard.report.commands import command
 from allaboard.report.exits import watching
-from allaboard.report.saying import say, show_line
+from allaboard.report.terminal import say, show_line
 from allaboard.running import Follower, follow_policy
 from allaboard.status import state_of, summary
 

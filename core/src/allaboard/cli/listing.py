@@ -18,7 +18,7 @@ from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show, style
+from allaboard.report.terminal import say, show, style
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 

@@ -41,7 +41,7 @@ from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending
 from allaboard.report.plain import introduction
-from allaboard.report.saying import say, shown
+from allaboard.report.terminal import say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
 

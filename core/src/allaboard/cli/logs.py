@@ -16,7 +16,7 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.errors import BadInput, ExitCode
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible, visible_json
-from allaboard.report.saying import as_json_line, colours, say
+from allaboard.report.terminal import as_json_line, colours, say
 from allaboard.units import rfc3339, seconds
 
 EPILOG = """\b

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from allaboard.cli.place import Place
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 from allaboard.units import show_seconds
 
 if TYPE_CHECKING:

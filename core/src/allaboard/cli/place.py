@@ -208,7 +208,7 @@ def _others(backend: KubernetesBackend, name: str, adopt: bool = False) -> Other
 
 
 def _say(line: str) -> None:
-    from allaboard.report.saying import say
+    from allaboard.report.terminal import say
 
     say(line, to_stderr=True)
 

@@ -12,7 +12,7 @@ import click
 
 from allaboard.cli.place import Place, json_option, local, place_options, site, site_options
 from allaboard.errors import BadInput
-from allaboard.report.saying import Ink, colours, say, show
+from allaboard.report.terminal import Ink, colours, say, show
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Plan

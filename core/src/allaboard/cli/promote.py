@@ -9,7 +9,7 @@ import click
 
 from allaboard.cli.place import json_option, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 
 if TYPE_CHECKING:
     from allaboard.promotion.champion import Decision, History, Promotion
@@ -76,7 +76,7 @@ def promote(
     as_json: bool,
 ) -> None:
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
-    from allaboard.backends.actor import person
+    from allaboard.backends.actor import user_at_host
     from allaboard.promotion import champion
     from allaboard.promotion.gate import Gate
     from allaboard.storage import open_store
@@ -89,7 +89,7 @@ def promote(
         return
     common: dict[str, Any] = {
         "now": time.time(),
-        "by": person(),
+        "by": user_at_host(),
         "reason": reason,
         "single_writer": single_writer,
     }

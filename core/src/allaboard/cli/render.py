@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from allaboard.cli.place import cluster_options, is_cluster, json_option, store_option
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 
 if TYPE_CHECKING:
     from allaboard.gangs.base import GangPlan

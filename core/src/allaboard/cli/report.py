@@ -15,8 +15,8 @@ from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page
-from allaboard.report.reading import what_it_told
-from allaboard.report.saying import say, show
+from allaboard.report.page_data import what_it_told
+from allaboard.report.terminal import say, show
 from allaboard.units import rfc3339
 
 EPILOG = """\b

@@ -13,11 +13,11 @@ from allaboard.backends.base import Backend, Plan
 from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
+from allaboard.report.attached_run import FollowerLeft, View, event_source, to_the_end
 from allaboard.report.commands import command
 from allaboard.report.ending import command_again
 from allaboard.report.exits import before_start, starting
-from allaboard.report.following import FollowerLeft, View, event_source, to_the_end
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 from allaboard.running import me, read_job
 from allaboard.spec.identity import fresh_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.saying import show
+from allaboard.report.terminal import show
 
 EPILOG = """\b
 Example:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option, resolved, store_option
-from allaboard.report.saying import bar, say, show
+from allaboard.report.terminal import bar, say, show
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:

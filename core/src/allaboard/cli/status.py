@@ -12,7 +12,7 @@ from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.saying import Ink, colours, say, show
+from allaboard.report.terminal import Ink, colours, say, show
 from allaboard.status import state_of, summary
 from allaboard.units import counted
 

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, NotYours, handle_of
 from allaboard.cli.orphans import stop_orphans
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
@@ -14,7 +14,7 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, OwnershipConflict, SiteError
 from allaboard.observation import Observation, Owner
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
@@ -82,7 +82,7 @@ def stop(
 def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
     """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
     for _ in range(_TRIES):
-        answer = backend.stop(handle_of(seen), seen.owner or _NOBODY, person(), reason, kill=now)
+        answer = backend.stop(handle_of(seen), seen.owner or _NOBODY, user_at_host(), reason, kill=now)
         if not isinstance(answer, NotYours):
             return
         seen = backend.observe(seen.run)

@@ -13,7 +13,7 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show
 from allaboard.status import has_given_back, state_of, summary
 
 _PATIENCE = 60.0

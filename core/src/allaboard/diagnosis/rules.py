@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from allaboard.diagnosis.printed import Line, Raised, bare_lines, uncaught
-from allaboard.diagnosis.starting import why_not_started
+from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.diagnosis.tracebacks import Line, Raised, bare_lines, uncaught
 from allaboard.observation import MemberSeen, Observation, State
 from allaboard.redaction import redact_text
 from allaboard.status import CLOCK_IDLE, state_of

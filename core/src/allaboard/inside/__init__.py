@@ -18,14 +18,14 @@ from allaboard.inside.report import report, result
 if TYPE_CHECKING:
     from allaboard.inside.checkpointer import Checkpointer
     from allaboard.inside.reader import ShardReader
-    from allaboard.inside.resumed import open_checkpoint
+    from allaboard.inside.resumed_checkpoint import open_checkpoint
 
 __all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
 
 _WHERE = {
     "Checkpointer": "allaboard.inside.checkpointer",
     "ShardReader": "allaboard.inside.reader",
-    "open_checkpoint": "allaboard.inside.resumed",
+    "open_checkpoint": "allaboard.inside.resumed_checkpoint",
 }
 
 

@@ -37,9 +37,9 @@ from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
 from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageDenied, StorageError, StorageFull
 from allaboard.inside.context import ranks
-from allaboard.inside.leaving import EXIT_CODE, leaving
 from allaboard.inside.report import tell
-from allaboard.inside.resumed import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
+from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
+from allaboard.inside.shutdown import EXIT_CODE, leaving
 from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join

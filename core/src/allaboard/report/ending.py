@@ -13,7 +13,7 @@ from allaboard.follow.restart import REPEATS
 from allaboard.observation import State
 from allaboard.report import words
 from allaboard.report.commands import command
-from allaboard.report.saying import Ink, colours
+from allaboard.report.terminal import Ink, colours
 from allaboard.units import counted
 
 LINES = 20

@@ -12,7 +12,7 @@ from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending
-from allaboard.report.saying import say, silence
+from allaboard.report.terminal import say, silence
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0

@@ -33,7 +33,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.observation import Observation, Owner, State
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.report.saying import Ink
+from allaboard.report.terminal import Ink
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import Site
 from allaboard.status import state_of

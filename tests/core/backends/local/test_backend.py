@@ -20,7 +20,7 @@ from allaboard import BadInput
 from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import prepare
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.errors import OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State
@@ -82,7 +82,7 @@ def test_live_its_client_killed_with_9_is_adopted_by_the_next(backend: LocalBack
     finally:
         client.kill()
         client.wait()
-    record = read(backend.find(plan.run))
+    record = read_record(backend.find(plan.run))
     handle = backend.launch(plan, ME)
     assert record is not None and handle.adopted and handle.uid == record.uid
     assert backend.observe(plan.run).owner == ME and len(processes_of(backend, plan.run)) == 2
@@ -122,7 +122,7 @@ def test_what_ended_badly_is_tried_again_with_the_changed_spec(
     again = backend.launch(a_plan(folder, QUICK, workers=1), YOU)
     assert again.attempt == 2 and any("workers: 2 -> 1" in note for note in again.notes)
     assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
-    history = read(backend.find(handle.run)).history  # type: ignore[union-attr]
+    history = read_record(backend.find(handle.run)).history  # type: ignore[union-attr]
     assert [(e.attempt, e.state) for e in history] == [(1, how), (2, "succeeded")]
 
 
@@ -296,7 +296,7 @@ def test_delete_stops_and_removes_the_logs_but_not_the_record(backend: LocalBack
     running(backend, handle.run)
     backend.delete(handle.run)
     assert processes_of(backend, handle.run) == []
-    record = read(backend.find(handle.run))
+    record = read_record(backend.find(handle.run))
     assert record is not None and record.deleted and backend.find(handle.run).attempts() == []
     assert state_of(backend.observe(handle.run)) is State.STOPPED
 

@@ -26,7 +26,7 @@ def main() -> int:
         if housekeeping.is_due(base, time.time()):
             # Before it, so that one that is killed is not tried again at every start.
             os.utime(base / HOUSEKEEPING)
-            housekeeping.keep(base, LocalBackend(os.environ).housekeep())
+            housekeeping.write_troubles(base, LocalBackend(os.environ).housekeep())
     return 0
 
 

@@ -25,21 +25,21 @@ from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
-    alive,
     identity,
-    send,
+    is_alive,
+    kill_run,
+    send_signal,
     spawn_supervisor,
-    sweep,
 )
-from allaboard.backends.local.pool.pool import Glance, Need, Pool, default_path, shrink
+from allaboard.backends.local.pool.admission import shrink_to_fit
+from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
 from allaboard.backends.local.state import housekeeping, logs, records
 from allaboard.backends.local.state.paths import (
     DAMAGED,
     AttemptFolder,
     RunFolder,
-    damaged,
+    damaged_error,
     discard,
-    in_words,
     is_held,
     locked,
     make_private,
@@ -47,12 +47,13 @@ from allaboard.backends.local.state.paths import (
     read_json,
     remove,
     runs_folder,
-    waited_for,
+    translate_disk_errors,
+    wait_for_lock,
     write_json,
 )
-from allaboard.backends.local.supervisor.environment import passed_on, why_not_startable
+from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
-from allaboard.backends.local.supervisor.secrets import folder_of, located, variables
+from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
@@ -81,31 +82,31 @@ from allaboard.untrusted import show
 ATTACHED_SECONDS = 600.0
 MEMBERS_AT_MOST = 1000
 """Members of a run on this machine: each is a process, two pipes and three files."""
-START_LIMIT, TELL_AFTER = 300.0, 5.0
+START_LIMIT, NOTICE_AFTER = 300.0, 5.0
 """Seconds for which a supervisor that lives may take to start, and after which it is said that it is awaited.
 """
 _TAIL_LINES = 200
-_IN_THE_MAKING = 0.05
+_LOCKED_WITHIN = 0.05
 """Seconds after which a launch has locked the folder that it has made."""
 _POLL = 0.02
-_FOLLOWED = 0.3
+_LOG_POLL = 0.3
 """Seconds between two looks at logs that are followed."""
-_MEANINGLESS = ("image", "gang", "pod", "engine_spec")
-_MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
+_IGNORED_FIELDS = ("image", "gang", "pod", "engine_spec")
+_IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
 
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-def _on_disk(verb: Verb) -> Verb:
+def _translate_disk_errors(verb: Verb) -> Verb:
     """What the disk of the runs refuses to this verb is one sentence."""
 
     @wraps(verb)
-    def told(self: LocalBackend, *args: Any, **named: Any) -> Any:
-        with in_words(self.home):
+    def wrapper(self: LocalBackend, *args: Any, **named: Any) -> Any:
+        with translate_disk_errors(self.home):
             return verb(self, *args, **named)
 
-    return cast(Verb, told)
+    return cast(Verb, wrapper)
 
 
 class LocalBackend:
@@ -139,7 +140,7 @@ class LocalBackend:
 
     # Launching.
 
-    @_on_disk
+    @_translate_disk_errors
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         """See `Backend.launch`. What this machine cannot do is said before anything is started."""
         run_record.keep_seconds(self.environ)
@@ -149,20 +150,20 @@ class LocalBackend:
             handle = self._try_launch(folder, plan, owner)
             if handle is not None:
                 self._touch(folder, handle)
-                return replace(handle, notes=(*handle.notes, *housekeeping.untold(self.runs.parent)))
+                return replace(handle, notes=(*handle.notes, *housekeeping.take_unreported(self.runs.parent)))
             # A live run that a person asked for anew: it has been told to stop, and is waited for without the
             # lock.
-            self._wait_gone(folder)
+            self._wait_until_gone(folder)
 
     def _try_launch(self, folder: RunFolder, plan: Plan, owner: Owner) -> Handle | None:
-        with records.changing(folder) as transaction:
+        with records.locked_record(folder) as transaction:
             record = transaction.record
             if record is not None and record.key != plan.key:
                 raise BadInput(
                     f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; "
                     "use another key"
                 )
-            state = State.UNKNOWN if record is None else self._state(folder, record, locked=True)
+            state = State.UNKNOWN if record is None else self._state_of_run(folder, record, locked=True)
             if record is not None and state.is_final:
                 record = transaction.write(record.ended(state, time.time()))
             decision = run_record.decide(record, state, owner, plan.spec)
@@ -172,12 +173,12 @@ class LocalBackend:
                 case run_record.Adopt():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
-                    folder.attempt(record.generation, record.attempt).poke()
-                    return _handle(record, adopted=True)
+                    folder.attempt(record.generation, record.attempt).wake_supervisor()
+                    return _handle_of_record(record, adopted=True)
                 case run_record.HandOver():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
-                    return replace(_handle(record), hand_over=True)
+                    return replace(_handle_of_record(record), hand_over=True)
                 case run_record.StopFirst():
                     assert record is not None
                     stop = Stop(owner.id, "started anew", time.time())
@@ -196,7 +197,7 @@ class LocalBackend:
         notes: list[str] = []
         if isinstance(decision, run_record.NewAttempt) and old is not None:
             record = old.next_attempt(uid, owner, spec, digest)
-            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_how(old)}")
+            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_outcome_word(old)}")
         elif isinstance(decision, run_record.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
             notes.append(
@@ -224,8 +225,8 @@ class LocalBackend:
                 "created": now,
                 "folder": where,
                 "pool": default_path(self.environ),
-                "secrets": located(self.home, plan.job.get("secrets", ())),
-                "progress": asdict(self._carried(folder, old, record)),
+                "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
+                "progress": asdict(self._carried_progress(folder, old, record)),
                 "attached_seconds": self.patience,
                 "notes": notes,
             },
@@ -238,9 +239,9 @@ class LocalBackend:
             with suppress(SiteError):
                 discard(attempt.path, folder.trash)
             raise
-        return replace(_handle(record), notes=tuple(notes))
+        return replace(_handle_of_record(record), notes=tuple(notes))
 
-    @_on_disk
+    @_translate_disk_errors
     def examine(self, plan: Plan) -> tuple[str, ...]:
         """What a launch would say to people, were it made now; nothing is started. Raises BadInput with every
         problem.
@@ -255,20 +256,20 @@ class LocalBackend:
         except BadInput as error:
             problems += error.problems or [Problem("", error.headline)]
         try:
-            located(self.home, plan.job.get("secrets", ()))
+            locate_secrets(self.home, plan.job.get("secrets", ()))
         except BadInput as error:
             problems += error.problems
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
         return tuple(notes)
 
-    def _carried(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
+    def _carried_progress(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
         """A new attempt goes on counting lost steps where the one before stopped; a new generation does
         not.
         """
         if old is None or old.generation != record.generation:
             return Progress()
-        seen = self._seen(folder.attempt(old.generation, old.attempt))
+        seen = self._read_state(folder.attempt(old.generation, old.attempt))
         if seen is None:
             return Progress()
         return replace(seen.progress, result=None, heartbeat=None, resumed_from=None)
@@ -287,17 +288,17 @@ class LocalBackend:
                 mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
         job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
-        layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
+        layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
         problems = [
-            *_too_many(layout),
-            *_not_startable(layout, where, self.environ, self.site),
+            *_member_limit_problems(layout),
+            *_command_problems(layout, where, self.environ, self.site),
             *sizes_of_code(plan.job)[1],
         ]
         problems += self._storage_problems(layout)
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
-        ignored = _ignored(plan)
+        ignored = _ignored_note(plan)
         return layout, where, notes + ([ignored] if ignored else [])
 
     def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
@@ -307,7 +308,7 @@ class LocalBackend:
 
         return from_champion(job, resolve_uri(f"{STORE}{job.name}", self.site), self.environ)
 
-    def _fit(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
+    def _fit_layout(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
         """Shrink the gang to the machine, or leave it to be refused."""
         stated = [g for g in layout.groups if g.needs != Needs()]
         if not stated:
@@ -317,7 +318,7 @@ class LocalBackend:
             Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)
         ]
         minimum = layout.elastic.min if layout.elastic else None
-        smaller, words = shrink(needs, room, minimum)
+        smaller, words = shrink_to_fit(needs, room, minimum)
         if words and fit == "strict":
             pod = in_pod(self.environ)
             here = "this pod" if pod else "this machine"
@@ -327,7 +328,7 @@ class LocalBackend:
                 else "ask for less"
             )
             raise BadInput(
-                f"job {layout.job!r} does not fit {here} ({_room(room)}) and fit is strict"
+                f"job {layout.job!r} does not fit {here} ({_describe_capacity(room)}) and fit is strict"
                 f"{', the default in a pod' if pod else ''}; {advice}, "
                 "or let it run on what is there (fit: shrink in the job, or ALLABOARD_FIT=shrink):",
                 [Problem("resources", w.rpartition(": ")[0].replace("this machine", here)) for w in words],
@@ -349,14 +350,14 @@ class LocalBackend:
         this raises, nothing of it is left.
         """
         argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
-        environment = {**passed_on(self.environ), **_import_path(self.environ)}
-        patient = _Patience(record.run, self.on_silence)
+        environment = {**inherited_environment(self.environ), **_import_path(self.environ)}
+        patient = _StartTimer(record.run, self.on_silence)
         who: Identity | None = None
         try:
             who = identity(spawn_supervisor(argv, environment, str(attempt.supervisor_log), patient))
             pause = 0.002
             while not attempt.is_live() and not attempt.state.exists():
-                if who is None or not alive(who):
+                if who is None or not is_alive(who):
                     if attempt.state.exists():
                         return
                     last_line = tail(attempt.supervisor_log, 1) or "nothing"
@@ -368,38 +369,38 @@ class LocalBackend:
                 pause = min(2 * pause, _POLL)
         except BaseException:
             if who is not None:
-                send(who, signal.SIGKILL)
-                while alive(who) or attempt.is_live():
+                send_signal(who, signal.SIGKILL)
+                while is_alive(who) or attempt.is_live():
                     time.sleep(_POLL)
-            sweep(record.uid)
+            kill_run(record.uid)
             raise
 
     # Looking.
 
-    @_on_disk
+    @_translate_disk_errors
     def observe(self, run: str, evidence: bool = False) -> Observation:
         folder = self.find(run)
-        record = self._record(folder)
-        seen = self._observed(folder, record)
+        record = self._read_record(folder)
+        seen = self._observe_settled(folder, record)
         if evidence:
-            seen = self._settled(folder, record, seen)
+            seen = self._await_exit_codes(folder, record, seen)
             seen = self._with_evidence(folder, record, seen)
         return seen
 
-    @_on_disk
+    @_translate_disk_errors
     def find(self, run: str) -> RunFolder:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
         # A foreign word need not be a name of a file at all.
         exact = RunFolder(self.runs / run) if why_not_an_object_name(run) is None else None
-        if exact is not None and _is_there(exact):
+        if exact is not None and _exists(exact):
             return exact
-        every = [folder for folder in self._folders() if folder.record.exists()]
+        every = [folder for folder in self._run_folders() if folder.record.exists()]
         named = [f for f in every if f.name.rpartition("-")[0] == run]
         if named:
-            return max(named, key=lambda f: (*_age(f), f.name))
+            return max(named, key=lambda f: (*_readable_and_created(f), f.name))
         begun = [f for f in every if run and f.name.startswith(run)]
         # What is damaged stands in nobody's way.
-        begun = [f for f in begun if len(begun) == 1 or _age(f)[0]] or begun
+        begun = [f for f in begun if len(begun) == 1 or _readable_and_created(f)[0]] or begun
         if len(begun) == 1:
             return begun[0]
         if begun:
@@ -411,39 +412,39 @@ class LocalBackend:
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
         raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
-    def _folders(self) -> list[RunFolder]:
+    def _run_folders(self) -> list[RunFolder]:
         """Of all runs; none where nothing ever ran. What cannot be a run's folder is passed over."""
         try:
             folders = [RunFolder(path) for path in self.runs.iterdir()]
         except FileNotFoundError:
             return []
         return [
-            folder for folder in folders if _is_there(folder) and why_not_an_object_name(folder.name) is None
+            folder for folder in folders if _exists(folder) and why_not_an_object_name(folder.name) is None
         ]
 
-    def _record(self, folder: RunFolder) -> RunRecord:
-        record = records.read(folder)
-        if record is None and _is_left(folder):
-            time.sleep(_IN_THE_MAKING)
-            record = records.read(folder)
-            if record is None and _is_left(folder):
-                raise damaged(folder.path, "has no record.json")
+    def _read_record(self, folder: RunFolder) -> RunRecord:
+        record = records.read_record(folder)
+        if record is None and _is_abandoned(folder):
+            time.sleep(_LOCKED_WITHIN)
+            record = records.read_record(folder)
+            if record is None and _is_abandoned(folder):
+                raise damaged_error(folder.path, "has no record.json")
         if record is None:
             raise UnknownRun(
                 f"there is no run {folder.name!r} here; `allaboard list` shows the runs of this machine"
             )
         return record
 
-    def _seen(self, attempt: AttemptFolder) -> Observation | None:
+    def _read_state(self, attempt: AttemptFolder) -> Observation | None:
         """What the supervisor last wrote; None when it wrote nothing."""
-        written = _written(attempt)
+        written = _read_state_file(attempt)
         return None if written is None else written[1]
 
-    def _seen_now(self, attempt: AttemptFolder, glances: _Glances) -> Observation | None:
+    def _read_live_state(self, attempt: AttemptFolder, glances: _PoolViews) -> Observation | None:
         """The same for a live attempt: its state is written when something changes, and the phase that is on
         has gone on since.
         """
-        written = _written(attempt)
+        written = _read_state_file(attempt)
         if written is None:
             return None
         body, seen = written
@@ -452,57 +453,63 @@ class LocalBackend:
             return seen
         so_far = seen.phases[on] or 0.0
         if seen.waiting is not None and "queued" in body:
-            seen = replace(seen, waiting=_why_waiting(body["queued"], glances) or seen.waiting)
+            seen = replace(seen, waiting=_waiting_reason(body["queued"], glances) or seen.waiting)
         return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - body["written"])})
 
-    def _observed(
-        self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _Glances | None = None
+    def _observe_settled(
+        self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _PoolViews | None = None
     ) -> Observation:
         """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no
         final word is lost; while a launch is under way its lock is waited for first.
         """
-        seen = self._merged(folder, record, glances)
+        seen = self._merge_record(folder, record, glances)
         # Alive is None where the final word is known.
         if locked or seen.alive is not False or state_of(replace(seen, alive=True)).is_final:
             return seen
-        with waited_for(folder.lock):
-            now = records.read(folder)
+        with wait_for_lock(folder.lock):
+            now = records.read_record(folder)
             if now is None:
                 raise UnknownRun(f"run {folder.name!r} has been deleted")
-            return self._merged(folder, now)
+            return self._merge_record(folder, now)
 
-    def _last_words(
+    def _read_final_state(
         self, attempt: AttemptFolder, record: RunRecord
     ) -> tuple[Observation, bool | None] | None:
         """What a supervisor wrote at its very end, and whether it is still on its way out."""
         if record.outcome is None or record.deleted:
             return None
-        written = _written(attempt)
+        written = _read_state_file(attempt)
         if written is None or not written[0].get("over"):
             return None
         seen = replace(written[1], alive=None)
         return (seen, attempt.is_live() or None) if state_of(seen).is_final else None
 
-    def _words(
-        self, attempt: AttemptFolder, record: RunRecord, glances: _Glances | None
+    def _read_current_state(
+        self, attempt: AttemptFolder, record: RunRecord, glances: _PoolViews | None
     ) -> tuple[Observation, bool | None]:
         # The lock before the state: a supervisor that ends in between has written its last word by then.
         live = attempt.is_live()
         known = {} if glances is None else glances
-        seen = (self._seen_now(attempt, known) if live else self._seen(attempt)) or Observation(record.run)
-        return seen, live or (None if _final(seen) else False)
+        seen = (self._read_live_state(attempt, known) if live else self._read_state(attempt)) or Observation(
+            record.run
+        )
+        return seen, live or (None if _is_final(seen) else False)
 
-    def _merged(self, folder: RunFolder, record: RunRecord, glances: _Glances | None = None) -> Observation:
+    def _merge_record(
+        self, folder: RunFolder, record: RunRecord, glances: _PoolViews | None = None
+    ) -> Observation:
         attempt = folder.attempt(record.generation, record.attempt)
-        seen, alive = self._last_words(attempt, record) or self._words(attempt, record, glances)
+        seen, alive = self._read_final_state(attempt, record) or self._read_current_state(
+            attempt, record, glances
+        )
         finished = seen.finished
         stopped = seen.stopped
         if alive is False:
-            finished = record.outcome.at if record.outcome else finished or _last_written(attempt)
+            finished = record.outcome.at if record.outcome else finished or _state_file_time(attempt)
             stopped = stopped or record.stop is not None
         notes = seen.notes
         if alive is False and not stopped and not record.deleted:
-            notes = (*notes, _last_word(attempt))
+            notes = (*notes, _loss_reason(attempt))
         return replace(
             seen,
             run=record.run,
@@ -524,10 +531,10 @@ class LocalBackend:
             handed_over=record.handed_over,
         )
 
-    def _state(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> State:
-        return state_of(self._observed(folder, record, locked))
+    def _state_of_run(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> State:
+        return state_of(self._observe_settled(folder, record, locked))
 
-    def _settled(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
+    def _await_exit_codes(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
         """After the final word members may still be ending for a moment: an exit code says more than
         "running".
         """
@@ -535,7 +542,7 @@ class LocalBackend:
             return seen
         deadline = time.monotonic() + 1.5
         attempt = folder.attempt(record.generation, record.attempt)
-        layout = _layout(attempt)
+        layout = _read_layout(attempt)
         if layout is not None and layout.policy.clean_pods == "none":
             return seen
         while (
@@ -544,7 +551,7 @@ class LocalBackend:
             and time.monotonic() < deadline
         ):
             time.sleep(_POLL)
-            seen = self._merged(folder, record)
+            seen = self._merge_record(folder, record)
         return seen
 
     def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
@@ -554,23 +561,23 @@ class LocalBackend:
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
-        layout = _layout(attempt)
+        layout = _read_layout(attempt)
         saving = layout.saving if layout is not None else None
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
-    @_on_disk
+    @_translate_disk_errors
     def events(self, run: str) -> list[Event]:
         """Everything that happened, over all attempts, oldest first."""
         return in_order(e for attempt in self.find(run).attempts() for e in read_events(attempt))
 
-    @_on_disk
+    @_translate_disk_errors
     def saving(self, run: str) -> str | None:
         """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
         checkpoints.
         """
         folder = self.find(run)
-        record = self._record(folder)
-        layout = _layout(folder.attempt(record.generation, record.attempt))
+        record = self._read_record(folder)
+        layout = _read_layout(folder.attempt(record.generation, record.attempt))
         if layout is None:
             raise BadInput(
                 f"run {folder.name} was deleted, and with it where its checkpoints are; "
@@ -578,12 +585,12 @@ class LocalBackend:
             )
         return None if layout.saving is None else layout.saving.uri
 
-    @_on_disk
+    @_translate_disk_errors
     def secrets_of(self, run: str) -> tuple[str, ...]:
         """Those of its job, and what the secrets that it names hold now for its members' environment."""
-        spec = self._record(self.find(run)).spec
+        spec = self._read_record(self.find(run)).spec
         try:
-            named = variables(located(self.home, spec.get("secrets", ())))
+            named = secret_variables(locate_secrets(self.home, spec.get("secrets", ())))
         except BadInput:  # taken away meanwhile: what it held is known to the members alone
             named = {}
         return (*secret_values(spec), *named.values())
@@ -593,33 +600,35 @@ class LocalBackend:
         folder = self.find(run)
         yield _Changes(self, folder)
 
-    @_on_disk
+    @_translate_disk_errors
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         if follow:
-            return self._followed(run, selection, cursor)
+            return self._follow_logs(run, selection, cursor)
         folder = self.find(run)
-        record = self._record(folder)
+        record = self._read_record(folder)
         attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
         if not attempt.path.is_dir():
             raise BadInput(
                 f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}"
             )
-        seen = self._seen(attempt)
-        return self._read(attempt, seen.members if seen else (), selection, cursor)
+        seen = self._read_state(attempt)
+        return self._read_logs(attempt, seen.members if seen else (), selection, cursor)
 
-    def _read(
+    def _read_logs(
         self,
         attempt: AttemptFolder,
         members: tuple[MemberSeen, ...],
         selection: Selection,
         cursor: Cursor | None,
     ) -> Iterator[LogLine | Cursor]:
-        with in_words(self.home):
-            yield from logs.read(attempt, members, selection, cursor)
+        with translate_disk_errors(self.home):
+            yield from logs.read_logs(attempt, members, selection, cursor)
 
-    def _followed(self, run: str, selection: Selection, cursor: Cursor | None) -> Iterator[LogLine | Cursor]:
+    def _follow_logs(
+        self, run: str, selection: Selection, cursor: Cursor | None
+    ) -> Iterator[LogLine | Cursor]:
         attempt = selection.attempt or self.observe(run).attempt
         with self.changes(run) as changes:
             while True:
@@ -632,29 +641,29 @@ class LocalBackend:
                     cursor = item if isinstance(item, dict) else cursor
                 if seen.attempt != attempt or (state_of(seen).is_final and not living):
                     return
-                changes.wait(_FOLLOWED)
+                changes.wait(_LOG_POLL)
                 time.sleep(0.05)
 
-    @_on_disk
+    @_translate_disk_errors
     def list(self) -> list[Observation]:
         """See `Backend.list`. A run whose files are damaged is `State.UNKNOWN`, with the flag `DAMAGED` and
         an event that says what is wrong.
         """
         runs = []
-        glances: _Glances = {}
-        for folder in self._folders():
+        glances: _PoolViews = {}
+        for folder in self._run_folders():
             try:
-                with in_words(self.home):
-                    runs.append(self._observed(folder, self._record(folder), glances=glances))
+                with translate_disk_errors(self.home):
+                    runs.append(self._observe_settled(folder, self._read_record(folder), glances=glances))
             except UnknownRun:
                 continue
             except SiteError as error:
-                runs.append(_unreadable(folder, error))
+                runs.append(_damaged_observation(folder, error))
         return sorted(runs, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
 
-    @_on_disk
+    @_translate_disk_errors
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         def swap(record: RunRecord) -> RunRecord:
             if record.uid != handle.uid:
@@ -666,22 +675,22 @@ class LocalBackend:
             return replace(record, owner=new)
 
         folder = self.find(handle.run)
-        record = records.change(folder, swap)
+        record = records.change_record(folder, swap)
         if record is None:
             raise UnknownRun(f"there is no run {handle.run!r} here")
-        folder.attempt(record.generation, record.attempt).poke()
-        return replace(_handle(record), adopted=True)
+        folder.attempt(record.generation, record.attempt).wake_supervisor()
+        return replace(_handle_of_record(record), adopted=True)
 
-    @_on_disk
+    @_translate_disk_errors
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
     ) -> Stopped | NotYours:
         folder = self.find(handle.run)
-        with records.changing(folder) as transaction:
+        with records.locked_record(folder) as transaction:
             record = transaction.record
             if record is None or record.uid != handle.uid or record.owner.id != owner.id:
                 return NotYours(record.owner.id if record is not None else "nobody")
-            state = self._state(folder, record, locked=True)
+            state = self._state_of_run(folder, record, locked=True)
             stop = Stop(by, reason, time.time())
             if state.is_final:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
@@ -698,41 +707,43 @@ class LocalBackend:
     def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
-            attempt.ask(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
+            attempt.write_request(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
 
-    @_on_disk
+    @_translate_disk_errors
     def suspend(self, run: str) -> None:
-        self._ask_live(run, "suspend")
+        self._request_of_live(run, "suspend")
 
-    @_on_disk
+    @_translate_disk_errors
     def resume(self, run: str) -> None:
-        self._ask_live(run, "resume")
+        self._request_of_live(run, "resume")
 
-    def _ask_live(self, run: str, what: str) -> None:
+    def _request_of_live(self, run: str, what: str) -> None:
         folder = self.find(run)
-        record = self._record(folder)
-        state = self._state(folder, record)
+        record = self._read_record(folder)
+        state = self._state_of_run(folder, record)
         if state.is_final:
             raise BadInput(
                 f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}"
             )
-        folder.attempt(record.generation, record.attempt).ask(f"{what}-{random.token_hex(4)}", {"do": what})
+        folder.attempt(record.generation, record.attempt).write_request(
+            f"{what}-{random.token_hex(4)}", {"do": what}
+        )
 
-    @_on_disk
+    @_translate_disk_errors
     def delete(self, run: str) -> None:
         """See `Backend.delete`. A run whose files are damaged goes as a whole, its record too."""
         folder = self.find(run)
         try:
-            record = self._record(folder)
-            ended = self._state(folder, record).is_final
+            record = self._read_record(folder)
+            ended = self._state_of_run(folder, record).is_final
         except SiteError as error:
             if error.code != DAMAGED:
                 raise
             return self._delete_damaged(folder)
         if not ended or folder.attempt(record.generation, record.attempt).is_live():
-            self.stop(_handle(record), record.owner, "delete", "the run is deleted")
-            self._wait_gone(folder)
-        with records.changing(folder) as transaction:
+            self.stop(_handle_of_record(record), record.owner, "delete", "the run is deleted")
+            self._wait_until_gone(folder)
+        with records.locked_record(folder) as transaction:
             if transaction.record is None or transaction.record.uid != record.uid:
                 raise OwnershipConflict(f"run {folder.name} has been started anew; it was not deleted")
             self._remove(transaction, transaction.record, time.time())
@@ -740,7 +751,7 @@ class LocalBackend:
     def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
         """The job's files go, logs included; the record stays."""
         folder = transaction.folder
-        deleted = replace(record.ended(state_of(self._merged(folder, record)), now), deleted=True)
+        deleted = replace(record.ended(state_of(self._merge_record(folder, record)), now), deleted=True)
         try:
             transaction.write(deleted)
         except OSError:
@@ -758,27 +769,29 @@ class LocalBackend:
             self._end_damaged(attempt)
         with locked(folder.lock):
             with suppress(SiteError):
-                if records.read(folder) is not None and not any(_is_unreadable(a) for a in folder.attempts()):
+                if records.read_record(folder) is not None and not any(
+                    _is_unreadable(a) for a in folder.attempts()
+                ):
                     raise OwnershipConflict(f"run {folder.name} is in order again; it was not deleted")
             discard(folder.path, folder.trash)
 
     def _end_damaged(self, attempt: AttemptFolder) -> None:
         stop = {"do": "stop", "by": "delete", "reason": "the run is deleted", "at": time.time()}
         if attempt.is_live():
-            attempt.ask(f"stop-{random.token_hex(4)}", stop)
+            attempt.write_request(f"stop-{random.token_hex(4)}", stop)
         while attempt.is_live():
             time.sleep(_POLL)
         with suppress(SiteError):
             plan = read_json(attempt.plan)
             if isinstance(plan, dict) and isinstance(plan.get("mark"), str) and plan["mark"]:
-                sweep(plan["mark"])
+                kill_run(plan["mark"])
 
-    @_on_disk
+    @_translate_disk_errors
     def hand_over(self, handle: Handle) -> None:
         def taken(record: RunRecord) -> RunRecord:
             return replace(record, handed_over=True) if record.uid == handle.uid else record
 
-        records.change(self.find(handle.run), taken)
+        records.change_record(self.find(handle.run), taken)
 
     def enforce(self, run: str, owner: Owner) -> None:
         """Every limit is kept by the run's own supervisor."""
@@ -793,11 +806,11 @@ class LocalBackend:
         now = time.time() if now is None else now
         keep = run_record.keep_seconds(self.environ)
         troubles = []
-        for folder in self._folders():
+        for folder in self._run_folders():
             with suppress(UnknownRun, BlockingIOError):  # somebody changes it just now
                 try:
-                    if self._needs_care(folder, now, keep):
-                        self._care(folder, now, keep)
+                    if self._needs_housekeeping(folder, now, keep):
+                        self._housekeep_run(folder, now, keep)
                 except SiteError as error:
                     if error.code == "not_removed":
                         troubles.append(str(error))
@@ -814,11 +827,11 @@ class LocalBackend:
                     troubles.append(str(error))
         return tuple(dict.fromkeys(troubles))
 
-    def _needs_care(self, folder: RunFolder, now: float, keep: float) -> bool:
+    def _needs_housekeeping(self, folder: RunFolder, now: float, keep: float) -> bool:
         """Whether there may be something to do, without a lock: of most runs there is not."""
-        record = records.read(folder)
+        record = records.read_record(folder)
         if record is None:
-            return _is_left(folder)
+            return _is_abandoned(folder)
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
             return False
@@ -826,15 +839,15 @@ class LocalBackend:
             return True
         return bool(folder.attempts()) and (record.deleted or _is_overdue(attempt, record.outcome.at, now))
 
-    def _care(self, folder: RunFolder, now: float, keep: float) -> None:
+    def _housekeep_run(self, folder: RunFolder, now: float, keep: float) -> None:
         """Under the record's lock: a launch that is under way holds it until its supervisor lives."""
-        with records.changing(folder, wait=False) as transaction:
+        with records.locked_record(folder, wait=False) as transaction:
             record = transaction.record
-            if record is None or not self._needs_care(folder, now, keep):
+            if record is None or not self._needs_housekeeping(folder, now, keep):
                 return
             if record.outcome is None:
-                sweep(record.uid)
-                state = self._state(folder, record, locked=True)
+                kill_run(record.uid)
+                state = self._state_of_run(folder, record, locked=True)
                 if state.is_final:
                     transaction.write(record.ended(state, now))
             elif now - record.outcome.at >= keep:
@@ -842,33 +855,33 @@ class LocalBackend:
             else:
                 self._remove(transaction, record, now)
 
-    def _wait_gone(self, folder: RunFolder) -> None:
+    def _wait_until_gone(self, folder: RunFolder) -> None:
         """Until no process of the run's attempt is left. The supervisor's grace bounds it."""
-        record = self._record(folder)
+        record = self._read_record(folder)
         attempt = folder.attempt(record.generation, record.attempt)
         while attempt.is_live():
             time.sleep(_POLL)
-        sweep(record.uid)
+        kill_run(record.uid)
 
     def _touch(self, folder: RunFolder, handle: Handle) -> None:
         with suppress(OSError):
             os.utime(folder.attempt(handle.generation, handle.attempt).client)
 
-    @_on_disk
+    @_translate_disk_errors
     def fingerprint(self, run: str) -> dict[str, str | int]:
         """What a process must see alike to be able to follow this run: machine, pid namespace and this very
         folder.
         """
         return fingerprint(str(self.find(run).path))
 
-    @_on_disk
+    @_translate_disk_errors
     def place(self) -> dict[str, str | int]:
         """The same for all runs of this home, which is made if it is not there."""
         prepare(self.home)
         return fingerprint(str(self.runs))
 
 
-class _Patience:
+class _StartTimer:
     """Called while a supervisor is awaited: says after some seconds that it is and why, and raises SiteError
     when that has no end.
     """
@@ -880,16 +893,19 @@ class _Patience:
         waited = time.monotonic() - self.begun
         if waited > START_LIMIT:
             raise SiteError(
-                f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_load()}); nothing "
-                "was started; run it again when the machine has less to do",
+                f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_machine_load()}); "
+                "nothing was started; run it again when the machine has less to do",
                 code="no_supervisor",
             )
-        if waited > TELL_AFTER and self.say is not None:
-            self.say(f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: {_load()}")
+        if waited > NOTICE_AFTER and self.say is not None:
+            self.say(
+                f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: "
+                f"{_machine_load()}"
+            )
             self.say = None
 
 
-def _load() -> str:
+def _machine_load() -> str:
     return f"the machine has a load of {os.getloadavg()[0]:.1f} on {cpus():g} CPUs"
 
 
@@ -903,7 +919,7 @@ class _Changes:
 
     def _stamp(self) -> tuple[int, ...]:
         stamps = []
-        record = records.read(self.folder)
+        record = records.read_record(self.folder)
         paths = [self.folder.record]
         if record is not None:
             attempt = self.folder.attempt(record.generation, record.attempt)
@@ -952,40 +968,40 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
     return events
 
 
-_Glances = dict[str, Glance]
+_PoolViews = dict[str, PoolView]
 """Pools that were looked at already, so that a list of many runs looks once."""
 
 
-def _why_waiting(queued: Mapping[str, Any], glances: _Glances) -> str | None:
+def _waiting_reason(queued: Mapping[str, Any], glances: _PoolViews) -> str | None:
     """Why a run waits, as things stand now: its supervisor sleeps until it can have its slots."""
     path, (cpu, memory, gpus) = queued["pool"], queued["room"]
     room = Capacity(cpu, memory, tuple(gpus))
     with suppress(SiteError):
         if path not in glances:
-            glances[path] = Pool(path, room).glance()
-        return glances[path].why(queued["ticket"], queued["asks"], room)
+            glances[path] = Pool(path, room).view()
+        return glances[path].waiting_reason(queued["ticket"], queued["asks"], room)
     return None
 
 
-def _is_there(folder: RunFolder) -> bool:
+def _exists(folder: RunFolder) -> bool:
     return folder.path.is_symlink() or folder.path.is_dir()
 
 
-def _is_left(folder: RunFolder) -> bool:
+def _is_abandoned(folder: RunFolder) -> bool:
     """Whether a folder without a record is what somebody left: a launch that is under way holds its lock."""
     return folder.path.is_dir() and not is_held(folder.lock)
 
 
-def _age(folder: RunFolder) -> tuple[bool, float]:
+def _readable_and_created(folder: RunFolder) -> tuple[bool, float]:
     """Whether the files of a run can be read, and when it was created."""
     with suppress(SiteError, OSError):
-        if record := records.read(folder):
-            _written(folder.attempt(record.generation, record.attempt))
+        if record := records.read_record(folder):
+            _read_state_file(folder.attempt(record.generation, record.attempt))
             return True, record.created
     return False, 0.0
 
 
-def _written(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
+def _read_state_file(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
     """What the supervisor last wrote; None when it wrote nothing. Raises SiteError for anything else."""
     body = read_json(attempt.state)
     if body is None:
@@ -993,10 +1009,10 @@ def _written(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | Non
     try:
         return dict(body), Observation.from_dict(body["seen"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged(attempt.state, f"holds no state of a run ({error})") from error
+        raise damaged_error(attempt.state, f"holds no state of a run ({error})") from error
 
 
-def _layout(attempt: AttemptFolder) -> Layout | None:
+def _read_layout(attempt: AttemptFolder) -> Layout | None:
     """What an attempt runs; None once it is removed. Raises SiteError for anything else."""
     plan = read_json(attempt.plan)
     if plan is None:
@@ -1004,43 +1020,43 @@ def _layout(attempt: AttemptFolder) -> Layout | None:
     try:
         return Layout.from_dict(plan["layout"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged(attempt.plan, f"holds no plan of a run ({error})") from error
+        raise damaged_error(attempt.plan, f"holds no plan of a run ({error})") from error
 
 
 def _is_unreadable(attempt: AttemptFolder) -> bool:
     try:
-        _written(attempt)
+        _read_state_file(attempt)
     except SiteError:
         return True
     return False
 
 
 def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
-    layout = _layout(attempt)
+    layout = _read_layout(attempt)
     ttl = layout.policy.ttl if layout is not None else None
     return ttl is not None and now - ended >= ttl
 
 
-def _unreadable(folder: RunFolder, error: SiteError) -> Observation:
+def _damaged_observation(folder: RunFolder, error: SiteError) -> Observation:
     """What a list shows of a run whose files are damaged."""
     event = Event(None, "Warning", DAMAGED, folder.name, str(error))
     job = folder.name.rpartition("-")[0]
     return Observation(folder.name, job=job, flags=(DAMAGED,), notes=(str(error),), events=(event,))
 
 
-def _how(record: RunRecord) -> str:
+def _outcome_word(record: RunRecord) -> str:
     return record.outcome.state if record.outcome else "ended"
 
 
-def _handle(record: RunRecord, adopted: bool = False) -> Handle:
+def _handle_of_record(record: RunRecord, adopted: bool = False) -> Handle:
     return Handle(record.run, record.attempt, record.generation, record.uid, adopted=adopted)
 
 
-def _final(seen: Observation) -> bool:
+def _is_final(seen: Observation) -> bool:
     return state_of(replace(seen, alive=None, deleted=False)).is_final
 
 
-def _last_written(attempt: AttemptFolder) -> float | None:
+def _state_file_time(attempt: AttemptFolder) -> float | None:
     """When its supervisor wrote last, which is the last that is known of it."""
     try:
         return attempt.state.stat().st_mtime
@@ -1048,16 +1064,16 @@ def _last_written(attempt: AttemptFolder) -> float | None:
         return None
 
 
-def _last_word(attempt: AttemptFolder) -> str:
+def _loss_reason(attempt: AttemptFolder) -> str:
     """Why nobody supervises a run that has not ended."""
-    written = _written(attempt)
+    written = _read_state_file(attempt)
     if written is not None and written[0].get("boot") != boot_id():
         return "the machine was started anew"
     last_line = tail(attempt.supervisor_log, 1)
     return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
 
 
-def _too_many(layout: Layout) -> list[Problem]:
+def _member_limit_problems(layout: Layout) -> list[Problem]:
     count = len(layout.members)
     if count <= MEMBERS_AT_MOST:
         return []
@@ -1065,7 +1081,7 @@ def _too_many(layout: Layout) -> list[Problem]:
     return [Problem("groups" if len(layout.groups) > 1 else "workers", f"{count:,} members; {allowed}")]
 
 
-def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
+def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
     problems = []
     for group in layout.groups:
         wrong = why_not_startable(group.command, where, {**environ, **group.environment})
@@ -1076,15 +1092,15 @@ def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site:
     return problems
 
 
-def _ignored(plan: Plan) -> str | None:
+def _ignored_note(plan: Plan) -> str | None:
     """One line that names the fields which mean nothing on one machine."""
     job = plan.job
-    fields = [name for name in _MEANINGLESS if job.get(name) is not None]
-    fields += [f"resources.{name}" for name in _MEANINGLESS_RESOURCES if name in job.get("resources", {})]
+    fields = [name for name in _IGNORED_FIELDS if job.get(name) is not None]
+    fields += [f"resources.{name}" for name in _IGNORED_RESOURCES if name in job.get("resources", {})]
     return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
 
 
-def _room(room: Capacity) -> str:
+def _describe_capacity(room: Capacity) -> str:
     return f"{room.cpu:g} CPUs, {room.memory / 2**30:.1f} GiB, {len(room.gpus)} GPUs"
 
 

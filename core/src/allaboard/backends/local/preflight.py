@@ -14,13 +14,13 @@ def storage_problems(layout: Layout, environ: Mapping[str, str]) -> list[Problem
     """Every such problem, with the field that names the place."""
     problems = []
     if layout.data is not None:
-        problems += _data(layout.data, environ)
+        problems += _data_problems(layout.data, environ)
     if layout.saving is not None:
-        problems += _checkpoints(layout.saving.uri, environ)
+        problems += _checkpoint_problems(layout.saving.uri, environ)
     return problems
 
 
-def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
+def _data_problems(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     from allaboard.shards import load_index
     from allaboard.storage import open_store
 
@@ -38,7 +38,7 @@ def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     return []
 
 
-def _checkpoints(uri: str, environ: Mapping[str, str]) -> list[Problem]:
+def _checkpoint_problems(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     from allaboard.storage import open_store
 
     probe = ".preflight"

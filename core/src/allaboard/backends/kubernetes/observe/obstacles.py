@@ -17,7 +17,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.diagnosis.starting import last_words, why_not_started
+from allaboard.diagnosis.start_errors import last_words, why_not_started
 from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition

@@ -42,14 +42,14 @@ def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, r
 def machine_id(root: str = "/") -> str:
     """Stable over reboots, different on every machine; the host's name where the system keeps no id."""
     for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
-        if text := _text(root, name):
+        if text := _read_text(root, name):
             return text
     return os.uname().nodename
 
 
 def boot_id(root: str = "/") -> str:
     """Different after every boot: what ran before it is gone."""
-    return _text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
+    return _read_text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
 
 
 def pid_namespace(root: str = "/") -> str:
@@ -94,41 +94,41 @@ def memory(root: str = "/") -> int:
 
 
 def _physical_memory(root: str) -> int:
-    for line in _text(root, "proc/meminfo").splitlines():
+    for line in _read_text(root, "proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _quotas(root: str) -> Iterator[float]:
-    for folder in _groups(root, "cpu"):
-        words = _text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
+    for folder in _cgroup_folders(root, "cpu"):
+        words = _read_text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
         if not words:
             words = [
-                _text(folder, "cpu.cfs_quota_us"),
-                _text(folder, "cpu.cfs_period_us"),
+                _read_text(folder, "cpu.cfs_quota_us"),
+                _read_text(folder, "cpu.cfs_period_us"),
             ]  # v1: quota -1 is none
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
             yield int(words[0]) / int(words[1])
 
 
 def _memory_limits(root: str) -> Iterator[int]:
-    for folder in _groups(root, "memory"):
+    for folder in _cgroup_folders(root, "memory"):
         # v1 says "no limit" by a number near 2**63, which the machine's own memory undercuts.
         for name in ("memory.max", "memory.limit_in_bytes"):
-            if (text := _text(folder, name)).isdigit():
+            if (text := _read_text(folder, name)).isdigit():
                 yield int(text)
 
 
-def _groups(root: str, controller: str) -> Iterator[str]:
+def _cgroup_folders(root: str, controller: str) -> Iterator[str]:
     """Folders of the control groups around this process, innermost first, that may limit ``controller``.
 
     A limit of any of them counts. In a container the path in /proc/self/cgroup may be the host's, while the
     mount shows only our part of it (the mount's root): what lies outside is not visible, and the container's
     limit is at the mount.
     """
-    mounts = list(_cgroup_mounts(_text(root, "proc/self/mountinfo")))
-    for line in _text(root, "proc/self/cgroup").splitlines():
+    mounts = list(_cgroup_mounts(_read_text(root, "proc/self/mountinfo")))
+    for line in _read_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         unified = number == "0" and not names
@@ -136,7 +136,9 @@ def _groups(root: str, controller: str) -> Iterator[str]:
             continue
         for at, mount_root, kind, options in mounts:
             if kind == "cgroup2" if unified else kind == "cgroup" and controller in options:
-                yield from _upwards(os.path.join(root, at.lstrip("/")), _inside(path, mount_root))
+                yield from _parents_up_to(
+                    os.path.join(root, at.lstrip("/")), _path_below_mount(path, mount_root)
+                )
 
 
 def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -147,14 +149,14 @@ def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
             yield left[4], left[3], right[0], right[2].split(",")
 
 
-def _inside(path: str, mount_root: str) -> str:
+def _path_below_mount(path: str, mount_root: str) -> str:
     """``path`` as seen below a mount that shows ``mount_root`` of the hierarchy."""
     if mount_root == "/":
         return path
     return path[len(mount_root) :] if f"{path}/".startswith(f"{mount_root}/") else "/"
 
 
-def _upwards(mount: str, path: str) -> Iterator[str]:
+def _parents_up_to(mount: str, path: str) -> Iterator[str]:
     path = "" if "/.." in path else path.strip("/")  # "/.." in the path: outside of our namespace
     while path:
         yield os.path.join(mount, path)
@@ -179,10 +181,10 @@ def gpus(environ: Mapping[str, str] | None = None, root: str = "/") -> tuple[str
     seen = environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None and not seen.strip():
         return ()
-    return visible(_devices(root, environ), seen)
+    return visible_devices(_devices(root, environ), seen)
 
 
-def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
+def visible_devices(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
     """What CUDA makes of CUDA_VISIBLE_DEVICES: ids or numbers, and the first wrong one hides the rest."""
     if value is None:
         return tuple(devices)
@@ -201,11 +203,11 @@ def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
 
 
 def _devices(root: str, environ: Mapping[str, str]) -> list[str]:
-    devices = _by_driver(root)
-    return devices if devices is not None else _by_nvidia_smi(root, environ)
+    devices = _devices_by_driver(root)
+    return devices if devices is not None else _devices_by_nvidia_smi(root, environ)
 
 
-def _by_driver(root: str) -> list[str] | None:
+def _devices_by_driver(root: str) -> list[str] | None:
     """UUIDs by PCI address from the kernel driver: a millisecond. None when it does not know all we need."""
     base = os.path.join(root, "proc/driver/nvidia/gpus")
     try:
@@ -214,7 +216,7 @@ def _by_driver(root: str) -> list[str] | None:
         return [] if not os.path.exists(os.path.join(root, "dev/nvidiactl")) else None
     devices = []
     for address in addresses:
-        facts = dict(_facts(_text(base, address, "information")))
+        facts = dict(_parse_fields(_read_text(base, address, "information")))
         uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
         if not uuid.startswith("GPU-") or "?" in uuid or _is_split(root, minor):
             return None  # asleep since boot, or split into MIG devices, whose ids only nvidia-smi knows
@@ -223,7 +225,7 @@ def _by_driver(root: str) -> list[str] | None:
     return devices
 
 
-def _facts(text: str) -> Iterator[tuple[str, str]]:
+def _parse_fields(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         name, _, value = line.partition(":")
         yield name.strip(), value.strip()
@@ -237,7 +239,7 @@ def _is_split(root: str, minor: str) -> bool:
     return any(name.startswith("gi") for name in names)
 
 
-def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
+def _devices_by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
     try:
         listing = processes.output_of("nvidia-smi", "-L", path=environ.get("PATH"), within=_DRIVER_PATIENCE)
     except TimeoutError as error:
@@ -248,10 +250,10 @@ def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
         ) from error
     except OSError:  # not installed: no GPU that CUDA could use
         return []
-    return listed(listing.splitlines())
+    return parse_device_list(listing.splitlines())
 
 
-def listed(lines: Iterable[str]) -> list[str]:
+def parse_device_list(lines: Iterable[str]) -> list[str]:
     """Ids in the output of ``nvidia-smi -L``. A split GPU counts as its MIG devices, not as itself."""
     devices: list[str] = []
     whole = None
@@ -267,7 +269,7 @@ def listed(lines: Iterable[str]) -> list[str]:
     return devices
 
 
-def _text(*path: str) -> str:
+def _read_text(*path: str) -> str:
     try:
         with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
             return file.read().strip()

@@ -3,11 +3,11 @@
 A process is named by its pid *and* its start time (`Identity`); a pid alone may belong to somebody else by
 now.
 
-Killing a tree is a race against ``fork``. The rule here, in `strike`: freeze what is found (SIGSTOP; a
-stopped process cannot fork) and look again until nothing new turns up, then SIGKILL all of it; `kill_all`
-repeats that until two looks in a row find nobody. Freezing first also keeps the tree whole while we look at
-it: killing a parent at once would hand its children to init, out of our sight. A subreaper (`set_subreaper`)
-sees even those, because they become its children.
+Killing a tree is a race against ``fork``. `freeze_and_kill` freezes the processes it finds (SIGSTOP; a
+stopped process cannot fork), looks again until nothing new turns up, then sends SIGKILL to all of them.
+`kill_all` repeats that until two looks in a row find no process. Freezing first also keeps the tree whole
+while we look at it: killing a parent at once would hand its children to init, out of our sight. A subreaper
+(`set_subreaper`) sees even those, because they become its children.
 
 Linux is read through ``/proc``. Elsewhere ``ps`` is asked, there is no prctl, and environments cannot be
 read: a child that leaves its group *and* loses its parent may then survive. ``ALLABOARD_NO_PRCTL=1`` switches
@@ -45,7 +45,7 @@ class Identity(NamedTuple):
     start: int
 
 
-GONE = -1
+NO_START = -1
 """The start of a process that has ended already: nobody lives who has it."""
 
 
@@ -76,7 +76,7 @@ class Reaped(NamedTuple):
 # --- looking ----------------------------------------------------------------------------------------------
 
 
-def look(pid: int) -> Process | None:
+def process_of(pid: int) -> Process | None:
     """The process with this pid, zombies included; None when there is none."""
     if not _LINUX:
         return _ps(pid).get(pid)
@@ -91,7 +91,7 @@ def processes() -> dict[int, Process]:
     """The whole process table, zombies included."""
     if not _LINUX:
         return _ps()
-    entries = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    entries = (process_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in entries if process}
 
 
@@ -159,17 +159,17 @@ def _is_program(path: str) -> bool:
 
 def identity(pid: int) -> Identity | None:
     """Who has this pid now; None when nobody has, or only a zombie."""
-    process = look(pid)
+    process = process_of(pid)
     return None if process is None or process.dead else process.identity
 
 
 def start_time(pid: int) -> int | None:
     """When the process started (unit: see `Process`); None when there is none."""
-    process = look(pid)
+    process = process_of(pid)
     return process.start if process else None
 
 
-def alive(who: Identity) -> bool:
+def is_alive(who: Identity) -> bool:
     """True while this very process runs. A zombie is dead; another process under the same pid is another."""
     return identity(who.pid) == who
 
@@ -182,7 +182,7 @@ def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):  # it ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):  # the thread ended
-                pids += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+                pids += map(int, _read_file(f"/proc/{pid}/task/{thread}/children").split())
     return pids
 
 
@@ -199,10 +199,10 @@ _lists_children: bool | None = None
 
 def descendants(pid: int) -> list[Identity]:
     """The whole tree below ``pid``, all depths, parents first, without ``pid`` itself and without zombies."""
-    return list(below([pid], ()))
+    return list(descendants_of_all([pid], ()))
 
 
-def below(roots: Iterable[int], spare: Iterable[int]) -> Iterator[Identity]:
+def descendants_of_all(roots: Iterable[int], spare: Iterable[int]) -> Iterator[Identity]:
     """Descendants of ``roots`` that are neither in ``spare`` nor below it, each told once it is seen."""
     # Walking down from the root is quick enough to catch a process that forks and exits, forks and exits; but
     # it may miss a child while its parent is exiting. So "nobody" is believed only when the whole table says
@@ -241,7 +241,7 @@ def environment(pid: int) -> dict[str, str]:
     if not _LINUX:
         return {}
     try:
-        data = _read(f"/proc/{pid}/environ")
+        data = _read_file(f"/proc/{pid}/environ")
     except OSError:
         return {}
     pairs = (entry.partition(b"=") for entry in data.split(b"\0") if b"=" in entry)
@@ -259,7 +259,7 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
         if not name.isdigit():
             continue
         try:
-            data = _read(f"/proc/{name}/environ")
+            data = _read_file(f"/proc/{name}/environ")
         except OSError:
             continue
         if needles[0] not in data:
@@ -270,14 +270,14 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
     return marked
 
 
-def holders(device: int, inode: int) -> list[int]:
+def pids_with_open_file(device: int, inode: int) -> list[int]:
     """Pids that have this file open, among the processes we may look into. Linux only; elsewhere []."""
     if not _LINUX:
         return []
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _holds(name, device, inode)]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _has_open(name, device, inode)]
 
 
-def _holds(pid: str, device: int, inode: int) -> bool:
+def _has_open(pid: str, device: int, inode: int) -> bool:
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -293,13 +293,13 @@ def user_of(pid: int) -> int | None:
         text = output_of("ps", "-p", str(pid), "-o", "ruid=").strip()
         return int(text) if text.isdigit() else None
     with contextlib.suppress(OSError):
-        for line in _read(f"/proc/{pid}/status").splitlines():
+        for line in _read_file(f"/proc/{pid}/status").splitlines():
             if line.startswith(b"Uid:"):
                 return int(line.split()[1])
     return None
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
@@ -307,7 +307,7 @@ def _read(path: str) -> bytes:
 # --- killing ----------------------------------------------------------------------------------------------
 
 
-def send(who: Identity, sig: int) -> bool:
+def send_signal(who: Identity, sig: int) -> bool:
     """Signal this very process, never a later one with its pid. False: it is gone, or not ours to signal."""
     try:
         fd = os.pidfd_open(who.pid) if hasattr(os, "pidfd_open") else None
@@ -330,19 +330,21 @@ def send(who: Identity, sig: int) -> bool:
             os.close(fd)
 
 
-def strike(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
+def freeze_and_kill(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
     """One blow: freeze what ``find`` finds until nothing new turns up, kill it. Does not wait for deaths."""
     frozen: dict[Identity, None] = {}
     for _ in range(20):  # a storm of forks that outruns us is met again by the caller's next blow
         before = len(frozen)
         for who in find():
             if who not in frozen:
-                send(who, signal.SIGSTOP)  # while it is found: a moment later it may run under another pid
+                send_signal(
+                    who, signal.SIGSTOP
+                )  # while it is found: a moment later it may run under another pid
                 frozen[who] = None
         if len(frozen) == before:
             break
     for who in frozen:
-        send(who, signal.SIGKILL)
+        send_signal(who, signal.SIGKILL)
     return list(frozen)
 
 
@@ -355,30 +357,30 @@ def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tup
     deadline = time.monotonic() + within
     pause, quiet = 0.001, 0
     while quiet < 2:
-        quiet = 0 if strike(find) else quiet + 1
+        quiet = 0 if freeze_and_kill(find) else quiet + 1
         if time.monotonic() > deadline:
-            return tuple(who for who in find() if alive(who))
+            return tuple(who for who in find() if is_alive(who))
         if not quiet:
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
     return ()
 
 
-def below_here(keep: Iterable[int] = ()) -> Iterator[Identity]:
+def other_descendants(keep: Iterable[int] = ()) -> Iterator[Identity]:
     """In a subreaper: all that lives below this process, except its children ``keep`` and what is below
     these. Dead children are reaped.
 
     It yields nothing only when no other child is left: one that has died since the children were listed may
-    have left a child of its own meanwhile, and is yielded too, as one whom nobody can be (`GONE`).
+    have left a child of its own meanwhile, and is yielded too, as one whom nobody can be (`NO_START`).
     """
     spare = {os.getpid(), *keep}
     for pid in children(os.getpid()):
         if pid not in spare:
-            yield reap_orphan(pid) or Identity(pid, GONE)
-    yield from below([os.getpid()], spare)
+            yield reap_orphan(pid) or Identity(pid, NO_START)
+    yield from descendants_of_all([os.getpid()], spare)
 
 
-def sweep(
+def kill_run(
     mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None
 ) -> tuple[Identity, ...]:
     """Kill what a dead run left: what bears its mark, what it recorded, and all below. Returns survivors.
@@ -390,9 +392,9 @@ def sweep(
     recorded = set(identities)
 
     def find() -> Iterator[Identity]:
-        survivors = {*find_marked(mark), *(who for who in recorded if alive(who))}
+        survivors = {*find_marked(mark), *(who for who in recorded if is_alive(who))}
         survivors = {who for who in survivors if who.pid not in spare}
-        for who in (*survivors, *below([who.pid for who in survivors], spare)):
+        for who in (*survivors, *descendants_of_all([who.pid for who in survivors], spare)):
             if uid is None or user_of(who.pid) == uid:
                 yield who
 
@@ -409,7 +411,7 @@ def reap_orphan(pid: int) -> Identity | None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    while (process := look(pid)) and process.parent > 0:
+    while (process := process_of(pid)) and process.parent > 0:
         pid = process.parent
         yield pid
 
@@ -490,7 +492,7 @@ def spawn_supervisor(
         log_size = os.fstat(log).st_size
         # High numbers, so that no source of a dup2 below is the target of an earlier one, even with stdio
         # closed.
-        writing, null, log = high = [_above(10, fd) for fd in (writing, null, log)]
+        writing, null, log = high = [_duplicate_above(10, fd) for fd in (writing, null, log)]
         opened += high
         actions = [
             (os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (log, 1), (log, 2), (writing, 3))
@@ -499,7 +501,7 @@ def spawn_supervisor(
         for fd in opened[1:]:
             os.close(fd)
         del opened[1:]
-        answer = _answer(reading, patient)
+        answer = _read_start_report(reading, patient)
     except OSError as error:
         what = getattr(error, "filename", None) or argv[0]
         raise SiteError(
@@ -507,7 +509,7 @@ def spawn_supervisor(
         ) from error
     except BaseException:
         if child:
-            _end_unborn(child, opened[0])
+            _kill_half_started(child, opened[0])
         raise
     finally:
         for fd in opened:
@@ -521,7 +523,7 @@ def spawn_supervisor(
     return int(answer)
 
 
-def _answer(reading: int, patient: Callable[[], None]) -> bytes:
+def _read_start_report(reading: int, patient: Callable[[], None]) -> bytes:
     """What the program says until it hangs up."""
     answer = b""
     poll = select.poll()
@@ -535,15 +537,15 @@ def _answer(reading: int, patient: Callable[[], None]) -> bytes:
             answer += data
 
 
-def _end_unborn(child: int, reading: int) -> None:
+def _kill_half_started(child: int, reading: int) -> None:
     """Kill a daemon that is in the midst of being born: the child, or who took over from it and says so."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     _wait(child)
     # Whoever left its group by now says its pid, and hangs up; so does the end of all.
     with contextlib.suppress(ValueError):
-        if who := identity(int(_answer(reading, lambda: None))):
-            send(who, signal.SIGKILL)
+        if who := identity(int(_read_start_report(reading, lambda: None))):
+            send_signal(who, signal.SIGKILL)
 
 
 def _posix_spawn(argv: Sequence[str], env: Mapping[str, str], actions: list[Any]) -> int:
@@ -557,7 +559,7 @@ def _posix_spawn(argv: Sequence[str], env: Mapping[str, str], actions: list[Any]
         return os.posix_spawnp(argv[0], list(argv), dict(env), **options)
 
 
-def _above(lowest: int, fd: int) -> int:
+def _duplicate_above(lowest: int, fd: int) -> int:
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)

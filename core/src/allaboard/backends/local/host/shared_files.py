@@ -38,12 +38,12 @@ def user_folders(path: str) -> Iterator[tuple[int, str]]:
     Raises OSError when the folder that holds them cannot be read.
     """
     parent, base = os.path.split(path)
-    yield from _owned(parent, base, _BESIDE)
+    yield from _user_folders_beside(parent, base, _BESIDE)
     with contextlib.suppress(OSError):
-        yield from _owned(path, "", _INSIDE)
+        yield from _user_folders_beside(path, "", _INSIDE)
 
 
-def _owned(parent: str, base: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+def _user_folders_beside(parent: str, base: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     for name in sorted(os.listdir(parent)):
         match = form.fullmatch(name[len(base) :]) if name.startswith(base) else None
         if match is None:
@@ -68,14 +68,14 @@ def own_folder(path: str) -> tuple[str, int]:
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(own[0], FOLDER)
             if os.fstat(fd).st_uid == os.geteuid():
-                _protect(fd)
+                _lock_against_tmpfiles(fd)
                 return own[0], fd
             os.close(fd)
     raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
 
 
 def _make_own(path: str) -> None:
-    inside = _trusted(path)
+    inside = _is_root_sticky(path)
     parent = path if inside else os.path.dirname(path)
     if not inside:
         _refuse_unsafe(parent)
@@ -93,7 +93,7 @@ def _make_own(path: str) -> None:
         return
 
 
-def _trusted(path: str) -> bool:
+def _is_root_sticky(path: str) -> bool:
     """Whether root made this very folder for everybody: nobody but root can then take ours away from it."""
     try:
         info = os.lstat(path)
@@ -112,7 +112,7 @@ def _refuse_unsafe(parent: str) -> None:
         )
 
 
-def _protect(folder: int) -> None:
+def _lock_against_tmpfiles(folder: int) -> None:
     """Keep systemd-tmpfiles, which clears /tmp of what is ten days old, away: it passes locked folders by."""
     with contextlib.suppress(OSError):
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ def new_pipe(folder: int, name: str, path: str) -> int:
     return fd
 
 
-def is_read(folder: int, name: str) -> bool:
+def has_reader(folder: int, name: str) -> bool:
     """Whether a process of the pipe's owner has it open."""
     try:
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -164,7 +164,7 @@ def is_read(folder: int, name: str) -> bool:
         os.close(fd)
 
 
-def poke(folder: int, name: str) -> None:
+def wake_reader(folder: int, name: str) -> None:
     """Write a byte into somebody's pipe, if it is one and he reads it."""
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -182,7 +182,7 @@ def drain(fd: int) -> None:
             pass
 
 
-def write_whole(folder: int, name: str, data: bytes) -> None:
+def replace_file(folder: int, name: str, data: bytes) -> None:
     """Replace a file in our own folder at one stroke. Not synced: after a reboot it means nothing."""
     made = f".{name}.{os.urandom(4).hex()}"
     fd = os.open(
@@ -201,7 +201,7 @@ def write_whole(folder: int, name: str, data: bytes) -> None:
         os.close(fd)
 
 
-def read_small(folder: int, name: str, limit: int = 1 << 20) -> bytes:
+def read_small_file(folder: int, name: str, limit: int = 1 << 20) -> bytes:
     """A plain file's bytes; OSError when it is no plain file, or larger than ``limit``."""
     fd = os.open(name, READ, dir_fd=folder)
     try:
@@ -226,7 +226,7 @@ def remove_folder(parent: int, name: str) -> None:
         os.rmdir(name, dir_fd=parent)
 
 
-def is_still(path: str, fd: int) -> bool:
+def is_same_folder(path: str, fd: int) -> bool:
     """Whether the folder that is open is still the one at ``path``."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.lstat(path), os.fstat(fd))

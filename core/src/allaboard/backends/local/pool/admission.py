@@ -97,7 +97,7 @@ def decide(queue: Sequence[Claim], running: Sequence[Used]) -> list[Allotment | 
     used = Used()
     for gang in running:
         used = used.joined(gang)
-    promises: list[_Promise] = []
+    promises: list[_Reservation] = []
     rivals = [_Rival.of(gang) for gang in running]
     for claim in queue:
         answer = fit(claim, used)
@@ -107,7 +107,7 @@ def decide(queue: Sequence[Claim], running: Sequence[Used]) -> list[Allotment | 
                 answer = None
         if answer is None:
             # Only so many promises are weighed; behind them nobody passes who wants any of the same.
-            promises.append(_Promise(claim, tuple(rivals) if len(promises) < _WEIGHED else None))
+            promises.append(_Reservation(claim, tuple(rivals) if len(promises) < _WEIGHED else None))
             rivals.append(_Rival.waiting(claim))
         else:
             # Set aside even if its owner has not come for it yet: later ones must not slip in between.
@@ -150,7 +150,7 @@ class _Rival:
         )
 
 
-class _Promise:
+class _Reservation:
     """A claim that waits, and every amount that others may hold while there is still room for it."""
 
     def __init__(self, claim: Claim, rivals: tuple[_Rival, ...] | None) -> None:
@@ -231,7 +231,7 @@ def fit(claim: Claim, used: Used) -> Allotment | None:
     return tuple(given) if len(given) >= claim.minimum else None
 
 
-def shrink(
+def shrink_to_fit(
     members: Sequence[Need], capacity: Capacity, minimum: int | None = None
 ) -> tuple[tuple[Need, ...], list[str]]:
     """Make a gang fit the machine, with one sentence for each kind that is cut; none if it fits as it is.
@@ -245,17 +245,17 @@ def shrink(
     gets = "it gets" if len(first) == 1 else "each gets at most"
     words: list[str] = []
 
-    cores = _share([member.cpu or 0 for member in first], capacity.cpu)
+    cores = _equal_cap([member.cpu or 0 for member in first], capacity.cpu)
     if cores is not None:
         cores = math.floor(cores * 1000) / 1000
         asked = sum(member.cpu or 0 for member in first)
         words.append(f"{asks} for {asked:g} cores, this machine has {capacity.cpu:g}: {gets} {cores:g}")
-    size = _share([member.memory or 0 for member in first], capacity.memory)
+    size = _equal_cap([member.memory or 0 for member in first], capacity.memory)
     if size is not None:
         asked = sum(member.memory or 0 for member in first)
         there = f"this machine has {show_bytes(capacity.memory)}"
         words.append(f"{asks} for {show_bytes(asked)} of memory, {there}: {gets} {show_bytes(int(size))}")
-    devices = _share([member.gpu for member in first], len(capacity.gpus))
+    devices = _equal_cap([member.gpu for member in first], len(capacity.gpus))
     if devices is not None:
         devices = math.floor(devices)
         asked = sum(member.gpu for member in first)
@@ -274,7 +274,7 @@ def shrink(
     return tuple(cut(member) for member in members), words
 
 
-def _share(amounts: Sequence[float], there: float) -> float | None:
+def _equal_cap(amounts: Sequence[float], there: float) -> float | None:
     """The largest cap under which all fit together; None when they fit without one."""
     if sum(amounts) <= there + 1e-6:
         return None

@@ -18,7 +18,7 @@ from allaboard.backends.local.host.processes import spawn_supervisor
 from allaboard.backends.local.state.paths import (
     HOUSEKEEPING,
     locked,
-    opened,
+    open_private,
     read_json,
     write_json,
 )
@@ -46,31 +46,31 @@ def start(base: Path, environ: Mapping[str, str]) -> None:
     if not is_due(base, time.time()):
         return
     with suppress(OSError, SiteError):
-        opened(base / _LOG, "w").close()
+        open_private(base / _LOG, "w").close()
         here = {**environ, "ALLABOARD_HOME": str(base.parent.parent)}
         spawn_supervisor(
             [sys.executable, "-m", "allaboard.backends.local", str(base)], here, str(base / _LOG)
         )
 
 
-def untold(base: Path) -> tuple[str, ...]:
+def take_unreported(base: Path) -> tuple[str, ...]:
     """What could not be removed and was not told yet; from now on it was. Raises nothing."""
     path = base / _TROUBLES
     with suppress(OSError, SiteError):
-        if not _fresh(_kept(path)):
+        if not _unreported(_read_troubles(path)):
             return ()
         with locked(base / HOUSEKEEPING, wait=False):
-            troubles = _kept(path)
+            troubles = _read_troubles(path)
             write_json(path, {"version": 1, "troubles": dict.fromkeys(troubles, True)})
-            return tuple(f"housekeeping: {words}" for words in _fresh(troubles))
+            return tuple(f"housekeeping: {words}" for words in _unreported(troubles))
     return ()
 
 
-def _fresh(troubles: Mapping[str, bool]) -> list[str]:
+def _unreported(troubles: Mapping[str, bool]) -> list[str]:
     return [words for words, reported in troubles.items() if not reported]
 
 
-def _kept(path: Path) -> dict[str, bool]:
+def _read_troubles(path: Path) -> dict[str, bool]:
     """Each trouble in words, and whether it was told."""
     body = read_json(path)
     troubles = body.get("troubles") if isinstance(body, dict) else None
@@ -81,11 +81,11 @@ def _kept(path: Path) -> dict[str, bool]:
     )
 
 
-def keep(base: Path, troubles: Iterable[str]) -> None:
+def write_troubles(base: Path, troubles: Iterable[str]) -> None:
     """What is in order again is forgotten, and told anew should it come back."""
     path = base / _TROUBLES
     try:
-        before = _kept(path)
+        before = _read_troubles(path)
     except SiteError:
         before = {}
     now = {words: before.get(words, False) for words in troubles}

@@ -108,8 +108,8 @@ class AttemptFolder:
             os.mkfifo(self.wake, 0o600)
             self.wake.chmod(0o600)
         for file in (self.live, self.client, self.supervisor_log):
-            opened(file, "a").close()
-        with opened(self.reserve, "w") as reserve:
+            open_private(file, "a").close()
+        with open_private(self.reserve, "w") as reserve:
             reserve.write(" " * _RESERVED)
 
     def make_room(self) -> None:
@@ -121,13 +121,13 @@ class AttemptFolder:
         """Whether supervisor or keeper live: somebody holds the lock."""
         return is_held(self.live)
 
-    def ask(self, name: str, body: Mapping[str, Any]) -> None:
+    def write_request(self, name: str, body: Mapping[str, Any]) -> None:
         """Leave a request for the supervisor and wake it. Nobody, if the run was deleted meanwhile."""
         with suppress(FileNotFoundError):
             write_json(self.requests / f"{name}.json", body)
-            self.poke()
+            self.wake_supervisor()
 
-    def poke(self) -> None:
+    def wake_supervisor(self) -> None:
         """Wake the supervisor; nobody listening is no error."""
         try:
             fd = os.open(self.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -182,8 +182,8 @@ def runs_folder(home: str) -> Path:
     Raises SiteError when a newer allaboard wrote it, when it may not be read, or when it is somebody else's.
     """
     base = Path(home) / "local" / machine_id()[:12]
-    with in_words(home):
-        if not _is_there(base):
+    with translate_disk_errors(home):
+        if not _exists(base):
             return base / "runs"
         _make_own(base)
         try:
@@ -202,20 +202,20 @@ def prepare(home: str) -> None:
     """Make what runs need below a home, and make it private. Raises SiteError when it may not be written."""
     runs = runs_folder(home)
     base, top = runs.parent, Path(home)
-    with in_words(home):
-        if not _is_there(top):
+    with translate_disk_errors(home):
+        if not _exists(top):
             top.parent.mkdir(parents=True, exist_ok=True)
             make_private(top)
-        elif not _is_there(base):
+        elif not _exists(base):
             _close_home(top)
         for folder in (base.parent, base, runs):
             make_private(folder)
-        if not _is_there(base / "format"):
-            opened(base / HOUSEKEEPING, "a").close()  # there is nothing yet to tidy up
+        if not _exists(base / "format"):
+            open_private(base / HOUSEKEEPING, "a").close()  # there is nothing yet to tidy up
             write_text(base / "format", FORMAT + "\n")
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Whether it is. Unlike `Path.exists`, trouble on the way is trouble."""
     try:
         path.stat()
@@ -227,7 +227,7 @@ def _is_there(path: Path) -> bool:
 def _make_own(base: Path) -> None:
     """Refuse a folder of somebody else, and close one of ours that an older version left open."""
     info = base.stat()
-    if info.st_uid != os.geteuid() and info.st_uid != _our_mark(base):
+    if info.st_uid != os.geteuid() and info.st_uid != _owner_on_this_disk(base):
         owner = user_name(info.st_uid)
         raise SiteError(
             f"{base} belongs to {owner}, and runs are private to their user; work as {owner}, or set "
@@ -251,7 +251,7 @@ def _close_home(home: Path) -> None:
         home.chmod(0o700)
 
 
-def _our_mark(folder: Path) -> int | None:
+def _owner_on_this_disk(folder: Path) -> int | None:
     """Whose a file is that we make there: some disks (of a network, of another system) know one owner
     only.
     """
@@ -268,7 +268,7 @@ def make_private(folder: Path) -> None:
     """Make a folder for its user alone, whatever the umask, and those above it that are not there. One that
     somebody removes meanwhile is made again.
     """
-    if not _is_there(folder.parent):
+    if not _exists(folder.parent):
         make_private(folder.parent)
     while True:
         try:
@@ -286,11 +286,11 @@ def make_private(folder: Path) -> None:
                 return
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         except FileNotFoundError:
-            if not _is_there(folder.parent):
+            if not _exists(folder.parent):
                 raise
 
 
-def opened(path: Path, mode: str) -> IO[str]:
+def open_private(path: Path, mode: str) -> IO[str]:
     """A text file for its user alone, to write or append to; half a surrogate pair, as in a name that is no
     UTF-8, is written as JSON's escape for it.
     """
@@ -307,19 +307,19 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextmanager
-def in_words(home: str) -> Iterator[None]:
+def translate_disk_errors(home: str) -> Iterator[None]:
     """What the disk refuses in here is one sentence that says what to do: SiteError."""
     try:
         yield
     except OSError as error:
-        raise SiteError(_words(home, error), code=_code(error)) from error
+        raise SiteError(_describe_disk_error(home, error), code=_code(error)) from error
 
 
 def _code(error: OSError) -> str:
     return "home_full" if error.errno in _FULL else "home_unusable"
 
 
-def _words(home: str, error: OSError) -> str:
+def _describe_disk_error(home: str, error: OSError) -> str:
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else home
     if not Path(path).is_relative_to(home) and not Path(home).is_relative_to(path):
         return f"{path}: {error.strerror}"
@@ -347,7 +347,7 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole; readers see the old or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with opened(temporary, "w") as file:
+        with open_private(temporary, "w") as file:
             file.write(text)
         temporary.replace(path)
     except BaseException:
@@ -369,12 +369,12 @@ def read_json(path: Path) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"is no JSON ({error})") from error
+        raise damaged_error(path, f"is no JSON ({error})") from error
     except IsADirectoryError as error:
-        raise damaged(path, "is a folder") from error
+        raise damaged_error(path, "is a folder") from error
 
 
-def damaged(path: Path, trouble: str) -> SiteError:
+def damaged_error(path: Path, trouble: str) -> SiteError:
     """The error that says what is wrong with a file of a run, and what to do."""
     run = next((p.name for p in (path, *path.parents) if p.parent.name == "runs"), path.parent.name)
     return SiteError(
@@ -396,7 +396,7 @@ def discard(path: Path, trash: Path) -> None:
         return
     except OSError as error:
         if error.errno not in _FULL:  # what frees room must not need any
-            raise _stays(path, error) from error
+            raise _not_removed_error(path, error) from error
         discarded = path
     remove(discarded)
 
@@ -414,7 +414,7 @@ def remove(path: Path) -> None:
     except FileNotFoundError:  # somebody else removes it, too
         pass
     except OSError as error:
-        raise _stays(path, error) from error
+        raise _not_removed_error(path, error) from error
 
 
 def _make_removable(top: Path) -> None:
@@ -428,7 +428,7 @@ def _make_removable(top: Path) -> None:
                     path.chmod(0o700)
 
 
-def _stays(path: Path, error: OSError) -> SiteError:
+def _not_removed_error(path: Path, error: OSError) -> SiteError:
     at = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(path)
     inside = "" if at == str(path) else f"{show(at, 300, quote=False)}: "
     return SiteError(
@@ -453,7 +453,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
         except OSError:
             os.close(fd)
             raise
-        if is_still(path, fd):
+        if is_same_file(path, fd):
             break
         os.close(fd)  # who held it before us removed it: what we locked is no longer the file of that name
     try:
@@ -463,7 +463,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
 
 
 @contextmanager
-def waited_for(path: Path) -> Iterator[None]:
+def wait_for_lock(path: Path) -> Iterator[None]:
     """Once nobody holds a file's lock. Nothing is made: without the file nobody does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -493,7 +493,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def is_still(path: Path, fd: int) -> bool:
+def is_same_file(path: Path, fd: int) -> bool:
     """Whether the file that is open is the one of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))

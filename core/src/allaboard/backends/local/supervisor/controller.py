@@ -92,7 +92,7 @@ Action = Spawn | Terminate | Kill | Acquire | Release | Finish | Remove
 
 
 @dataclass(slots=True)
-class _One:
+class _MemberState:
     """What is known of one member."""
 
     member: Member
@@ -106,16 +106,16 @@ class _One:
     alive: bool = False
     due: float | None = None
     kill_at: float | None = None
-    again: bool = False
+    is_restart: bool = False
 
     @property
     def busy(self) -> bool:
         """Whether a process of it lives or is about to."""
-        return self.alive or self.due is not None or self.again
+        return self.alive or self.due is not None or self.is_restart
 
 
 @dataclass(slots=True)
-class Marks:
+class PhaseEnds:
     """When each phase ended; None: not yet, or not seen."""
 
     created: float
@@ -134,26 +134,26 @@ class Operator:
     created: float
     conditions: tuple[Condition, ...] = ()
     events: list[Event] = field(default_factory=list)
-    members: dict[str, _One] = field(default_factory=dict)
-    marks: Marks = field(init=False)
+    members: dict[str, _MemberState] = field(default_factory=dict)
+    marks: PhaseEnds = field(init=False)
     started: float | None = None
     finished: float | None = None
     stop: Stop | None = None
     suspended: bool = False
     removed: bool = False
     waiting: str | None = None
-    asked: bool = False
+    has_asked_for_slots: bool = False
     expected: set[str] = field(default_factory=set)
     settle_until: float | None = None
-    doomed: bool = False
-    owed: set[str] = field(default_factory=set)
+    failure: bool = False
+    owed_restarts: set[str] = field(default_factory=set)
     verdict_at: float | None = None
     gang_due: float = 0.0
     over: bool = False
 
     def __post_init__(self) -> None:
-        self.members = {m.name: _One(m) for m in self.layout.members}
-        self.marks = Marks(self.created)
+        self.members = {m.name: _MemberState(m) for m in self.layout.members}
+        self.marks = PhaseEnds(self.created)
 
     # What is known.
 
@@ -168,22 +168,22 @@ class Operator:
     @property
     def ended(self) -> bool:
         """Whether the job has its final word (members may still be ending)."""
-        return self._holds("Succeeded") or self._holds("Failed") or self.stop is not None
+        return self._has_condition("Succeeded") or self._has_condition("Failed") or self.stop is not None
 
     @property
     def stopped(self) -> bool:
         """Stopped by somebody, and nothing of it runs any more."""
         return (
             self.stop is not None
-            and not self._final()
+            and not self._is_final()
             and not any(state.busy for state in self.members.values())
         )
 
-    def _holds(self, kind: str) -> bool:
+    def _has_condition(self, kind: str) -> bool:
         return any(c.type == kind and c.status == "True" for c in self.conditions)
 
-    def _final(self) -> bool:
-        return self._holds("Succeeded") or self._holds("Failed")
+    def _is_final(self) -> bool:
+        return self._has_condition("Succeeded") or self._has_condition("Failed")
 
     # What happens.
 
@@ -191,16 +191,16 @@ class Operator:
         """The job was created."""
         self._condition("Created", now)
         if self.layout.policy.suspend:
-            return self._suspended(now)
+            return self._on_suspended(now)
         return self._ask()
 
     def _ask(self) -> list[Action]:
-        self.asked, self.waiting = True, "waits for its slots"
+        self.has_asked_for_slots, self.waiting = True, "waits for its slots"
         return [Acquire()]
 
-    def admitted(self, names: Iterable[str], now: float) -> list[Action]:
+    def on_admitted(self, names: Iterable[str], now: float) -> list[Action]:
         """The pool gave slots to these members; more may come later for an elastic gang."""
-        self.waiting, self.asked = None, False
+        self.waiting, self.has_asked_for_slots = None, False
         if self.started is None:
             self.started = now
         if self.marks.admitted is None:
@@ -209,69 +209,69 @@ class Operator:
         self.expected.update(names)
         return [self._spawn(self.members[name]) for name in names]
 
-    def _spawn(self, state: _One) -> Spawn:
-        state.due, state.alive, state.kill_at, state.again = None, True, None, False
+    def _spawn(self, state: _MemberState) -> Spawn:
+        state.due, state.alive, state.kill_at, state.is_restart = None, True, None, False
         number, state.tries = state.tries, state.tries + 1
         return Spawn(state.member, number)
 
-    def running(self, name: str, now: float) -> list[Action]:
+    def on_running(self, name: str, now: float) -> list[Action]:
         """The member's program runs."""
         state = self.members[name]
         state.phase, state.started, state.ended, state.reason = "running", now, None, None
         self._event("Normal", "Started", name, f"started try {state.tries - 1}", now)
         if self.marks.scheduled is None and all(self.members[n].started for n in self.expected):
             self.marks.scheduled = now
-        if name in self.owed and not any(self._is_owed_a_start(o) for o in self.members.values()):
+        if name in self.owed_restarts and not any(self._is_owed_a_start(o) for o in self.members.values()):
             self.verdict_at = now + SETTLE
-        return self._judge(now)
+        return self._update_conditions(now)
 
-    def met(self, now: float) -> None:
+    def on_rendezvous(self, now: float) -> None:
         """The members found each other at the rendezvous."""
         if self.marks.met is None:
             self.marks.met = now
 
-    def stepped(self, now: float) -> None:
+    def on_first_step(self, now: float) -> None:
         """The first step was reported."""
         if self.marks.stepped is None:
             self.marks.stepped = now
 
-    def called_off(self, name: str, now: float) -> list[Action]:
+    def on_called_off(self, name: str, now: float) -> list[Action]:
         """The member was to start, was told to end, and has not been started: there is nothing of it."""
         state = self.members[name]
         state.alive, state.kill_at, state.tries = False, None, state.tries - 1
-        self.owed.discard(name)
-        if state.again:
-            return self._gang_again(now)
+        self.owed_restarts.discard(name)
+        if state.is_restart:
+            return self._start_gang_again(now)
         state.phase = "deleted"
-        return self._rest(now)
+        return self._release_and_finish(now)
 
-    def not_started(self, name: str, text: str, now: float) -> list[Action]:
+    def on_start_failed(self, name: str, text: str, now: float) -> list[Action]:
         """The member's program could not be started: the kubelet's StartError, exit code 128."""
         self._event("Warning", "Failed", name, text, now)
-        return self.exited(name, 128, now, reason="StartError")
+        return self.on_exited(name, 128, now, reason="StartError")
 
-    def exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
+    def on_exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
         """The member's main process ended and nothing of it is left. ``code``: minus n for signal n."""
         state = self.members[name]
         state.alive, state.kill_at, state.ended = False, None, now
         state.exit_code = 128 - code if code < 0 else code
         state.reason = reason or ("Completed" if state.exit_code == 0 else "Error")
-        self.owed.discard(name)
-        if state.again:
+        self.owed_restarts.discard(name)
+        if state.is_restart:
             state.phase, state.reason = "pending", None
-            return self._gang_again(now)
-        if self._leaving:
-            return self._gone(state, now)
+            return self._start_gang_again(now)
+        if self._is_ending:
+            return self._on_member_gone(state, now)
         if state.exit_code == 0 and self.layout.policy.restart != "always":
             state.phase = "succeeded"
-            return [*self._judge(now), *self._verdict(now)]
-        return self._failed(state, now)
+            return [*self._update_conditions(now), *self._fail_if_used_up(now)]
+        return self._on_member_failed(state, now)
 
     @property
-    def _leaving(self) -> bool:
+    def _is_ending(self) -> bool:
         return self.ended or self.suspended
 
-    def _failed(self, state: _One, now: float) -> list[Action]:
+    def _on_member_failed(self, state: _MemberState, now: float) -> list[Action]:
         policy, code = self.layout.policy, state.exit_code or 0
         if policy.restart == "exit_code":
             self._event(
@@ -286,9 +286,11 @@ class Operator:
             return self._fail("Failed", now, role=state.member.group)
         if self.restarts >= policy.backoff_limit:
             state.phase = "failed"
-            self.doomed = True
-            self.owed.update(o.member.name for o in self.members.values() if self._is_owed_a_start(o))
-            return self._verdict(now)
+            self.failure = True
+            self.owed_restarts.update(
+                o.member.name for o in self.members.values() if self._is_owed_a_start(o)
+            )
+            return self._fail_if_used_up(now)
         state.restarts += 1
         if policy.restart == "exit_code":
             state.phase = "pending"
@@ -303,26 +305,26 @@ class Operator:
         if self._is_host(state):
             return self._restart_gang(state, now + delay, now)
         state.due = now + delay
-        return self._judge(now)
+        return self._update_conditions(now)
 
-    def _is_owed_a_start(self, state: _One) -> bool:
+    def _is_owed_a_start(self, state: _MemberState) -> bool:
         """Whether a restart of it was counted and has not begun."""
-        return state.due is not None or state.again
+        return state.due is not None or state.is_restart
 
-    def _verdict(self, now: float) -> list[Action]:
+    def _fail_if_used_up(self, now: float) -> list[Action]:
         """Fail a job whose restarts are used up. One failure at a time: those granted before come first."""
-        if not self.doomed or self.owed or self._leaving:
+        if not self.failure or self.owed_restarts or self._is_ending:
             return []
         return self._fail("BackoffLimit", now)
 
-    def _is_host(self, state: _One) -> bool:
+    def _is_host(self, state: _MemberState) -> bool:
         """Worker 0 of an elastic gang holds the rendezvous: without it the others cannot go on."""
         return self.layout.elastic is not None and state.member.rank == self._host().rank
 
     def _host(self) -> Member:
         return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
 
-    def _restart_gang(self, host: _One, due: float, now: float) -> list[Action]:
+    def _restart_gang(self, host: _MemberState, due: float, now: float) -> list[Action]:
         self._event(
             "Warning",
             "GangRestart",
@@ -333,21 +335,21 @@ class Operator:
         self.gang_due = due
         others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
         for state in (host, *others):
-            state.again, state.due = True, None
-        return [Kill(o.member) for o in others if o.alive] + self._gang_again(now)
+            state.is_restart, state.due = True, None
+        return [Kill(o.member) for o in others if o.alive] + self._start_gang_again(now)
 
-    def _gang_again(self, now: float) -> list[Action]:
+    def _start_gang_again(self, now: float) -> list[Action]:
         """Once every process of the old gang is gone, the new one starts when the delay is over."""
-        waiting = [o for o in self.members.values() if o.again]
+        waiting = [o for o in self.members.values() if o.is_restart]
         if not any(o.alive for o in waiting):
             for state in waiting:
-                state.due, state.again = max(self.gang_due, now), False
+                state.due, state.is_restart = max(self.gang_due, now), False
         return []
 
-    def _judge(self, now: float) -> list[Action]:
+    def _update_conditions(self, now: float) -> list[Action]:
         """What the members' states mean for the job."""
         verdict = self.engine.judge(self.layout, self.counts())
-        if verdict.running and not self._leaving and not verdict.succeeded:
+        if verdict.running and not self._is_ending and not verdict.succeeded:
             self._condition("Running", now)
         if verdict.succeeded:
             return self._succeed(now)
@@ -358,46 +360,46 @@ class Operator:
         return {
             group.role: Counts(
                 replicas=group.replicas,
-                active=self._number(group.role, "running"),
-                succeeded=self._number(group.role, "succeeded"),
-                failed=self._number(group.role, "failed"),
+                active=self._count_members(group.role, "running"),
+                succeeded=self._count_members(group.role, "succeeded"),
+                failed=self._count_members(group.role, "failed"),
             )
             for group in self.layout.groups
         }
 
-    def _number(self, role: str, phase: str) -> int:
+    def _count_members(self, role: str, phase: str) -> int:
         return sum(1 for o in self.members.values() if o.member.group == role and o.phase == phase)
 
     def _succeed(self, now: float) -> list[Action]:
         self._condition("Succeeded", now)
         self.finished = self.marks.finished = now
         self.settle_until = now + SETTLE
-        return self._clean(now)
+        return self._clean_pods(now)
 
     def _fail(
         self, how: str, now: float, role: str = "", reason: str | None = None, text: str | None = None
     ) -> list[Action]:
         self._condition("Failed", now, role=role.capitalize(), count=1, how=how, reason=reason, text=text)
         self.finished = self.marks.finished = now
-        return self._clean(now)
+        return self._clean_pods(now)
 
     # The end of members.
 
-    def _clean(self, now: float) -> list[Action]:
+    def _clean_pods(self, now: float) -> list[Action]:
         """Apply clean_pods: under none what runs goes on, and may be restarted no more."""
         keeps = self.layout.policy.clean_pods == "none"
         for state in self.members.values():
-            if state.due is not None or (state.again and not state.alive):
+            if state.due is not None or (state.is_restart and not state.alive):
                 state.phase = "failed" if keeps else "deleted"
-            state.due, state.again = None, False
+            state.due, state.is_restart = None, False
         if keeps:
             self.settle_until = None
-            return self._rest(now)
+            return self._release_and_finish(now)
         if self.settle_until is not None and any(o.alive for o in self.members.values()):
             return []
         return self._end_all(now)
 
-    def _cleans(self, phase: str) -> bool:
+    def _is_cleaned(self, phase: str) -> bool:
         policy = self.layout.policy.clean_pods
         return policy == "all" or (policy == "running" and phase in ("running", "pending"))
 
@@ -409,9 +411,9 @@ class Operator:
             if state.alive and state.kill_at is None:
                 state.kill_at = now + self.layout.grace
                 actions.append(Terminate(state.member))
-        return actions + self._rest(now)
+        return actions + self._release_and_finish(now)
 
-    def _gone(self, state: _One, now: float) -> list[Action]:
+    def _on_member_gone(self, state: _MemberState, now: float) -> list[Action]:
         """A member ended after the job had its final word, or while it is suspended."""
         if self.suspended:
             state.phase = "deleted"
@@ -421,9 +423,9 @@ class Operator:
             state.phase = "failed"
         else:
             state.phase = "deleted"
-        return self._rest(now)
+        return self._release_and_finish(now)
 
-    def _rest(self, now: float) -> list[Action]:
+    def _release_and_finish(self, now: float) -> list[Action]:
         """What remains to do when something has ended: release, finish."""
         if any(o.busy for o in self.members.values()):
             return []
@@ -432,10 +434,10 @@ class Operator:
         if not self.ended or self.over:
             return []
         self.over = True
-        if self.layout.policy.clean_pods == "all" and self._final():
+        if self.layout.policy.clean_pods == "all" and self._is_final():
             for state in self.members.values():
                 state.phase = "deleted"
-        elif self._cleans("pending") or self.stop is not None:
+        elif self._is_cleaned("pending") or self.stop is not None:
             for state in self.members.values():
                 state.phase = "deleted" if state.phase in ("pending", "running") else state.phase
         return [Release(), Finish()]
@@ -446,12 +448,12 @@ class Operator:
         """Somebody wants it stopped; a second time with ``kill`` ends the grace."""
         if self.over:
             return []
-        if self.stop is None and not self._final():
+        if self.stop is None and not self._is_final():
             self.stop = stop
             self.finished = self.marks.finished = now
             self._event("Normal", "Stopped", self.layout.run, f"stopped by {stop.by}: {stop.reason}", now)
         for state in self.members.values():
-            state.due, state.again = None, False
+            state.due, state.is_restart = None, False
         self.waiting = None
         living = [m.member for m in self.members.values() if m.alive]
         actions = self._end_all(now)
@@ -463,21 +465,23 @@ class Operator:
         """
         if self.ended or self.suspended:
             return []
-        return self._suspended(now)
+        return self._on_suspended(now)
 
-    def _suspended(self, now: float) -> list[Action]:
-        self.suspended, self.waiting, self.asked = True, None, False
-        self.doomed, self.verdict_at = False, None
-        self.owed.clear()
+    def _on_suspended(self, now: float) -> list[Action]:
+        self.suspended, self.waiting, self.has_asked_for_slots = True, None, False
+        self.failure, self.verdict_at = False, None
+        self.owed_restarts.clear()
         running = next((c for c in self.conditions if c.type == "Running" and c.status == "True"), None)
         if running is not None:
             self.conditions = with_condition(
                 self.conditions,
-                Condition("Running", "False", f"{self.engine.KIND}Suspended", self._text("Suspended"), now),
+                Condition(
+                    "Running", "False", f"{self.engine.KIND}Suspended", self._message("Suspended"), now
+                ),
             )
         self._condition("Suspended", now)
         for state in self.members.values():
-            state.due, state.again = None, False
+            state.due, state.is_restart = None, False
             state.phase = "deleted" if self.started is not None and not state.alive else state.phase
         return self._end_all(now)
 
@@ -486,15 +490,15 @@ class Operator:
         if self.ended or not self.suspended or any(o.alive for o in self.members.values()):
             return []
         self.suspended = False
-        resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._text("Resumed"), now)
+        resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._message("Resumed"), now)
         self.conditions = with_condition(self.conditions, resumed)
-        self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._text("Resumed"), now)
+        self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._message("Resumed"), now)
         self.started = None
         for state in self.members.values():
             state.phase, state.exit_code, state.reason = "pending", None, None
         return self._ask()
 
-    def refused(self, reason: str, text: str, now: float) -> list[Action]:
+    def on_refused(self, reason: str, text: str, now: float) -> list[Action]:
         """Something that every member needs is not there: the job fails before one of them starts."""
         self._condition("Created", now)
         return self._fail("Failed", now, reason=reason, text=text)
@@ -508,21 +512,21 @@ class Operator:
             if state.kill_at is not None and now >= state.kill_at:
                 state.kill_at = now + 1.0
                 actions.append(Kill(state.member))
-            if state.due is not None and now >= state.due and not state.alive and not self._leaving:
+            if state.due is not None and now >= state.due and not state.alive and not self._is_ending:
                 actions.append(self._spawn(state))
         if self.settle_until is not None and now >= self.settle_until:
             actions += self._end_all(now)
-        if not self._leaving and self.verdict_at is not None and now >= self.verdict_at:
-            self.owed.clear()
-            actions += self._verdict(now)
-        if not self._leaving:
-            actions += self._limits(now)
+        if not self._is_ending and self.verdict_at is not None and now >= self.verdict_at:
+            self.owed_restarts.clear()
+            actions += self._fail_if_used_up(now)
+        if not self._is_ending:
+            actions += self._fail_if_late(now)
         if self._ttl_due(now):
             self.removed = True
             actions += [*self._end_all(now), Remove()]
         return actions
 
-    def _limits(self, now: float) -> list[Action]:
+    def _fail_if_late(self, now: float) -> list[Action]:
         policy = self.layout.policy
         if policy.deadline is not None and self.started is not None and now - self.started >= policy.deadline:
             return self._fail("Deadline", now)
@@ -552,7 +556,7 @@ class Operator:
         if self.settle_until is not None:
             times.append(self.settle_until)
         policy = self.layout.policy
-        if not self._leaving:
+        if not self._is_ending:
             if self.verdict_at is not None:
                 times.append(self.verdict_at)
             if policy.deadline is not None and self.started is not None:
@@ -584,7 +588,7 @@ class Operator:
     def _phase_since(self) -> float | None:
         marks = self.marks
         return {
-            "admitted": marks.created if self.asked else None,
+            "admitted": marks.created if self.has_asked_for_slots else None,
             "scheduled": marks.admitted,
             "rendezvous": marks.scheduled,
             "first_step": marks.met if marks.met is not None else marks.scheduled,
@@ -633,10 +637,10 @@ class Operator:
 
     # Words.
 
-    def _object(self, state: _One) -> str:
+    def _object(self, state: _MemberState) -> str:
         return f"default.{self.layout.name}-{state.member.name}"
 
-    def _text(self, what: str, role: str = "", count: int = 0) -> str:
+    def _message(self, what: str, role: str = "", count: int = 0) -> str:
         master = self.layout.group("master") is not None
         return self.engine.message(what, self.layout.name, master=master, role=role, count=count)
 
@@ -652,7 +656,7 @@ class Operator:
         text: str | None = None,
     ) -> None:
         reason = reason or f"{self.engine.KIND}{kind}"
-        text = text or self._text(how or kind, role, count)
+        text = text or self._message(how or kind, role, count)
         before = self.conditions
         self.conditions = with_condition(before, Condition(kind, "True", reason, text, now))
         if self.conditions != before:

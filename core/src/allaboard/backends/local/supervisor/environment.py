@@ -42,7 +42,7 @@ NAMES_LOOKED_AT = 5000
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
 
 
-def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment without what belongs to the orchestrator (its secrets are in there)."""
     return {name: value for name, value in environ.items() if not name.startswith(_PRIVATE)}
 
@@ -71,7 +71,7 @@ def member_environment(
         **secrets,
         **group.environment,
         **injected,
-        **_local(layout, member, injected, gpus),
+        **_local_overrides(layout, member, injected, gpus),
         **our_environment(layout, member),
     }
 
@@ -90,7 +90,7 @@ def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, st
     }
 
 
-def _local(
+def _local_overrides(
     layout: Layout, member: Member, injected: Mapping[str, str], gpus: Sequence[str]
 ) -> dict[str, str]:
     values = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
@@ -137,7 +137,7 @@ def why_not_startable(
         else shutil.which(program, path=search_path(environ))
     )
     if executable is None or not os.path.exists(executable):
-        near = nearest(os.path.basename(program), _programs(program, folder, environ))
+        near = nearest(os.path.basename(program), _similar_programs(program, folder, environ))
         suggestion = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
         return 0, f"{program!r} is not found; {suggestion}give a program on the PATH, or a path from {folder}"
     if not os.access(executable, os.X_OK) or os.path.isdir(executable):
@@ -154,7 +154,7 @@ def why_not_startable(
     return None
 
 
-def _programs(program: str, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
+def _similar_programs(program: str, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
     """What somebody may have meant by a program that is not there: the likeliest first."""
     if os.sep in program:
         yield from _names_in(os.path.dirname(os.path.join(folder, program)))

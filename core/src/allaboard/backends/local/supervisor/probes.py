@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allaboard.backends.local.state.paths import opened
+from allaboard.backends.local.state.paths import open_private
 from allaboard.follow.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
@@ -32,11 +32,11 @@ class LogWatch:
     """
 
     path: Path
-    heard: bool = True
+    counts_reports: bool = True
     offset: int = 0
     rest: bytes = b""
-    noted: float = 0.0
-    behind: bool = False
+    noted_at: float = 0.0
+    has_more: bool = False
 
     def reports(self, now: float, *, last: bool = False) -> list[Report]:
         """Reports in what was written since the last call. ``last``: to the end of the file, however long
@@ -48,9 +48,9 @@ class LogWatch:
             return []
         if size <= self.offset:
             return []
-        if now - self.noted >= _STEP:
+        if now - self.noted_at >= _STEP:
             self._note(now)
-        if not self.heard:
+        if not self.counts_reports:
             self.offset = size
             return []
         lines: deque[bytes] = deque(maxlen=_MOST_REPORTS)
@@ -62,14 +62,14 @@ class LogWatch:
                 self.offset += len(chunk)
                 remaining -= len(chunk)
                 lines.extend(self._lines(chunk))
-        self.behind = self.offset < size
+        self.has_more = self.offset < size
         decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
         return [report for report in decoded if report is not None]
 
     def _note(self, now: float) -> None:
-        self.noted = now
+        self.noted_at = now
         # A disk that is full costs the times of some lines.
-        with suppress(OSError), opened(self.path.with_suffix(".times"), "a") as notes:
+        with suppress(OSError), open_private(self.path.with_suffix(".times"), "a") as notes:
             notes.write(f"{self.offset} {now:.3f}\n")
 
     def _lines(self, chunk: bytes) -> list[bytes]:
@@ -82,7 +82,7 @@ class LogWatch:
         return [line for line in text[:end].split(b"\n") if _NEEDLE in line]
 
 
-def links_followed(report: Report, own: str | None) -> Report:
+def resolve_checkpoint_link(report: Report, own: str | None) -> Report:
     """The report, its checkpoint named by where it really lies if a link leads out of the run's folder."""
     uri = report.fields.get("uri")
     if report.kind != "checkpoint" or own is None or not isinstance(uri, str) or not is_below(uri, own):
@@ -97,14 +97,14 @@ def links_followed(report: Report, own: str | None) -> Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class Rendezvous:
     """``heard``: somebody listens at the port; ``connected``: how many talk to it."""
 
-    heard: bool
+    is_listening: bool
     connected: int
 
 
-def listening(port: int) -> Listening | None:
+def probe_port(port: int) -> Rendezvous | None:
     """Who is at a port of the loopback, from /proc/net/tcp; None where there is no such file."""
     suffix = f":{port:04X}".encode()
     is_listening, connected, readable = False, 0, False
@@ -120,7 +120,7 @@ def listening(port: int) -> Listening | None:
             if fields[1].endswith(suffix):
                 is_listening = is_listening or fields[3] == b"0A"
                 connected += fields[3] == b"01"
-    return Listening(is_listening, connected) if readable else None
+    return Rendezvous(is_listening, connected) if readable else None
 
 
 def tail(path: Path, lines: int, most: int = 1 << 16) -> str:

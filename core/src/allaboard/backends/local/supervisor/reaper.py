@@ -11,7 +11,7 @@ Each of the two sees the other's death as the end of the socket and then kills e
 once. Both are subreapers: whatever a member leaves behind (double forks, own sessions) becomes a child of the
 keeper, and once that is dead a child of the supervisor. Members also get SIGKILL from the kernel when the
 keeper dies, so if both die at the same instant only grandchildren remain, and the next allaboard process
-finds them by the mark in their environment (`processes.sweep`). Without prctl (macOS) there are neither
+finds them by the mark in their environment (`processes.kill_run`). Without prctl (macOS) there are neither
 subreapers nor parent-death signals: the same code runs, but a child that left its member's session and lost
 its parent may survive.
 
@@ -157,7 +157,7 @@ class _Wire:
                 data, beside, _, _ = self.sock.recvmsg(65536, size, flags)
                 for level, kind, payload in beside:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                        self._fds += _received(payload)
+                        self._fds += _parse_frame(payload)
                 if not data:
                     self.open = False
                     return
@@ -173,7 +173,7 @@ def _frame(message: Mapping[str, Any]) -> bytes:
     return struct.pack("!I", len(body)) + body
 
 
-def _received(payload: bytes) -> list[int]:
+def _parse_frame(payload: bytes) -> list[int]:
     fds = array.array("i")
     fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
     for fd in fds:
@@ -232,9 +232,9 @@ class Keeper:
 
     def read_events(self) -> list[Event]:
         """What happened since the last call, in order, without waiting."""
-        return [self._note(_event(message)) for message, _ in self._wire.receive()]
+        return [self._record_event(_event(message)) for message, _ in self._wire.receive()]
 
-    def _note(self, event: Event) -> Event:
+    def _record_event(self, event: Event) -> Event:
         if isinstance(event, Started):
             self._members[event.member] = event.identity
             self._seen.add(event.identity)
@@ -297,14 +297,14 @@ class Keeper:
         spare = {os.getpid(), *keep}
 
         def left() -> Iterator[Identity]:
-            yield from processes.below_here(keep)
+            yield from processes.other_descendants(keep)
             if not processes.has_prctl():  # orphans went to init: what we were told and the mark must do
                 here = {
-                    who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.alive(who)
+                    who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.is_alive(who)
                 }
                 here = {who for who in here if who.pid not in spare}
                 yield from here
-                yield from processes.below([who.pid for who in here], spare)
+                yield from processes.descendants_of_all([who.pid for who in here], spare)
 
         survivors = processes.kill_all(left, within)
         self._wire.open = False
@@ -321,12 +321,12 @@ class Keeper:
         while self.alive and (remaining := deadline - time.monotonic()) > 0:
             select.select([self.fileno()], [], [], remaining)
             events += self.read_events()
-        if self.alive or not self._ended_well():
+        if self.alive or not self._ended_regularly():
             self.on_keeper_death()
         self._wire.sock.close()
         return events
 
-    def _ended_well(self) -> bool:
+    def _ended_regularly(self) -> bool:
         """Whether the keeper, which hung up, did so because nothing was left to keep. Reaps it."""
         try:
             return os.waitpid(self.pid, 0)[1] == 0
@@ -360,11 +360,11 @@ class _Member:
     """What is known of the main process's end, once it was reaped."""
     deadline: float | None = None
     """Set while the member is being killed."""
-    early: list[int] = field(default_factory=list)
+    early_signals: list[int] = field(default_factory=list)
     """Signals that came before its program ran."""
 
     @property
-    def doomed(self) -> bool:
+    def is_being_killed(self) -> bool:
         return self.deadline is not None
 
 
@@ -377,18 +377,18 @@ def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoRe
         processes.close_all_but(keep)
         processes.set_subreaper()
         processes.set_name("allaboard-keep")
-        _Keeping(sock, mark).run()
+        _KeeperLoop(sock, mark).run()
         code = 0
     except BaseException:
         import traceback
 
         traceback.print_exc()
-        processes.kill_all(processes.below_here)
+        processes.kill_all(processes.other_descendants)
     finally:
         os._exit(code)
 
 
-class _Keeping:
+class _KeeperLoop:
     """The keeper's loop. Waits for nothing but its poll: a slow member must not delay the others."""
 
     def __init__(self, sock: socket.socket, mark: str) -> None:
@@ -409,14 +409,14 @@ class _Keeping:
     def run(self) -> None:
         pause = 0.001
         while self.wire.open and not (self.leaving and not self.members and not self.wire.backlog):
-            ready = self.wait(pause if self.doomed() else None)
+            ready = self.wait(pause if self.being_killed() else None)
             self.settle_reports(ready)
             self.reap()
             for message, fds in self.wire.receive():
-                self.obey(message, fds)
-            for member in self.doomed():
-                self.close(member)
-            pause = min(pause * 2, 0.02) if self.doomed() else 0.001
+                self.handle_command(message, fds)
+            for member in self.being_killed():
+                self.kill_round(member)
+            pause = min(pause * 2, 0.02) if self.being_killed() else 0.001
         self.end()
 
     def wait(self, pause: float | None) -> set[int]:
@@ -436,24 +436,24 @@ class _Keeping:
 
     # Commands.
 
-    def obey(self, message: dict[str, Any], fds: list[int]) -> None:
+    def handle_command(self, message: dict[str, Any], fds: list[int]) -> None:
         member = self.members.get(message.get("member", ""))
         match message["do"]:
             case "spawn":
                 self.spawn(message, fds)
             case "signal" if member and member.report is not None:
                 # Until its exec the child still ignores what we ignore: it would be lost.
-                member.early.append(message["sig"])
+                member.early_signals.append(message["sig"])
             case "signal" if member and member.ended is None:
                 self.signal(member, message["sig"])
             case "kill" if member:
-                self.doom(member)
+                self.start_killing(member)
             case "hold":
                 self.held += fds
             case "kill_all" | "exit" as word:
                 self.leaving = self.leaving or word == "exit"
                 for each in self.members.values():
-                    self.doom(each)
+                    self.start_killing(each)
 
     def spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         name = message["member"]
@@ -463,14 +463,16 @@ class _Keeping:
             try:
                 pid = os.fork()
                 if pid == 0:
-                    _become(message["argv"], environment, message["cwd"], message["log"], fds, childs_end)
+                    _exec_member(
+                        message["argv"], environment, message["cwd"], message["log"], fds, childs_end
+                    )
             except OSError:
                 os.close(report)
                 raise
             finally:
                 os.close(childs_end)
         except OSError as error:  # EAGAIN: too many processes; ENOMEM; EMFILE: too many files
-            self.tell_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
+            self.send_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
         else:
             os.set_blocking(report, False)
             self.members[name] = _Member(name, pid, processes.start_time(pid) or 0, report)
@@ -495,8 +497,8 @@ class _Keeping:
         if text:
             member.failure = json.loads(text)
         else:
-            self.tell("started", member.name, pid=member.pid, start=member.start)
-            for sig in member.early:
+            self.send_event("started", member.name, pid=member.pid, start=member.start)
+            for sig in member.early_signals:
                 self.signal(member, sig)
 
     def signal(self, member: _Member, sig: int) -> None:
@@ -507,12 +509,12 @@ class _Keeping:
         mains = {member.pid: member for member in self.members.values() if member.ended is None}
         for pid, code, maxrss in processes.reap():
             if member := mains.get(pid):
-                member.early.clear()  # its pid may be somebody else's by now
+                member.early_signals.clear()  # its pid may be somebody else's by now
                 self.settle_report(member)
                 member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
-                self.doom(member)
+                self.start_killing(member)
 
-    def doom(self, member: _Member) -> None:
+    def start_killing(self, member: _Member) -> None:
         if member.deadline is None:
             member.deadline = time.monotonic() + _CLOSING_LIMIT
             if member.ended is None:
@@ -520,12 +522,12 @@ class _Keeping:
                 with contextlib.suppress(OSError):
                     os.killpg(member.pid, signal.SIGSTOP)
 
-    def doomed(self) -> list[_Member]:
-        return [member for member in self.members.values() if member.doomed]
+    def being_killed(self) -> list[_Member]:
+        return [member for member in self.members.values() if member.is_being_killed]
 
-    def close(self, member: _Member) -> None:
+    def kill_round(self, member: _Member) -> None:
         """One round of killing; tells the end when nothing is left, or when it will not go."""
-        remaining = processes.strike(lambda: self.belongings(member))
+        remaining = processes.freeze_and_kill(lambda: self.processes_of(member))
         if remaining or member.ended is None:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
@@ -533,12 +535,12 @@ class _Keeping:
             member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": time.time()}
         del self.members[member.name]
         if member.failure:
-            self.tell_failure(member.name, **member.failure)
+            self.send_failure(member.name, **member.failure)
         else:
-            survivors = [who.pid for who in remaining if processes.alive(who)]
-            self.tell("exited", member.name, **member.ended, survivors=survivors)
+            survivors = [who.pid for who in remaining if processes.is_alive(who)]
+            self.send_event("exited", member.name, **member.ended, survivors=survivors)
 
-    def belongings(self, member: _Member) -> Iterator[Identity]:
+    def processes_of(self, member: _Member) -> Iterator[Identity]:
         """What lives of a member: its main process, orphans that were its own, and all below these."""
         mains = {each.pid for each in self.members.values() if each.ended is None}
         others = {each.pid for each in self.members.values() if each is not member}
@@ -547,16 +549,16 @@ class _Keeping:
             roots.append(who.pid)
             yield who
         for pid in self.orphans():
-            process = None if pid in mains else processes.look(pid)
+            process = None if pid in mains else processes.process_of(pid)
             if process is None:
                 continue
             if process.dead:
                 if process.session not in others:  # it may have left a child since the orphans were listed
-                    yield Identity(pid, processes.GONE)
-            elif self.owner_of(process) in (member.name, _ANYBODY):
+                    yield Identity(pid, processes.NO_START)
+            elif self.owner_of(process) in (member.name, _UNKNOWN_MEMBER):
                 roots.append(pid)
                 yield process.identity
-        yield from processes.below(roots, mains)
+        yield from processes.descendants_of_all(roots, mains)
 
     def orphans(self) -> Iterable[int]:
         """Processes of members that lost their parent: our children now, among the main processes."""
@@ -578,37 +580,37 @@ class _Keeping:
         for member in self.members.values():
             if process.session == member.pid:
                 return member.name
-        return _ANYBODY if all(member.doomed for member in self.members.values()) else None
+        return _UNKNOWN_MEMBER if all(member.is_being_killed for member in self.members.values()) else None
 
     def end(self) -> None:
         """The supervisor is gone, or told us to leave: nothing of ours may outlive us."""
         deadline = time.monotonic() + _ABANDONED_LIMIT
-        while processes.kill_all(self.everything, within=1.0) and time.monotonic() < deadline:
+        while processes.kill_all(self.all_processes, within=1.0) and time.monotonic() < deadline:
             pass
 
-    def everything(self) -> Iterator[Identity]:
-        yield from processes.below_here()
+    def all_processes(self) -> Iterator[Identity]:
+        yield from processes.other_descendants()
         if not processes.has_prctl():
             lost = [who for pid in self.orphans() if (who := processes.identity(pid))]
             yield from lost
-            yield from processes.below([who.pid for who in lost], [os.getpid()])
+            yield from processes.descendants_of_all([who.pid for who in lost], [os.getpid()])
 
     # Words to the supervisor.
 
-    def tell(self, event: str, member: str, **fields: Any) -> None:
+    def send_event(self, event: str, member: str, **fields: Any) -> None:
         self.wire.queue({"at": time.time(), **fields, "event": event, "member": member})
 
-    def tell_failure(self, member: str, stage: str, errno: int, text: str) -> None:
-        self.tell("spawn_failed", member, stage=stage, errno=errno, text=text)
+    def send_failure(self, member: str, stage: str, errno: int, text: str) -> None:
+        self.send_event("spawn_failed", member, stage=stage, errno=errno, text=text)
 
 
-_ANYBODY = ""
+_UNKNOWN_MEMBER = ""
 
 
 # --- the member's first instants --------------------------------------------------------------------------
 
 
-def _become(
+def _exec_member(
     argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str, fds: Iterable[int], report: int
 ) -> NoReturn:
     """In the forked child: turn into the member's program, or report why not. Never returns."""

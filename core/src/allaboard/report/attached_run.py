@@ -14,14 +14,14 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Handle, NotYours, Plan, handle_of
 from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.report.commands import command
 from allaboard.report.exits import starting, watching
-from allaboard.report.saying import say
+from allaboard.report.terminal import say
 from allaboard.running import ATTEMPTS, Follower, follow_policy, me
 from allaboard.status import state_of
 
@@ -168,7 +168,7 @@ class Attended(Follower):
                 ExitCode.STOPPED, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}"
             )
         kill = self.obeyed == 2
-        answer = self.backend.stop(self.handle, self.owner, person(), why, kill=kill)
+        answer = self.backend.stop(self.handle, self.owner, user_at_host(), why, kill=kill)
         if isinstance(answer, NotYours):
             words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
             raise self._leaving(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
@@ -194,7 +194,7 @@ class Attended(Follower):
             seen = self.backend.observe(self.run)
             if seen.owner == self.owner and not state_of(seen).is_final:
                 self.backend.stop(
-                    handle_of(seen), self.owner, person(), self.signals.interrupts[-1], kill=True
+                    handle_of(seen), self.owner, user_at_host(), self.signals.interrupts[-1], kill=True
                 )
 
 

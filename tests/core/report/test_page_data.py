@@ -11,7 +11,7 @@ from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, State
 from allaboard.report.page import LAST_LINES
-from allaboard.report.reading import what_it_told
+from allaboard.report.page_data import what_it_told
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
 

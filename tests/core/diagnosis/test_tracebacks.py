@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allaboard.diagnosis import diagnose
-from allaboard.diagnosis.printed import bare, bare_lines, raised, uncaught
+from allaboard.diagnosis.tracebacks import bare, bare_lines, raised, uncaught
 from allaboard.observation import Observation
 from allaboard.testing import a_member, seen
 

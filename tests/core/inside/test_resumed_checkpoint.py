@@ -12,8 +12,8 @@ import pytest
 from allaboard.checkpoints import Manifest, save
 from allaboard.errors import Corrupt, StorageUnreachable
 from allaboard.inside import Checkpointer
-from allaboard.inside.leaving import leaving
-from allaboard.inside.resumed import ResumedCheckpoint, file_system_of
+from allaboard.inside.resumed_checkpoint import ResumedCheckpoint, file_system_of
+from allaboard.inside.shutdown import leaving
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 

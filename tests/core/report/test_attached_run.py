@@ -15,8 +15,8 @@ from allaboard.checking import checked
 from allaboard.errors import BackendUnreachable, StorageDenied
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Owner, State
+from allaboard.report.attached_run import FollowerLeft, to_the_end
 from allaboard.report.exits import BeforeStart
-from allaboard.report.following import FollowerLeft, to_the_end
 from allaboard.testing import FakeBackend, a_job, seen
 
 RUNNING = [State.RUNNING] * 5

@@ -21,7 +21,7 @@ from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
 from allaboard.redaction import redact_job, redact_text
 from allaboard.report.commands import command
 from allaboard.report.exits import code_of
-from allaboard.report.saying import as_json_line, say, shown
+from allaboard.report.terminal import as_json_line, say, shown
 
 _OF_THE_MACHINE = frozenset(
     {
