@@ -11,7 +11,7 @@ import pytest
 from allaboard.backends.base import LogLine, Plan
 from allaboard.errors import BadInput
 from allaboard.observation import Progress, State
-from allaboard.running import me
+from allaboard.running import new_owner
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.given import job_of
 from allaboard_kfp.step import SILENCE, Place, Rank0, StepView, nobody_reads, run_to_the_end, step_errors
@@ -37,7 +37,7 @@ def clock() -> Clock:
 @pytest.fixture
 def backend() -> FakeBackend:
     made = FakeBackend()
-    made.launch(Plan(a_job(), "k"), me())
+    made.launch(Plan(a_job(), "k"), new_owner())
     return made
 
 

@@ -38,7 +38,7 @@ def sha256(value: object) -> Sha256:
 def relative_name(value: object) -> RelativeName:
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is no name of a file; it must be text")
-    trouble = _trouble(value)
+    trouble = _name_trouble(value)
     if trouble:
         raise ValueError(f"the name {_shown(value)} {trouble}")
     return RelativeName(value)
@@ -62,7 +62,7 @@ def leads_out(name: str) -> str | None:
     return None
 
 
-def _trouble(name: str) -> str | None:
+def _name_trouble(name: str) -> str | None:
     levels = name.split("/")
     if not name:
         return "is empty"

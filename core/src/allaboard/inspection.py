@@ -56,10 +56,10 @@ def sizes_of_code(job: TrainingJob) -> tuple[dict[str, int], list[Problem]]:
             kind = "a folder; name the files in it" if stat.S_ISDIR(status.st_mode) else "no file"
             why = f"is {kind}"
         problems.append(Problem(f"code[{n}]", f"{show(name)} {why}"))
-    return sizes, [*problems, *_too_much(sizes)]
+    return sizes, [*problems, *_size_problem(sizes)]
 
 
-def _too_much(sizes: Mapping[str, int]) -> list[Problem]:
+def _size_problem(sizes: Mapping[str, int]) -> list[Problem]:
     total = sum(sizes.values())
     if total <= CODE_LIMIT:
         return []

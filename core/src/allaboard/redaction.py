@@ -256,7 +256,7 @@ def _assigned(text: str) -> str:
         if start < done or _ERRORS.search(match[1]) or not names_a_secret(match[1]):
             continue
         value = _UNTIL[quote[-1]].match(text, start) if quote else _BARE.match(text, start)
-        if value is None or not _is_told(match, value[0], text):
+        if value is None or not _is_assignment(match, value[0], text):
             continue
         pieces += [text[done:start], HIDDEN]
         done = value.end()
@@ -266,7 +266,7 @@ def _assigned(text: str) -> str:
 _ERRORS = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'loss'`
 
 
-def _is_told(match: re.Match[str], value: str, text: str) -> bool:
+def _is_assignment(match: re.Match[str], value: str, text: str) -> bool:
     """Whether an assignment in prose is one: ``api_key=abc`` always, ``token: expected ','`` not."""
     name = match[1]
     if not hidden_value(name, value.strip("\\")):
@@ -394,17 +394,17 @@ class _Walk:
         if isinstance(value, str):
             return self._words(value)
         if isinstance(value, Mapping):
-            return self._once(value, "mapping", self._mapping)
+            return self._redact_once(value, "mapping", self._mapping)
         if isinstance(value, (list, tuple)):
-            return self._once(value, "list", self._list)
+            return self._redact_once(value, "list", self._list)
         return redact_text(value)
 
     def environment(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return self._once(value, "environment", self._environment)
+            return self._redact_once(value, "environment", self._environment)
         return self.value(value)
 
-    def _once(self, value: Any, kind: str, copy: Callable[[Any], Any]) -> Any:
+    def _redact_once(self, value: Any, kind: str, copy: Callable[[Any], Any]) -> Any:
         at = (id(value), kind)
         if at in self._seen:
             return self._seen[at]

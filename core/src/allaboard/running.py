@@ -10,7 +10,7 @@ from typing import Any
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import (
     Answer,
@@ -27,7 +27,7 @@ from allaboard.follow.loop import (
 from allaboard.observation import Observation, Owner
 from allaboard.spec.identity import fresh_key
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import called, folder_of, parse, read_text
+from allaboard.spec.loader import display_name, folder_of, parse, read_text
 from allaboard.spec.site import Site, check_backend
 
 ATTEMPTS = 3
@@ -72,12 +72,12 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)
         # The fields before they are a job: one that does not exist is one problem among all.
-        fields = checked(parse(read_text(path), called(path)), lenient=lenient).as_mapping()
+        fields = require_valid(parse(read_text(path), display_name(path)), lenient=lenient).as_mapping()
         return TrainingJob(folder=folder_of(path), **fields)
-    return checked(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
+    return require_valid(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
 
 
-def me(kind: str = "attached") -> Owner:
+def new_owner(kind: str = "attached") -> Owner:
     """The owner that this process is: a follower who can be told from others."""
     phase = "detached" if kind == "detached" else "worker"
     return Owner(f"{user_at_host()}:{os.getpid()}", phase, kind)
@@ -91,7 +91,7 @@ def submit(
     Without ``key`` every call trains anew; under a key that exists, contract section 1 says what happens.
     """
     plan = Plan(read_job(job), key or fresh_key())
-    return backend_of(backend).launch(plan, owner or me("detached"))
+    return backend_of(backend).launch(plan, owner or new_owner("detached"))
 
 
 def run(
@@ -113,14 +113,14 @@ def run(
     """
     where = backend_of(backend)
     plan = Plan(read_job(job), key or fresh_key())
-    owner = me()
+    owner = new_owner()
     handle = where.launch(plan, owner)
     if on_launch is not None:
         on_launch(handle)
     attempts = (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     policy = follow_policy(where, poll, attempts)
     follower = Follower(where, handle.run, plan=plan, owner=owner, on_seen=on_seen, on_launch=on_launch)
-    outcome = follower.to_the_end(policy)
+    outcome = follower.follow_to_end(policy)
     if outcome.ok:
         where.hand_over(follower.handle or handle)
     return outcome
@@ -138,7 +138,7 @@ def attach(
     """
     where = backend_of(backend)
     name = where.observe(run).run
-    return Follower(where, name, on_seen=on_seen).to_the_end(follow_policy(where, poll))
+    return Follower(where, name, on_seen=on_seen).follow_to_end(follow_policy(where, poll))
 
 
 def follow_policy(backend: Backend, poll: float | None = None, attempts: int = 1) -> FollowPolicy:
@@ -174,7 +174,7 @@ class Follower:
         self.handle: Handle | None = None
         self._changes: Changes | None = None
 
-    def to_the_end(self, policy: FollowPolicy) -> Outcome:
+    def follow_to_end(self, policy: FollowPolicy) -> Outcome:
         holding: AbstractContextManager[Changes] = self.backend.changes(self.run)
         with holding as self._changes:
             return run_sync(follow(policy), self._answer)

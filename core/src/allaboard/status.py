@@ -26,7 +26,7 @@ def state_of(seen: Observation) -> State:
     if seen.stopped:
         return State.STOPPED
     if seen.holds("Failed"):
-        return State.TIMED_OUT if _by_time(seen) else State.FAILED
+        return State.TIMED_OUT if _time_state(seen) else State.FAILED
     if seen.holds("Succeeded"):
         return State.SUCCEEDED
     if seen.recorded is not None:
@@ -59,14 +59,14 @@ def state_of(seen: Observation) -> State:
     return State.UNKNOWN
 
 
-def _by_time(seen: Observation) -> bool:
+def _time_state(seen: Observation) -> bool:
     failed = seen.condition("Failed")
     return failed is not None and (
         failed.reason in TIME_REASONS or "longer than specified deadline" in failed.message
     )
 
 
-def has_given_back(seen: Observation) -> bool:
+def has_released_slots(seen: Observation) -> bool:
     """Whether a suspended run holds no slots any more: its operator says that it is suspended, and its
     members are gone. Those of a run that was never begun are to come, and hold none.
     """

@@ -47,19 +47,19 @@ def seconds(value: str | int | float) -> float:
     if isinstance(value, (int, float)):
         if not 0 <= value < math.inf:
             raise ValueError(f"{_shown(value)} is not a duration; give 0 or more seconds")
-        return _at_most_68_years(float(min(value, 10**15)), value)
+        return _check_seconds(float(min(value, 10**15)), value)
     text = value.strip()
     if len(text) > _LONGEST or not text.isascii():
         raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return _at_most_68_years(float(text), value)
+        return _check_seconds(float(text), value)
     parts = _DURATION.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
         raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
-    return _at_most_68_years(float(sum(float(n) * _SECONDS[u] for n, u in parts)), value)
+    return _check_seconds(float(sum(float(n) * _SECONDS[u] for n, u in parts)), value)
 
 
-def _at_most_68_years(amount: float, written: str | int | float) -> float:
+def _check_seconds(amount: float, written: str | int | float) -> float:
     if amount > MOST_SECONDS:
         raise ValueError(f"{_shown(written)} is too long; Kubernetes counts up to 24855d, which is 68 years")
     return amount

@@ -1,10 +1,11 @@
 """Text that a person, a member, another user or another program wrote, read within bounds.
 
-Every JSON text that did not come from this very process passes through `parse_json`, every YAML text through
-`allaboard.untrusted_yaml.parse_yaml`, and a value that was made in Python through `flaws`. All three hold one
-set of `Limits`: bytes, depth, number of values (aliases counted each time they are used), digits of a number.
-What comes back is plain: ``None``, ``bool``, ``int``, ``float``, ``str``, ``list``, and ``dict`` with text as
-keys. Text holds no lone surrogate and no NUL, every number is finite, and no mapping names a key twice.
+Every JSON text from outside this process passes through `parse_json`, every YAML text through
+`allaboard.untrusted_yaml.parse_yaml`, and a value that was made in Python through `find_flaws`. All three
+hold one set of `Limits`: bytes, depth, number of values (aliases counted each time they are used), digits of
+a number. What comes back is plain: ``None``, ``bool``, ``int``, ``float``, ``str``, ``list``, and ``dict``
+with text as keys. Text holds no lone surrogate and no NUL, every number is finite, and no mapping names a key
+twice.
 
 A number keeps how it was spelled (`SpelledInt`, `SpelledFloat`) where Python would write it otherwise:
 ``1.10`` in a command means the text ``1.10``. `spelled` gives that text.
@@ -103,7 +104,7 @@ def parse_json(
         raise Unreadable(f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
-    for path, trouble in () if any_text else flaws(value, limits):
+    for path, trouble in () if any_text else find_flaws(value, limits):
         raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return value
 
@@ -204,7 +205,7 @@ def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
         raise Unreadable(f"is not UTF-8 text (byte {error.start})") from None
 
 
-def flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
+def find_flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
     """(path, trouble) of everything in a value that no text of JSON could hold or that exceeds the limits, in
     order; nothing for a plain one. For values that were made in Python (a job in a DAG file).
 
@@ -214,7 +215,7 @@ def flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
         yield path, trouble
 
 
-def overgrown(value: Any, limits: Limits = LIMITS) -> tuple[str, str] | None:
+def size_flaw(value: Any, limits: Limits = LIMITS) -> tuple[str, str] | None:
     """(path, trouble) of what is too deep or too much, or holds itself: the flaws that keep a value from
     being copied or printed. None for a value that may hold other ones.
     """

@@ -18,7 +18,7 @@ from allaboard.untrusted import (
     SpelledInt,
     Unreadable,
     decode,
-    flaws,
+    find_flaws,
     show,
     spell,
 )
@@ -42,7 +42,7 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
     except RecursionError:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
     for document in documents:
-        for path, trouble in flaws(document, limits):
+        for path, trouble in find_flaws(document, limits):
             raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return documents
 
@@ -60,13 +60,13 @@ def _check_events(events: Iterator[Any], limits: Limits) -> None:
         kind = type(event).__name__
         tag = getattr(event, "tag", None)
         if tag is not None and not (kind == "ScalarEvent" and tag in _TEXT_TAGS):
-            raise _refused(f"the tag {show(tag, quote=False)} is not known; write plain values", event)
+            raise _refuse_event(f"the tag {show(tag, quote=False)} is not known; write plain values", event)
         if kind == "DocumentStartEvent":
             sizes = {}
         elif kind == "AliasEvent":
             size = sizes.get(event.anchor, 1)
             if size is None:
-                raise _refused(f"the alias *{show(event.anchor, quote=False)} holds itself", event)
+                raise _refuse_event(f"the alias *{show(event.anchor, quote=False)} holds itself", event)
             total += size
         elif kind == "ScalarEvent":
             total += 1
@@ -91,7 +91,7 @@ _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 """What an author may write to say that a value is text."""
 
 
-def _refused(trouble: str, event: Any) -> Unreadable:
+def _refuse_event(trouble: str, event: Any) -> Unreadable:
     return Unreadable(f"is not YAML that is taken: {trouble}{_at(event)}")
 
 

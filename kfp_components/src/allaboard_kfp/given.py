@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import SUFFIXES, called, home_of, parse, read_text
+from allaboard.spec.loader import SUFFIXES, display_name, job_folder, parse, read_text
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
@@ -48,14 +48,14 @@ def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = 
     what the job is to be trained on. Raises BadInput with every problem.
     """
     fields, beside = _fields(job, job_text.strip())
-    where = home_of(folder).absolute() if folder else beside
+    where = job_folder(folder).absolute() if folder else beside
     if not where.is_dir():
         raise BadInput(f"folder {where} is not there; give the folder in which the job's members start")
     if shards:
         data = fields.get("data")
         fields = {**fields, "data": {**(data if isinstance(data, Mapping) else {}), "shards": shards}}
     # Checked before it is a job: a field that does not exist is one problem among all.
-    return TrainingJob(folder=str(where), **checked(fields, lenient=True).as_mapping())
+    return TrainingJob(folder=str(where), **require_valid(fields, lenient=True).as_mapping())
 
 
 def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]:
@@ -69,5 +69,5 @@ def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]
     if job:
         return job, Path.cwd()
     if "\n" not in text and text.endswith(SUFFIXES):
-        return parse(read_text(text), called(text)), home_of(text).absolute().parent
+        return parse(read_text(text), display_name(text)), job_folder(text).absolute().parent
     return parse(text, "job_text"), Path.cwd()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BadInput
 from allaboard.redaction import secret_values
 from allaboard.spec.job import TrainingJob
@@ -31,7 +31,7 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
         )
     # As a mapping first: a TrainingJob names unknown fields only, and says nothing of what else is wrong.
     fields = job.as_mapping() if isinstance(job, TrainingJob) else job
-    return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
+    return TrainingJob(folder=start, **require_valid(fields, lenient=True).as_mapping())
 
 
 def secrets_in(job: Any) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.backends.local.supervisor.controller import SETTLE
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BadInput
 from allaboard.observation import MemberSeen, Observation, Owner
 from allaboard.spec.job import TrainingJob
@@ -373,6 +373,6 @@ def launch(stage: Stage, name: str, fields: Mapping[str, Any]) -> Performance:
     """Starts a job of puppets there. Raises BadInput when that place refuses it."""
     here = stage.fields()
     given = {"name": "play", "command": puppets.COMMAND, "spot": {"grace": 1}, **here, **fields}
-    job = checked(TrainingJob(folder=str(puppets.FOLDER), **given))
+    job = require_valid(TrainingJob(folder=str(puppets.FOLDER), **given))
     plan = Plan(job, f"{stage.name} {name}")
     return Performance(stage, stage.backend.launch(plan, WHO).run)

@@ -25,7 +25,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
-from allaboard.report.exits import code_of
+from allaboard.report.exits import exit_code_of
 from tests.core.cli.terminal import TRAINS, Terminal
 
 GOOD = "name: digits\ncommand: [python, job.py]\n"
@@ -351,11 +351,11 @@ def test_what_a_disk_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_each_error_means_for_the_exit_code() -> None:
-    assert code_of(BadInput("")) == 2
-    assert code_of(StorageMissing("")) == 2
-    assert code_of(BackendUnreachable("")) == 5
-    assert code_of(StorageUnreachable("")) == 5
-    assert {code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
+    assert exit_code_of(BadInput("")) == 2
+    assert exit_code_of(StorageMissing("")) == 2
+    assert exit_code_of(BackendUnreachable("")) == 5
+    assert exit_code_of(StorageUnreachable("")) == 5
+    assert {exit_code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
     assert failure.exit_code(click.Abort(), []) == 130
 
 

@@ -115,7 +115,7 @@ def test_what_is_said_is_one_line_and_coloured_by_us_alone(
     out = capsys.readouterr().out
     unharmed(out)
     assert CANARY not in out and len(out.splitlines()) == 1
-    monkeypatch.setattr(terminal, "colours", lambda stderr=False: True)
+    monkeypatch.setattr(terminal, "supports_colour", lambda stderr=False: True)
     terminal.say(terminal.style("\x1b[31mx", "green", bold=True))
     assert click.unstyle(capsys.readouterr().out) == "\\x1b[31mx\n"
     assert terminal.coloured(terminal.style("x", "no_colour"), True).startswith("x")

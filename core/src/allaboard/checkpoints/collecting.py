@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allaboard.checkpoints.holds import held
-from allaboard.checkpoints.listing import Torn, digest, locate, part_problem, scan
+from allaboard.checkpoints.holds import hold_checkpoint
+from allaboard.checkpoints.listing import Torn, locate, object_digest, part_problem, scan
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
 from allaboard.metrics import best_of, parse_best
@@ -121,21 +121,21 @@ def collect(
 def _candidates(
     store: Store, which: str | int, metric: str | None, mode: str, notes: list[str]
 ) -> Iterator[Checkpoint]:
-    wanted = _wanted(which)
+    wanted = _describe_choice(which)
     items = scan(store)
     complete = [item for item in items if isinstance(item, Checkpoint)]
     if wanted == "latest":
         for item in reversed(items):
             if isinstance(item, Torn):
-                notes.append(_passed_over(item))
+                notes.append(_skip_note(item))
             else:
                 yield item
     elif wanted == "best":
         metric, mode = parse_best(str(which)[5:]) if str(which).startswith("best:") else (metric, mode)
-        notes.extend(_passed_over(item) for item in items if isinstance(item, Torn))
+        notes.extend(_skip_note(item) for item in items if isinstance(item, Torn))
         yield from _ranked(store, complete, metric, mode)
     else:
-        notes.extend(_passed_over(item) for item in items if isinstance(item, Torn) and item.step == wanted)
+        notes.extend(_skip_note(item) for item in items if isinstance(item, Torn) and item.step == wanted)
         yield from (item for item in complete if item.step == wanted)
         if not any(item.step == wanted for item in items):
             have = ", ".join(str(item.step) for item in complete) or "none"
@@ -144,7 +144,7 @@ def _candidates(
             )
 
 
-def _wanted(which: str | int) -> str | int:
+def _describe_choice(which: str | int) -> str | int:
     text = str(which)
     if text == "latest" or text.partition(":")[0] == "best":
         return text.partition(":")[0]
@@ -165,7 +165,7 @@ def _ranked(store: Store, complete: Sequence[Checkpoint], metric: str | None, mo
     return ranked
 
 
-def _passed_over(item: Torn) -> str:
+def _skip_note(item: Torn) -> str:
     return f"step {item.step} was passed over: {'; '.join(item.problems)}"
 
 
@@ -178,12 +178,12 @@ def _copy(
     clock: Callable[[], float],
 ) -> Collected:
     folder = folder_name(checkpoint.step)
-    with held(
+    with hold_checkpoint(
         store, checkpoint.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock
     ) as keep:
         raw = read_small(store, f"{folder}/{MANIFEST}")
         manifest = Manifest.decode(raw, join(checkpoint.uri, MANIFEST))
-        target = _target(into, _name(store, manifest), folder, raw)
+        target = _target(into, _step_folder(store, manifest), folder, raw)
         meter = _Meter(manifest.size, progress)
         copied = 0
         for part in manifest.parts:
@@ -199,7 +199,7 @@ def _copy(
     return Collected(uri, checkpoint.uri, Checkpoint(uri, manifest), copied, tuple(notes))
 
 
-def _name(store: Store, manifest: Manifest) -> str:
+def _step_folder(store: Store, manifest: Manifest) -> str:
     name = manifest.run or store.uri.rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:200] or "run"
 
@@ -226,7 +226,7 @@ def _copy_part(
             target.upload(path, key, moved)
     entry = target.stat(key)
     # One read of the copy proves both ends: it can only match when the source did.
-    if entry is not None and entry.size == part.size and digest(target, key, part.size) == part.sha256:
+    if entry is not None and entry.size == part.size and object_digest(target, key, part.size) == part.sha256:
         return
     target.delete([key])
     if problem := part_problem(store, step, part):

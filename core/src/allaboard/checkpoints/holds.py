@@ -24,7 +24,7 @@ from allaboard.storage.base import Store, read_small
 from allaboard.units import from_rfc3339, rfc3339
 from allaboard.untrusted import parse_json
 
-FOLDER = "holds"
+FOLDER = "list_holds"
 VERSION = 1
 #: How long a hold lasts unless it is renewed.
 SECONDS = 3600.0
@@ -40,7 +40,7 @@ class Hold:
     by: str = ""
 
 
-def place(
+def place_hold(
     store: Store, step: int, by: str, now: float, seconds: float = SECONDS, key: str | None = None
 ) -> Hold:
     """Hold a step until ``now + seconds``; with ``key`` an earlier hold is renewed. Raises StorageError."""
@@ -51,7 +51,7 @@ def place(
     return Hold(key, step, expires, by)
 
 
-def holds(store: Store) -> list[Hold]:
+def list_holds(store: Store) -> list[Hold]:
     """Every hold in a run's folder, expired ones included. One that cannot be read holds until it is
     older than a hold lasts.
     """
@@ -61,11 +61,11 @@ def holds(store: Store) -> list[Hold]:
         step = step_of(match.group(1)) if match else None
         if step is not None:
             with suppress(StorageMissing):
-                placed.append(_read(store, entry.key, step, entry.modified))
+                placed.append(_read_hold(store, entry.key, step, entry.modified))
     return placed
 
 
-def _read(store: Store, key: str, step: int, modified: float) -> Hold:
+def _read_hold(store: Store, key: str, step: int, modified: float) -> Hold:
     try:
         body = parse_json(read_small(store, key), spelling=False)
         return Hold(key, step, from_rfc3339(str(body["expires"])) or 0.0, str(body.get("by", "")))
@@ -74,7 +74,7 @@ def _read(store: Store, key: str, step: int, modified: float) -> Hold:
 
 
 @contextmanager
-def held(
+def hold_checkpoint(
     store: Store, step: int, by: str, clock: Callable[[], float], seconds: float = SECONDS
 ) -> Iterator[Callable[[], None]]:
     """Hold a step while the block runs. What is yielded is to be called now and then: it renews the hold in
@@ -87,10 +87,10 @@ def held(
     def renew() -> None:
         if hold and hold[0].expires - clock() < seconds / 2:
             with suppress(StorageError):
-                hold[0] = place(store, step, by, clock(), seconds, hold[0].key)
+                hold[0] = place_hold(store, step, by, clock(), seconds, hold[0].key)
 
     with suppress(StorageError):
-        hold.append(place(store, step, by, clock(), seconds))
+        hold.append(place_hold(store, step, by, clock(), seconds))
     try:
         yield renew
     finally:

@@ -74,11 +74,11 @@ def scan(store: Store) -> list[Checkpoint | Torn]:
 
     A folder without a manifest is no checkpoint (it was being written, or was let go) and is not mentioned.
     """
-    items = (_look(store, folder) for folder in folders(store).values())
+    items = (_inspect_folder(store, folder) for folder in folders(store).values())
     return [item for item in items if item is not None]
 
 
-def _look(store: Store, folder: Folder) -> Checkpoint | Torn | None:
+def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:
     if MANIFEST not in folder.files:
         return None
     uri = join(store.uri, folder.name)
@@ -155,7 +155,7 @@ def object_problem(store: Store, key: str, part: Part) -> str | None:
         return f"part {part.name} is missing"
     if entry.size != part.size:
         return f"part {part.name} has {entry.size} bytes, the manifest says {part.size}"
-    if digest(store, key, part.size) != part.sha256:
+    if object_digest(store, key, part.size) != part.sha256:
         return f"part {part.name} has other bytes than the manifest says (sha256 differs)"
     return None
 
@@ -183,7 +183,7 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
     raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
 
 
-def digest(store: Store, key: str, size: int) -> str:
+def object_digest(store: Store, key: str, size: int) -> str:
     """The SHA-256 of an object, read in pieces."""
     path = store.local_path(key)
     if path is not None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard.checkpoints.holds import holds
+from allaboard.checkpoints.holds import list_holds
 from allaboard.checkpoints.listing import Folder, folders, scan
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
 from allaboard.errors import BadInput, Corrupt, StorageFull
@@ -64,7 +64,7 @@ def check_keep(keep: Any) -> int | None:
     return keep
 
 
-def to_keep(
+def steps_to_keep(
     complete: Sequence[Checkpoint],
     keep: int | None,
     best: tuple[str, str] | None = None,
@@ -102,11 +102,11 @@ def prune(
     """
     check_keep(keep)
     complete = [checkpoint for checkpoint in scan(store) if isinstance(checkpoint, Checkpoint)]
-    wanted = to_keep(complete, keep, best, protect)
-    placed = holds(store)
+    wanted = steps_to_keep(complete, keep, best, protect)
+    placed = list_holds(store)
     held = {hold.step for hold in placed if hold.expires > now}
     going = [checkpoint for checkpoint in complete if checkpoint.step not in wanted | held]
-    freed = sum(_let_go(store, checkpoint, now) for checkpoint in going)
+    freed = sum(_retire_checkpoint(store, checkpoint, now) for checkpoint in going)
     swept = _sweep(store, held, now, parts_after)
     store.delete(hold.key for hold in placed if hold.expires <= now)
     return replace(
@@ -118,7 +118,7 @@ def prune(
     )
 
 
-def _let_go(store: Store, checkpoint: Checkpoint, now: float) -> int:
+def _retire_checkpoint(store: Store, checkpoint: Checkpoint, now: float) -> int:
     """Bytes that were freed at once: none, unless the disk is so full that not even the note fits."""
     parts = [part.name for part in checkpoint.manifest.parts]
     try:
@@ -143,7 +143,7 @@ def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: st
 def _sweep(store: Store, held: Collection[int], now: float, parts_after: float) -> Pruned:
     removed, waiting, freed = [], [], 0
     for step, folder in folders(store).items():
-        keys = [] if step in held else list(_overdue(store, folder, now, parts_after))
+        keys = [] if step in held else list(_overdue_files(store, folder, now, parts_after))
         if keys:
             _remove(store, folder, keys)
             freed += sum(folder.files[name].size for name in keys)
@@ -159,7 +159,7 @@ def _remove(store: Store, folder: Folder, names: Sequence[str]) -> None:
     store.delete(f"{folder.name}/{name}" for name in names if name == RETIRED)
 
 
-def _overdue(store: Store, folder: Folder, now: float, parts_after: float) -> Iterator[str]:
+def _overdue_files(store: Store, folder: Folder, now: float, parts_after: float) -> Iterator[str]:
     """The names of the files in a step's folder that may go now."""
 
     def older_than(name: str, seconds: float) -> bool:
@@ -174,7 +174,7 @@ def _overdue(store: Store, folder: Folder, now: float, parts_after: float) -> It
     elif RETIRED in folder.files:
         if older_than(RETIRED, parts_after):
             # Only what the note names: a new save of this step may be under way beside it.
-            yield from (name for name in _noted_parts(store, folder) if name in folder.files)
+            yield from (name for name in _parts_in_note(store, folder) if name in folder.files)
             yield RETIRED
     elif all(older_than(name, ABANDONED_AFTER) for name in folder.files):
         yield from folder.files
@@ -189,7 +189,7 @@ def _parts_of(store: Store, folder: Folder) -> set[str]:
     return {MANIFEST, *(part.name for part in manifest.parts)}
 
 
-def _noted_parts(store: Store, folder: Folder) -> list[str]:
+def _parts_in_note(store: Store, folder: Folder) -> list[str]:
     try:
         parts = parse_json(read_small(store, f"{folder.name}/{RETIRED}"), spelling=False)["parts"]
     except (ValueError, KeyError, TypeError):

@@ -41,7 +41,7 @@ from allaboard.checkpoints.manifest import (
 from allaboard.errors import BadInput, OwnershipConflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
-from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
+from allaboard.storage.locks import SUFFIX, Lock, ask_lock, lock_of, locked_name
 from allaboard.storage.scratch import scratch
 
 STAGING = ".saving"
@@ -66,16 +66,16 @@ def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Check
         check_part_name(name)
     folder = folder_name(manifest.step)
     is_taken = next(store.entries(folder), None) is not None
-    names = {called: _fresh(called) if is_taken else called for called in parts}
+    names = {called: _random_name(called) if is_taken else called for called in parts}
     root = store.local_path()
-    write = _save_remotely if root is None else _save_on_disk
+    write = _save_in_bucket if root is None else _save_on_disk
     done = write(
         store, manifest, {names[called]: (called, source) for called, source in parts.items()}, is_taken
     )
     return Checkpoint(join(store.uri, folder), done)
 
 
-def _fresh(name: str) -> str:
+def _random_name(name: str) -> str:
     """``state.pt`` -> ``state~1f0c9a77e2b4.pt``: '~' is not legal in a part's own name, so the two never
     meet.
     """
@@ -104,9 +104,9 @@ def _save_on_disk(
         _write_file(staged / MANIFEST, done.encode())
         _sync_folder(staged)
         if is_taken:
-            _merge(staged, root / folder)
+            _publish_into_existing(staged, root / folder)
         else:
-            _appear(staged, root / folder)
+            _publish(staged, root / folder)
         _sync_folder(root)
     return done
 
@@ -119,11 +119,11 @@ def _stage(path: Path, called: str, source: Source) -> Part:
         elif isinstance(source, Path):
             _copy(source, file)
         else:
-            _call(source, file, path)
+            _write_with(source, file, path)
     return _part(path.name, called, file.size, file.sha256)
 
 
-def _appear(staged: Path, final: Path) -> None:
+def _publish(staged: Path, final: Path) -> None:
     try:
         staged.rename(final)
     except OSError as error:
@@ -134,10 +134,12 @@ def _appear(staged: Path, final: Path) -> None:
             raise OwnershipConflict(
                 f"{final}: another process saved this step meanwhile; only rank 0 may save in a run's folder"
             ) from error
-        _merge(staged, final)  # what is in the way is no object: the temporary file of a killed writer
+        _publish_into_existing(
+            staged, final
+        )  # what is in the way is no object: the temporary file of a killed writer
 
 
-def _merge(staged: Path, final: Path) -> None:
+def _publish_into_existing(staged: Path, final: Path) -> None:
     """Move fresh parts beside what is there, then replace the manifest: one whole checkpoint at every
     moment.
     """
@@ -206,7 +208,7 @@ def _sweep_one(own: Path, now: float) -> None:
     day.
     """
     try:
-        with asked(lock_of(own)) as (answer, opened):
+        with ask_lock(lock_of(own)) as (answer, opened):
             if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - opened.st_mtime > _LEFT_AFTER):
                 _remove_left(own)
     except FileNotFoundError:  # the lock file is made first
@@ -242,13 +244,13 @@ def _write_file(path: Path, data: bytes | bytearray | memoryview) -> None:
 
 
 def _copy(source: Path, into: HashedFile) -> None:
-    with _opened(source) as reading:
+    with _open_source(source) as reading:
         while piece := reading.read(CHUNK):
             into.write(piece)
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[BinaryIO]:
+def _open_source(source: Path) -> Iterator[BinaryIO]:
     try:
         file = source.open("rb")
     except OSError as error:
@@ -259,7 +261,7 @@ def _opened(source: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _call(write: Callable[[HashedFile], object], file: HashedFile, path: Path) -> None:
+def _write_with(write: Callable[[HashedFile], object], file: HashedFile, path: Path) -> None:
     try:
         write(file)
     except StorageError:
@@ -305,7 +307,7 @@ def _sync_folder(folder: Path) -> None:
 # --- anywhere else
 
 
-def _save_remotely(
+def _save_in_bucket(
     store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
 ) -> Manifest:
     folder = folder_name(manifest.step)
@@ -313,7 +315,7 @@ def _save_remotely(
     name = ""
     try:
         for name, (called, source) in parts.items():
-            written.append(_send(store, f"{folder}/{name}", called, source))
+            written.append(_upload_part(store, f"{folder}/{name}", called, source))
     except StorageUnreachable:
         raise  # nobody answers: what was sent is no checkpoint, and goes when it is a day old
     except BaseException:
@@ -329,14 +331,14 @@ def _save_remotely(
     return done
 
 
-def _send(store: Store, key: str, called: str, source: Source) -> Part:
+def _upload_part(store: Store, key: str, called: str, source: Source) -> Part:
     name = key.rpartition("/")[2]
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
         store.write(key, data)
         return _part(name, called, len(data), hashlib.sha256(data).hexdigest())
     if isinstance(source, Path):
-        with _opened(source) as file:
+        with _open_source(source) as file:
             size, sha256 = file_digest(file)
         store.upload(source, key)
         return _part(name, called, size, sha256)

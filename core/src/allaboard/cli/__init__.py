@@ -100,9 +100,9 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             # `allaboard logs RUN | head`: the reader has seen enough. click itself would call it a failure.
-            from allaboard.report.terminal import silence
+            from allaboard.report.terminal import silence_stdout
 
-            silence()
+            silence_stdout()
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

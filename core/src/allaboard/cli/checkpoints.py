@@ -10,7 +10,7 @@ import click
 
 from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.terminal import bar, say, show
+from allaboard.report.terminal import progress_bar, say, show_json
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def checkpoints() -> None:
 def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard.checkpoints import Torn
 
-    uri, step = _place(where, store, at)
+    uri, step = _resolve_place(where, store, at)
     items = [item for item in _scan(uri) if step in (None, item.step)]
     complete = [item for item in items if not isinstance(item, Torn)]
     if as_json:
-        show({"checkpoints": [_body(item) for item in complete]})
+        show_json({"checkpoints": [_checkpoint_body(item) for item in complete]})
         return
     from allaboard.report import words
 
@@ -75,7 +75,7 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     else:
         head = ("step", "saved", "size", "metrics", "where")
         rows = (
-            (str(c.step), _saved(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
+            (str(c.step), _saved_at(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
             for c in complete
         )
         for line in words.table(head, rows):
@@ -99,7 +99,7 @@ def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
         yield from scan(store.below(name))
 
 
-def _body(checkpoint: Checkpoint) -> dict[str, Any]:
+def _checkpoint_body(checkpoint: Checkpoint) -> dict[str, Any]:
     manifest = checkpoint.manifest
     return {
         "uri": checkpoint.uri,
@@ -114,7 +114,7 @@ def _body(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _saved(checkpoint: Checkpoint) -> str:
+def _saved_at(checkpoint: Checkpoint) -> str:
     from allaboard.report import localtime
     from allaboard.units import from_rfc3339
 
@@ -133,15 +133,15 @@ def _saved(checkpoint: Checkpoint) -> str:
 def verify(where: str, step: int | None, store: str | None, at: Place, as_json: bool) -> int:
     from allaboard import checkpoints as of
 
-    uri, named = _place(where, store, at)
-    place = _store(uri)
+    uri, named = _resolve_place(where, store, at)
+    place = _open_existing_store(uri)
     wanted = step if step is not None else named
     steps = [item.step for item in of.scan(place)] if wanted is None else [wanted]
     if not steps:
         raise BadInput(f"no checkpoint in {uri}; the folder of a run holds step-000000000120 and the like")
     by_step = {number: of.verify(place, number) for number in steps}
     if as_json:
-        show(
+        show_json(
             {
                 "checkpoints": [
                     {"step": number, "ok": not problems, "problems": problems}
@@ -173,15 +173,15 @@ def collect(
 
     if step is not None and best is not None:
         raise BadInput("give either --step or --best, not both")
-    uri, named = _place(where, store, at)
+    uri, named = _resolve_place(where, store, at)
     chosen = step if step is not None else named
     which: str | int = f"best:{best}" if best is not None else "latest" if chosen is None else chosen
     if best is not None:
         of.parse_best(best)
-    with bar("collecting", show_bytes, aside=as_json) as moved:
+    with progress_bar("collecting", show_bytes, aside=as_json) as moved:
         collected = of.collect(uri, resolved(into, store), which, progress=moved)
     if as_json:
-        show(collected.to_dict())
+        show_json(collected.to_dict())
         return
     for note in collected.notes:
         say(note, to_stderr=True)
@@ -205,33 +205,35 @@ def collect(
 def prune(where: str, keep: int, best: str | None, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard import checkpoints as of
 
-    uri, step = _place(where, store, at)
+    uri, step = _resolve_place(where, store, at)
     if step is not None:
         raise BadInput(f"{uri} is in one checkpoint; name the run's folder")
-    pruned = of.prune(_store(uri), keep, None if best is None else of.parse_best(best), time.time())
+    pruned = of.prune(
+        _open_existing_store(uri), keep, None if best is None else of.parse_best(best), time.time()
+    )
     if as_json:
-        show(pruned.to_dict())
+        show_json(pruned.to_dict())
         return
-    say(f"kept {_steps(pruned.kept)}; let go of {_steps(pruned.retired)}")
+    say(f"kept {_list_steps(pruned.kept)}; let go of {_list_steps(pruned.retired)}")
     if pruned.held:
-        say(f"somebody reads {_steps(pruned.held)}: kept for now")
+        say(f"somebody reads {_list_steps(pruned.held)}: kept for now")
     if pruned.removed:
-        say(f"removed the files of {_steps(pruned.removed)}: {show_bytes(pruned.bytes)}")
+        say(f"removed the files of {_list_steps(pruned.removed)}: {show_bytes(pruned.bytes)}")
     if pruned.waiting:
-        say(f"the files of {_steps(pruned.waiting)} go within the hour, at the next prune or save")
+        say(f"the files of {_list_steps(pruned.waiting)} go within the hour, at the next prune or save")
 
 
-def _steps(steps: tuple[int, ...]) -> str:
+def _list_steps(steps: tuple[int, ...]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}" if steps else "none"
 
 
-def _store(uri: str) -> Store:
+def _open_existing_store(uri: str) -> Store:
     from allaboard.storage import open_store
 
     return open_store(uri)
 
 
-def _place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
+def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
     """The folder of a run that these words name, and the step when they name one checkpoint."""
     from allaboard.checkpoints import locate
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import cluster_options, json_option
-from allaboard.report.terminal import Ink, colours, say, show
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.discovery.installed import InstalledComponent, Survey
@@ -44,7 +44,7 @@ def cluster(
         from allaboard.backends.kubernetes.discovery.rbac import manifest, objects
 
         if as_json:
-            show({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
+            show_json({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
         else:
             click.echo(
                 manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default"), nl=False
@@ -61,9 +61,9 @@ def cluster(
         run_sync(check_namespace(api.namespace), api)
         installed = run_sync(survey(api.server, api.namespace), api)
     if as_json:
-        show(installed.to_dict())
+        show_json(installed.to_dict())
         return 0
-    for line in _page(installed, Ink(colours())):
+    for line in _page(installed, Ink(supports_colour())):
         say(line)
     return 0
 
@@ -76,7 +76,7 @@ def _page(installed: Survey, ink: Ink) -> Iterator[str]:
     yield ""
     width = max(len(part.part.title) for part in installed.parts) + 2
     for part in installed.parts:
-        word, colour = _word(part)
+        word, colour = _component_state(part)
         versions = f" ({part.part.group} {', '.join(part.versions)})" if part.installed else ""
         yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
         for sign in part.signs:
@@ -105,7 +105,7 @@ def _page(installed: Survey, ink: Ink) -> Iterator[str]:
             yield f"    {line}"
 
 
-def _word(part: InstalledComponent) -> tuple[str, str]:
+def _component_state(part: InstalledComponent) -> tuple[str, str]:
     if not part.installed:
         return "not installed", "bright_black"
     if part.alive is None:

@@ -8,7 +8,7 @@ import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.report import localtime, words
-from allaboard.report.terminal import say, show, style
+from allaboard.report.terminal import say, show_json, style
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -23,7 +23,7 @@ Example:
 @json_option
 def events(run: str, at: Place, as_json: bool) -> None:
     """Say what happened to a run, in order."""
-    backend, seen = at.watched(run)
+    backend, seen = at.open_to_watch(run)
     listed = backend.events(seen.run)
     if as_json:
         body = [
@@ -36,7 +36,7 @@ def events(run: str, at: Place, as_json: bool) -> None:
             }
             for e in listed
         ]
-        show({"events": body})
+        show_json({"events": body})
         return
     now = time.time()
     rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in listed)

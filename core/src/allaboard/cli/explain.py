@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.terminal import say, show
+from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
     from allaboard.spec.explaining import Explained
@@ -32,7 +32,7 @@ def explain(path: str, as_json: bool) -> None:
 
     field = explained(path)
     if as_json:
-        show(field.to_dict())
+        show_json(field.to_dict())
         return
     for line in _page(field):
         say(line)
@@ -48,7 +48,7 @@ def _page(field: Explained) -> Iterator[str]:
         if not field.required and (field.default or not field.fields):
             yield f"  default  {field.default or 'absent'}"
         if field.example is not None:
-            yield f"  example  {_example(field)}"
+            yield f"  example  {_example_line(field)}"
     else:
         yield field.doc
     if not field.fields:
@@ -60,7 +60,7 @@ def _page(field: Explained) -> Iterator[str]:
         yield f"  {name:<{width}}{kind:<{kinds}}{doc}"
 
 
-def _example(field: Explained) -> str:
+def _example_line(field: Explained) -> str:
     """As it stands in a job file: JSON is YAML."""
     name = field.path.rpartition(".")[2]
     example = field.example

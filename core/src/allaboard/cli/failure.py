@@ -20,10 +20,10 @@ import click
 from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
 from allaboard.redaction import redact_job, redact_text
 from allaboard.report.commands import command
-from allaboard.report.exits import code_of
-from allaboard.report.terminal import as_json_line, say, shown
+from allaboard.report.exits import exit_code_of
+from allaboard.report.terminal import json_line, say, shown
 
-_OF_THE_MACHINE = frozenset(
+_MACHINE_ERRORS = frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
@@ -48,13 +48,13 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
     if isinstance(error, click.Abort):
         return ExitCode.INTERRUPTED
     if isinstance(error, click.ClickException):
-        return _usage(error, as_json)
+        return _report_usage_error(error, as_json)
     if isinstance(error, AllaboardError):
-        return _ours(error, as_json)
-    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return _report_own_error(error, as_json)
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return _ours(SiteError(f"{where}{error.strerror}"), as_json)
-    return _bug(error, as_json)
+        return _report_own_error(SiteError(f"{where}{error.strerror}"), as_json)
+    return _report_bug(error, as_json)
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -63,7 +63,7 @@ def wants_json(words: Sequence[str]) -> bool:
     return "--json" in before
 
 
-def _usage(error: click.ClickException, as_json: bool) -> int:
+def _report_usage_error(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(message, err=True)  # our own help
@@ -71,7 +71,7 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
     if as_json:
-        _object("usage", message)
+        _print_error_object("usage", message)
     elif ctx is not None:
         say(f"{message}\nTry `{ctx.command_path} --help`.", error=True)
     else:
@@ -79,16 +79,16 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
     return ExitCode.BAD_INPUT
 
 
-def _ours(error: AllaboardError, as_json: bool) -> int:
+def _report_own_error(error: AllaboardError, as_json: bool) -> int:
     if as_json:
         headline = error.headline if isinstance(error, BadInput) else str(error)
-        _object(error.code, headline, [problem.to_dict() for problem in error.problems])
+        _print_error_object(error.code, headline, [problem.to_dict() for problem in error.problems])
     else:
-        say(f"{error}{_who_may(error)}", error=True)
-    return code_of(error)
+        say(f"{error}{_permission_hint(error)}", error=True)
+    return exit_code_of(error)
 
 
-def _who_may(error: AllaboardError) -> str:
+def _permission_hint(error: AllaboardError) -> str:
     """What to do about a missing right: the server's sentence says only which one it is."""
     if error.code != "forbidden" or " cannot " not in str(error):
         return ""
@@ -98,22 +98,22 @@ def _who_may(error: AllaboardError) -> str:
     )
 
 
-def _bug(error: Exception, as_json: bool) -> int:
+def _report_bug(error: Exception, as_json: bool) -> int:
     words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
-    report = _kept("".join(traceback.format_exception(error)))
+    report = _write_bug_report("".join(traceback.format_exception(error)))
     if report:
         words += f"\nThe details are in {report}; please send them with the report."
     else:
         words += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
     words += "\nA run that was started is not touched: `allaboard list` shows it."
     if as_json:
-        _object("bug", words)
+        _print_error_object("bug", words)
     else:
         say(words, error=True)
     return ExitCode.FAILED
 
 
-def _kept(details: str) -> Path | None:
+def _write_bug_report(details: str) -> Path | None:
     """Write the details where they can be found: in the home or, if that is what is broken, in a temporary
     folder that is made for them. None else may read them, and no link is followed to write them.
     """
@@ -130,13 +130,13 @@ def _kept(details: str) -> Path | None:
         with suppress(FileExistsError):
             bugs.parent.mkdir(0o700, parents=True, exist_ok=True)
             bugs.mkdir(0o700)
-        return _written(bugs, name, text)
+        return _write_new_file(bugs, name, text)
     with suppress(OSError):
-        return _written(Path(tempfile.mkdtemp(prefix="allaboard-bug-")), name, text)
+        return _write_new_file(Path(tempfile.mkdtemp(prefix="allaboard-bug-")), name, text)
     return None
 
 
-def _written(folder: Path, name: str, text: bytes) -> Path:
+def _write_new_file(folder: Path, name: str, text: bytes) -> Path:
     """A new file in a folder of ours. Raises OSError for a folder that is a link or somebody else's."""
     if sys.platform == "win32":
         (folder / name).write_bytes(text)
@@ -161,6 +161,6 @@ def _written(folder: Path, name: str, text: bytes) -> Path:
     return folder / name
 
 
-def _object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
+def _print_error_object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
     error = {"code": code, "message": redact_text(message), "problems": list(problems)}
-    click.echo(as_json_line({"error": error}))
+    click.echo(json_line({"error": error}))

@@ -12,9 +12,9 @@ from allaboard.backends.base import LogLine
 from allaboard.observation import MemberSeen
 from allaboard.report.localtime import clock
 
-FEW = 3
+SHOWN_UNFOLDED = 3
 """Lines of one try of an init container that are shown as they are."""
-LAST = 10
+SHOWN_ON_FAILURE = 10
 """Lines that are shown below the fold where the container has failed."""
 
 
@@ -23,7 +23,7 @@ class _Fold:
     first: LogLine
     lines: int = 0
     shown: int = 0
-    last: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LAST))
+    last: deque[LogLine] = field(default_factory=lambda: deque(maxlen=SHOWN_ON_FAILURE))
 
 
 class Folds:
@@ -35,7 +35,7 @@ class Folds:
         self.members, self.eager = members, eager
         self._open: dict[str, dict[tuple[str, int], _Fold]] = {}
 
-    def take(self, line: LogLine) -> Iterator[LogLine]:
+    def add(self, line: LogLine) -> Iterator[LogLine]:
         """What is to be shown now that this line has come."""
         if not line.container or line.gap is not None:
             yield from self._close(line.member)
@@ -54,7 +54,7 @@ class Folds:
             fold.shown = 0 if line.more else 1
             yield line
 
-    def rest(self) -> Iterator[LogLine]:
+    def close_all(self) -> Iterator[LogLine]:
         """Nothing more comes."""
         for member in [*self._open]:
             yield from self._close(member)
@@ -62,7 +62,7 @@ class Folds:
     def _close(self, member: str) -> Iterator[LogLine]:
         for fold in self._open.pop(member, {}).values():
             count = fold.lines - fold.shown
-            if count <= FEW:
+            if count <= SHOWN_UNFOLDED:
                 yield from [*fold.last][-count:] if count > 0 else ()
                 continue
             last = fold.last[-1]

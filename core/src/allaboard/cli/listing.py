@@ -18,7 +18,7 @@ from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.terminal import say, show, style
+from allaboard.report.terminal import say, show_json, style
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
@@ -52,10 +52,10 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         others = cast("KubernetesBackend", backend).list_others()
         runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
     if as_json:
-        show({"runs": [summary(seen, _damage(seen)) for seen in runs]})
+        show_json({"runs": [summary(seen, _damage_diagnoses(seen)) for seen in runs]})
         return
     now = time.time()
-    whole = [seen for seen in runs if not _damage(seen)]
+    whole = [seen for seen in runs if not _damage_diagnoses(seen)]
     if whole:
         head, *lines = words.table(_HEAD, (_row(seen, now) for seen in whole))
         say(style(head, dim=True))
@@ -63,15 +63,15 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
             state = str(state_of(seen))
             say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
     for seen in runs:
-        for damage in _damage(seen):
+        for damage in _damage_diagnoses(seen):
             say(damage.evidence[0].text, to_stderr=True)
     if not runs:
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
-    for line in () if at.is_cluster else _slots(now):
+    for line in () if at.is_cluster else _slot_lines(now):
         say(line)
 
 
-def _damage(seen: Observation) -> tuple[Diagnosis, ...]:
+def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:
     """What is wrong with the files of a run of which nothing else is known."""
     return diagnose(seen) if "run_damaged" in seen.flags else ()
 
@@ -84,15 +84,15 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         seen.run,
         str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),
         localtime.moment(seen.created, now),
-        "-" if seen.started is None else show_seconds(words.took(seen, now)),
-        words.gang(seen.members) or "-",
+        "-" if seen.started is None else show_seconds(words.duration(seen, now)),
+        words.members_phrase(seen.members) or "-",
         str(seen.restarts),
-        words.step(seen).removeprefix("step ") or "-",
+        words.step_phrase(seen).removeprefix("step ") or "-",
         who if seen.key else "(a job of others)",
     )
 
 
-def _slots(now: float) -> Iterator[str]:
+def _slot_lines(now: float) -> Iterator[str]:
     """One line for who holds slots, and one for each that waits; nothing while nobody states resources."""
     from allaboard.backends.local.host.machine import capacity
     from allaboard.backends.local.pool.pool import Pool, default_path
@@ -111,21 +111,21 @@ def _slots(now: float) -> Iterator[str]:
         if described["capacity"]["gpus"]:
             room += f", {len(free['gpus'])} of {len(described['capacity']['gpus'])} GPUs free"
         yield ""
-        yield f"slots: {room}" + "".join(f"; {_holds(g)}" for g in holders)
+        yield f"slots: {room}" + "".join(f"; {_describe_holder(g)}" for g in holders)
         queue = described["queue"]
         for place, waiting in enumerate(queue[:_SHOWN], 1):
             who, since = f"{waiting['run']} ({waiting['user']})", max(0.0, now - waiting["since"])
-            yield f"waits ({place}): {who} for {_amount(waiting)}, {show_seconds(since)} so far"
+            yield f"waits ({place}): {who} for {_describe_amount(waiting)}, {show_seconds(since)} so far"
         if len(queue) > _SHOWN:
             yield f"and {len(queue) - _SHOWN} more wait"
 
 
-def _holds(gang: Mapping[str, Any]) -> str:
+def _describe_holder(gang: Mapping[str, Any]) -> str:
     suffix = ", left behind by a dead supervisor" if gang["leftover"] else ""
-    return f"{gang['run']} ({gang['user']}) holds {_amount(gang)}{suffix}"
+    return f"{gang['run']} ({gang['user']}) holds {_describe_amount(gang)}{suffix}"
 
 
-def _amount(entry: Mapping[str, Any]) -> str:
+def _describe_amount(entry: Mapping[str, Any]) -> str:
     gpus = entry["gpus"]
     count = gpus if isinstance(gpus, int) else len(gpus)
     parts = [

@@ -39,8 +39,8 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.ending import ending
-from allaboard.report.plain import introduction
+from allaboard.report.ending import ending_lines
+from allaboard.report.plain import launch_lines
 from allaboard.report.terminal import say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
@@ -67,18 +67,18 @@ class LiveView:
         )
 
     def launched(self, handle: Handle) -> None:
-        lines = introduction(handle)
+        lines = launch_lines(handle)
         # These stand above the frame, which says by itself that a run is on its way.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
             self.console.print(_text(line, "dim"))
-            self.frame.told.add(line)
+            self.frame.printed.add(line)
         if not self.live.is_started:
             self.live.start()
 
     def seen(self, seen: Observation) -> None:
         for note in seen.notes:
-            if note not in self.frame.told:
-                self.frame.told.add(note)
+            if note not in self.frame.printed:
+                self.frame.printed.add(note)
                 self.console.print(_text(note, "dim"))
         self.frame.show(seen, self.events())
         self._draw()
@@ -96,7 +96,7 @@ class LiveView:
         self.close()
         click.echo()
         # The frame says how it ended already; only a reason is worth a headline of its own.
-        lines = ending(outcome, self.again)
+        lines = ending_lines(outcome, self.again)
         for line in itertools.islice(lines, 1, None) if outcome.ok else lines:
             say(line)
 
@@ -117,17 +117,17 @@ class Frame:
         self.clock = clock
         self.seen: Observation | None = None
         self.at = clock()
-        self.happened: Sequence[Event] = ()
+        self.events: Sequence[Event] = ()
         self.sentence = ""
         self.over = False
-        self.told: set[str] = set()
+        self.printed: set[str] = set()
         self.spinner = Spinner("dots")
 
     def show(self, seen: Observation, events: Sequence[Event]) -> None:
         # The seconds of a phase are those of the observation: from a new one on they are counted anew.
         if self.seen is None or self.seen.phases != seen.phases:
             self.at = self.clock()
-        self.seen, self.happened = seen, events
+        self.seen, self.events = seen, events
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seen = self.seen
@@ -140,9 +140,9 @@ class Frame:
 
     def _parts(self, seen: Observation, width: int, room: int) -> Iterator[RenderableType | None]:
         yield self._headline(seen)
-        yield Padding(_march(seen), (0, 0, 0, 2))
+        yield Padding(_condition_line(seen), (0, 0, 0, 2))
         yield self._phases(seen)
-        yield Padding(_members(seen, max(3, room - 18)), (1, 0, 0, 2))
+        yield Padding(_member_table(seen, max(3, room - 18)), (1, 0, 0, 2))
         yield self._progress(seen, width)
         yield self._events(room)
         if self.sentence:
@@ -155,7 +155,7 @@ class Frame:
         words_of_state = Text.assemble(
             (shown(seen.run), "bold"), "  ",
             (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
-            (words.lasting(seen, self.clock()), "dim"),
+            (words.duration_phrase(seen, self.clock()), "dim"),
         )  # fmt: skip
         if seen.held_by and not state.is_final:
             words_of_state.append(f"  {shown(seen.held_by)}", style="yellow")
@@ -165,7 +165,9 @@ class Frame:
         row.add_column(justify="right")
         restarts = f"{seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
         mark: RenderableType = (
-            Text(_mark(state), style=words.COLOURS[state]) if state.is_final or self.over else self.spinner
+            Text(_state_mark(state), style=words.COLOURS[state])
+            if state.is_final or self.over
+            else self.spinner
         )
         row.add_row(mark, words_of_state, Text(f"attempt {seen.attempt} · {restarts}", style="dim"))
         return row
@@ -184,7 +186,7 @@ class Frame:
     def _progress(self, seen: Observation, width: int) -> RenderableType | None:
         if seen.progress.step is None:
             return None
-        share, rest = words.done(seen), words.left(seen)
+        share, rest = words.share_done(seen), words.seconds_left(seen)
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             ProgressBar(
@@ -194,14 +196,14 @@ class Frame:
                 finished_style="green",
                 pulse=share is None,
             ),
-            _text(words.step(seen)),
+            _text(words.step_phrase(seen)),
             f"{share:.0%}" if share is not None else "",
             "" if not rest or state_of(seen).is_final else f"{show_seconds(rest)} left",
         )
-        return Padding(Group(bar, _text(_figures(seen))), (1, 0, 0, 2))
+        return Padding(Group(bar, _text(_metrics_line(seen))), (1, 0, 0, 2))
 
     def _events(self, room: int) -> RenderableType | None:
-        last = words.notable(self.happened)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
+        last = words.notable_events(self.events)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
         if not last:
             return None
         lines = words.table(("", "", "", ""), map(localtime.event_row, last))[1:]
@@ -219,13 +221,13 @@ def _text(words: str, style: str = "default", *, one_line: bool = False) -> Text
     return Text(shown(words), style=style)
 
 
-def _mark(state: State) -> str:
+def _state_mark(state: State) -> str:
     return {State.SUCCEEDED: "✓", State.STOPPED: "■"}.get(state, "✗" if state.is_final else "·")
 
 
-def _march(seen: Observation) -> Text:
+def _condition_line(seen: Observation) -> Text:
     line = Text()
-    for condition in words.in_order(seen.conditions):
+    for condition in words.conditions_in_order(seen.conditions):
         if line:
             line.append(" → ", style="dim")
         style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")
@@ -235,7 +237,7 @@ def _march(seen: Observation) -> Text:
     return line
 
 
-def _members(seen: Observation, most: int) -> Table:
+def _member_table(seen: Observation, most: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
@@ -243,7 +245,7 @@ def _members(seen: Observation, most: int) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     table.add_row(*(Text(title, style="dim") for title in ("member", "rank", "phase", "exit", "restarts")))
-    shown = _worth_showing(seen.members, most)
+    shown = _choose_members(seen.members, most)
     for member in shown:
         name, rank, phase, code, restarts = words.member_row(member)
         colour = "yellow" if phase.startswith("waits") else words.MEMBER_COLOURS.get(member.phase, "default")
@@ -260,7 +262,7 @@ def _members(seen: Observation, most: int) -> Table:
     return table
 
 
-def _worth_showing(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]:
+def _choose_members(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]:
     """All of them if there is room; else those that something happened to, and the first."""
     if len(members) <= most:
         return list(members)
@@ -268,13 +270,13 @@ def _worth_showing(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]
     return sorted(ranked[: most - 1], key=lambda m: m.rank)
 
 
-def _figures(seen: Observation) -> str:
+def _metrics_line(seen: Observation) -> str:
     parts = [
         f"{name} {words.number(value)}"
         for name, value in seen.progress.metrics.items()
         if name != words.SPEED
     ]
-    pace = words.speed(seen)
+    pace = words.steps_per_second(seen)
     if pace is not None:
         parts.append(f"{pace:.3g} steps/s")
     if seen.progress.checkpoint:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.report.commands import work_at
+from allaboard.report.commands import set_place_options
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
@@ -87,10 +87,10 @@ def is_cluster(backend: str | None, *options: str | None) -> bool:
     """Whether a cluster is meant: it was said, or something was that only clusters have. Raises BadInput for
     an ALLABOARD_BACKEND that is none.
     """
-    return (backend or _of_environment() or ("kubernetes" if any(options) else "")) == "kubernetes"
+    return (backend or _backend_of_environment() or ("kubernetes" if any(options) else "")) == "kubernetes"
 
 
-def _of_environment() -> str:
+def _backend_of_environment() -> str:
     """What ALLABOARD_BACKEND says. A misspelt one would be a word about another place."""
     from allaboard.spec.site import check_backend
 
@@ -133,12 +133,12 @@ class Place:
             name, site=at, kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace
         )
         if backend.name == "kubernetes":
-            cast("KubernetesBackend", backend).api.on_silence = _say
+            cast("KubernetesBackend", backend).api.on_silence = _say_on_stderr
         else:
-            cast("LocalBackend", backend).on_silence = _say
+            cast("LocalBackend", backend).on_silence = _say_on_stderr
         return backend
 
-    def watched(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:
+    def open_to_watch(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:
         """What a verb that only looks is about: a run of ours, else on a cluster a job of others, and where
         it is asked about. Where both have the name it is ours, and that is said.
         """
@@ -152,15 +152,15 @@ class Place:
         try:
             seen = backend.observe(run, evidence)
         except UnknownRun:
-            if (foreign := _others(on, run)) is None:
+            if (foreign := _foreign_job(on, run)) is None:
                 raise
             return foreign, foreign.observe(run, evidence)
-        if seen.run != run and (foreign := _others(on, run)) is not None:
+        if seen.run != run and (foreign := _foreign_job(on, run)) is not None:
             kind = foreign.engine.KIND
-            _say(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
+            _say_on_stderr(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
         return backend, seen
 
-    def own(self, run: str, verb: str, adopt: bool = False) -> tuple[Backend, Observation]:
+    def open_to_change(self, run: str, verb: str, adopt: bool = False) -> tuple[Backend, Observation]:
         """What a verb that changes something is about: a run of ours; ``adopt``: else a job of others. A name
         that both have is ours without that word, and with it neither's. Raises BadInput.
         """
@@ -176,16 +176,16 @@ class Place:
         try:
             seen = on.observe(run)
         except UnknownRun:
-            foreign = on.others(run, adopt=adopt) if "/" in run else _others(on, run, adopt)
+            foreign = on.others(run, adopt=adopt) if "/" in run else _foreign_job(on, run, adopt)
             if foreign is None:
                 raise
             if not adopt:
                 foreign.refuse(verb)
             foreign_seen = foreign.observe(run)
             for note in foreign_seen.notes:
-                _say(f"{foreign_seen.run}: {note}")
+                _say_on_stderr(f"{foreign_seen.run}: {note}")
             return foreign, foreign_seen
-        if adopt and seen.run != run and (foreign := _others(on, run)) is not None:
+        if adopt and seen.run != run and (foreign := _foreign_job(on, run)) is not None:
             kind = foreign.engine.KIND
             raise BadInput(
                 f"{run} is a job of ours and a {kind} of others; say which to {verb}: the run {seen.run}, "
@@ -194,20 +194,20 @@ class Place:
         return on, seen
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """The same options, for another command line."""
         names = ("backend", "kubeconfig", "context", "namespace")
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
 
 
-def _others(backend: KubernetesBackend, name: str, adopt: bool = False) -> OthersJob | None:
+def _foreign_job(backend: KubernetesBackend, name: str, adopt: bool = False) -> OthersJob | None:
     try:
         return backend.others(name, adopt=adopt)
     except UnknownRun:
         return None
 
 
-def _say(line: str) -> None:
+def _say_on_stderr(line: str) -> None:
     from allaboard.report.terminal import say
 
     say(line, to_stderr=True)
@@ -226,7 +226,7 @@ def place_options(verb: Verb) -> Verb:
         **rest: Any,
     ) -> Any:
         at = Place(backend, kubeconfig, context, namespace)
-        work_at(at.words)
+        set_place_options(at.arguments)
         at.check()
         return verb(*args, at=at, **rest)
 

@@ -12,7 +12,7 @@ import click
 
 from allaboard.cli.place import Place, json_option, local, place_options, site, site_options
 from allaboard.errors import BadInput
-from allaboard.report.terminal import Ink, colours, say, show
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Plan
@@ -51,25 +51,25 @@ def preflight(
 
     plan = Plan(read_job(job), key)
     if at.is_cluster:
-        where, checks = _on_cluster(plan, at, store)
+        where, checks = _check_cluster(plan, at, store)
     else:
-        where, checks = "this machine", _here(plan, store, mounts, fit)
+        where, checks = "this machine", _check_this_machine(plan, store, mounts, fit)
     if as_json:
-        show({"checks": [check.to_dict() for check in checks]})
+        show_json({"checks": [check.to_dict() for check in checks]})
     else:
-        for line in _page(plan.job.name, where, checks, Ink(colours())):
+        for line in _page(plan.job.name, where, checks, Ink(supports_colour())):
             say(line)
     return 2 if any(check.stops for check in checks) else 0
 
 
-def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
+def _check_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey
     from allaboard.backends.kubernetes.lifecycle.prepare import ready
     from allaboard.backends.kubernetes.preflight.gather import preflight
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
 
     # Somebody waits for the answer, and an operator that is away is one of the answers.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
@@ -77,24 +77,24 @@ def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Che
         where = f"namespace {api.namespace} of {api.server} (Kubernetes {installed.version})"
         try:
             made = ready(
-                plan, 1, 1, site(store), installed.facts(of_place(os.environ, api.namespace)), os.environ
+                plan, 1, 1, site(store), installed.facts(assumed_facts(os.environ, api.namespace)), os.environ
             )
         except BadInput as error:
-            return where, [*_problems(error)]
-        return where, [*_notes(made.notes), *run_sync(preflight(made, installed), api)]
+            return where, [*_job_checks(error)]
+        return where, [*_note_checks(made.notes), *run_sync(preflight(made, installed), api)]
 
 
-def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
+def _check_this_machine(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
     from allaboard.backends.check import Check
 
     try:
         notes = local(site(store, mounts, fit)).examine(plan)
     except BadInput as error:
-        return [*_problems(error)]
-    return [Check("job", True, "it can run on this machine"), *_notes(notes)]
+        return [*_job_checks(error)]
+    return [Check("job", True, "it can run on this machine"), *_note_checks(notes)]
 
 
-def _problems(error: BadInput) -> Iterator[Check]:
+def _job_checks(error: BadInput) -> Iterator[Check]:
     """What is wrong with the job itself, one check each."""
     from allaboard.backends.check import Check
     from allaboard.diagnosis import Evidence
@@ -111,7 +111,7 @@ def _problems(error: BadInput) -> Iterator[Check]:
         yield Check("job", False, f"{problem.path}: {problem.message}", (evidence,), fix)
 
 
-def _notes(notes: Sequence[str]) -> Iterator[Check]:
+def _note_checks(notes: Sequence[str]) -> Iterator[Check]:
     from allaboard.backends.check import WARNING, Check
 
     for note in notes:
@@ -123,7 +123,7 @@ def _page(job: str, where: str, checks: Sequence[Check], ink: Ink) -> Iterator[s
     yield ""
     width = max(len(check.id) for check in checks) + 2
     for check in checks:
-        word, colour = _word(check)
+        word, colour = _check_word(check)
         yield f"  {ink(f'{word:<9}', colour)}{check.id:<{width}}{check.summary}"
         indent = f"  {'':<{9 + width}}"
         if check.ok is not True:
@@ -138,7 +138,7 @@ def _page(job: str, where: str, checks: Sequence[Check], ink: Ink) -> Iterator[s
     yield _verdict(job, checks)
 
 
-def _word(check: Check) -> tuple[str, str]:
+def _check_word(check: Check) -> tuple[str, str]:
     if check.ok is None:
         return "unknown", "yellow"
     if check.ok:

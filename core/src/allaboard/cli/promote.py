@@ -9,7 +9,7 @@ import click
 
 from allaboard.cli.place import json_option, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.terminal import say, show
+from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
     from allaboard.promotion.champion import Decision, History, Promotion
@@ -81,11 +81,11 @@ def promote(
     from allaboard.promotion.gate import Gate
     from allaboard.storage import open_store
 
-    _one_thing(checkpoint, rollback, history, to)
+    _check_one_action(checkpoint, rollback, history, to)
     champions = open_store(resolved(into, store))
     if history:
         history_of_uri = champion.history(champions)
-        show(history_of_uri.to_dict()) if as_json else _say_history(history_of_uri, champions.uri)
+        show_json(history_of_uri.to_dict()) if as_json else _say_history(history_of_uri, champions.uri)
         return
     common: dict[str, Any] = {
         "now": time.time(),
@@ -101,12 +101,12 @@ def promote(
         measured = None if metrics is None else read_metrics(metrics)
         decision = champion.promote(champions, resolved(checkpoint, store), measured, gate, **common)
     if as_json:
-        show(decision.to_dict())
+        show_json(decision.to_dict())
     else:
-        _say(decision)
+        _say_decision(decision)
 
 
-def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
+def _check_one_action(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
     given = [
         what
         for what, value in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
@@ -122,11 +122,11 @@ def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | 
 def read_metrics(name: str) -> dict[str, Any]:
     """The metrics in a JSON file: an object of them, or what ``allaboard evaluate --json`` printed. Raises
     BadInput."""
-    from allaboard.spec.loader import called, read_text
+    from allaboard.spec.loader import display_name, read_text
     from allaboard.untrusted import Unreadable, parse_json
 
     text = read_text(name)
-    name = called(name)
+    name = display_name(name)
     try:
         body = parse_json(text, nonfinite=True, spelling=False)
     except Unreadable as error:
@@ -141,7 +141,7 @@ def read_metrics(name: str) -> dict[str, Any]:
     return body
 
 
-def _say(decision: Decision) -> None:
+def _say_decision(decision: Decision) -> None:
     for check in decision.verdict.checks:
         say(f"  {'✓' if check.passed else '✗'} {check.reason}")
     present = decision.champion

@@ -15,8 +15,8 @@ from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page
-from allaboard.report.page_data import what_it_told
-from allaboard.report.terminal import say, show
+from allaboard.report.page_data import read_page_data
+from allaboard.report.terminal import say, show_json
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -48,23 +48,23 @@ def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
     events and last lines."""
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
-    backend, seen = at.watched(run, evidence=True)
+    backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
-    told = what_it_told(backend, outcome, backend.secrets_of(seen.run))
+    page_data = read_page_data(backend, outcome, backend.secrets_of(seen.run))
     now = time.time()
-    data = run_page(outcome, told, now).encode("utf-8", "backslashreplace")
+    data = run_page(outcome, page_data, now).encode("utf-8", "backslashreplace")
     if output == "-":
         sys.stdout.buffer.write(data)
         return
-    path = _place(output, seen.run)
-    _write(path, data, exclusive=output is None and not path.exists())
+    path = _page_path(output, seen.run)
+    _write_page(path, data, exclusive=output is None and not path.exists())
     if as_json:
-        show({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
+        show_json({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
     else:
         say(str(path))
 
 
-def _place(output: str | None, run: str) -> Path:
+def _page_path(output: str | None, run: str) -> Path:
     """Where the page goes. Raises BadInput for a folder, and for a file of others that nobody has named."""
     path = Path(output) if output is not None else Path(f"{run}.html")
     if output is not None and (path.is_dir() or output.endswith("/")):
@@ -86,7 +86,7 @@ def _is_page_of(path: Path, run: str) -> bool:
     return meta("generator", GENERATOR) in head and meta("allaboard-run", run) in head
 
 
-def _write(path: Path, data: bytes, exclusive: bool) -> None:
+def _write_page(path: Path, data: bytes, exclusive: bool) -> None:
     """The whole page or none of it. Raises StorageError, in one sentence. ``exclusive``: what has come there
     meanwhile stays."""
     from allaboard.storage.disk import DiskStore, translate_os_errors

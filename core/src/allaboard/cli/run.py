@@ -13,12 +13,12 @@ from allaboard.backends.base import Backend, Plan
 from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
-from allaboard.report.attached_run import FollowerLeft, View, event_source, to_the_end
+from allaboard.report.attached_run import FollowerLeft, View, event_source, run_to_end
 from allaboard.report.commands import command
 from allaboard.report.ending import command_again
-from allaboard.report.exits import before_start, starting
-from allaboard.report.terminal import say, show
-from allaboard.running import me, read_job
+from allaboard.report.exits import maybe_started_on_error, not_started_on_error
+from allaboard.report.terminal import say, show_json
+from allaboard.running import new_owner, read_job
 from allaboard.spec.identity import fresh_key
 
 EPILOG = """\b
@@ -67,17 +67,17 @@ def run(
         raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
     if detach and attempts is not None:
         raise BadInput("--attempts needs somebody who follows and starts the next one; leave out --detach")
-    with before_start():
-        backend = opened(at, store, mounts, fit)
+    with not_started_on_error():
+        backend = open_backend(at, store, mounts, fit)
     plan = Plan(read_job(job), key or fresh_key())
-    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.words], plan.key)
+    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.arguments], plan.key)
     if detach:
-        warnings = nobody_keeps(plan) if at.is_cluster else []
-        return _detached(backend, plan, f"{again} --detach", as_json, warnings)
-    return attended(backend, plan, again=again, as_json=as_json, attempts=attempts)
+        warnings = unenforced_fields(plan) if at.is_cluster else []
+        return _run_detached(backend, plan, f"{again} --detach", as_json, warnings)
+    return run_attached(backend, plan, again=again, as_json=as_json, attempts=attempts)
 
 
-def opened(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
+def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
     """The backend of a place, with its site. Raises BadInput for what means nothing there."""
     if at.is_cluster and (mounts or fit):
         option = "--mount" if mounts else "--fit"
@@ -88,15 +88,17 @@ def opened(at: Place, store: str | None, mounts: Sequence[str], fit: str | None)
     return at.open(site(store, mounts, fit))
 
 
-def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None) -> int:
+def run_attached(
+    backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None
+) -> int:
     """Follow a run that is ours, with the view that fits the terminal; returns the exit code."""
 
     def finish(outcome: Outcome) -> None:
         if as_json:
-            show(outcome.summary)
+            show_json(outcome.summary)
 
     try:
-        return to_the_end(
+        return run_to_end(
             backend,
             plan,
             lambda: view_of(backend, plan.run, again, as_json),
@@ -106,11 +108,11 @@ def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempt
         )
     except FollowerLeft as left:
         if as_json:
-            _show_left(backend, plan.run, left)
+            _show_left_run(backend, plan.run, left)
         return left.code
 
 
-def _show_left(backend: Backend, run: str, left: FollowerLeft) -> None:
+def _show_left_run(backend: Backend, run: str, left: FollowerLeft) -> None:
     """The one object of a follower that leaves early: how the run stands, or why it cannot be said."""
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
@@ -118,8 +120,8 @@ def _show_left(backend: Backend, run: str, left: FollowerLeft) -> None:
     if left.code is not ExitCode.UNREACHABLE:
         with suppress(AllaboardError):
             seen = backend.observe(run)
-            return show(summary(seen, diagnose(seen)))
-    show({"error": {"code": "left", "message": str(left), "problems": []}})
+            return show_json(summary(seen, diagnose(seen)))
+    show_json({"error": {"code": "left", "message": str(left), "problems": []}})
 
 
 def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> View:
@@ -133,7 +135,7 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
     return PlainView(event_source(backend, run), aside=as_json, again=again)
 
 
-def nobody_keeps(plan: Plan) -> list[str]:
+def unenforced_fields(plan: Plan) -> list[str]:
     """What a job asks for that only a follower does on a cluster: with ``--detach`` nobody does."""
     policy = plan.job.get("policy") or {}
     fields = []
@@ -148,17 +150,17 @@ def nobody_keeps(plan: Plan) -> list[str]:
     return fields
 
 
-def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
+def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
-    with starting(again):
-        handle = backend.launch(plan, me("detached"))
+    with maybe_started_on_error(again):
+        handle = backend.launch(plan, new_owner("detached"))
     if as_json:
         for warning in warnings:
             say(f"nobody follows it: {warning}", to_stderr=True)
         seen = backend.observe(handle.run)
-        show(summary(seen, diagnose(seen)))
+        show_json(summary(seen, diagnose(seen)))
         return 0
     for note in (*handle.notes, *(f"nobody follows it: {warning}" for warning in warnings)):
         say(note)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option, resolved, store_option
-from allaboard.report.terminal import bar, say, show
+from allaboard.report.terminal import progress_bar, say, show_json
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def prepare(
     # module:function is looked for where the person stands, as python itself would.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    with bar("preparing", str, aside=as_json) as moved:
+    with progress_bar("preparing", str, aside=as_json) as moved:
         index = of.prepare(
             source,
             into,
@@ -80,9 +80,9 @@ def prepare(
             notice=lambda text: say(text, to_stderr=True),
         )
     if as_json:
-        show({"uri": into, **index.to_dict()})
+        show_json({"uri": into, **index.to_dict()})
     else:
-        say(f"{_size(index)}: {into}")
+        say(f"{_describe_size(index)}: {into}")
 
 
 @shards.command(name="list", epilog=LIST_EPILOG)
@@ -97,13 +97,13 @@ def list_(uri: str, store: str | None, as_json: bool) -> None:
     at = resolved(uri, store)
     index = of.load_index(at)
     if as_json:
-        show({"uri": at, **index.to_dict()})
+        show_json({"uri": at, **index.to_dict()})
         return
     for line in words.table(
         ("shard", "samples", "size"), ((s.name, str(s.samples), show_bytes(s.size)) for s in index.shards)
     ):
         say(line)
-    say(f"{_size(index)}; made {index.created}")
+    say(f"{_describe_size(index)}; made {index.created}")
 
 
 @shards.command(epilog=VERIFY_EPILOG)
@@ -117,13 +117,13 @@ def verify(uri: str, store: str | None, as_json: bool) -> int:
     at = resolved(uri, store)
     problems = of.verify(at)
     if as_json:
-        show({"uri": at, "ok": not problems, "problems": problems})
+        show_json({"uri": at, "ok": not problems, "problems": problems})
     for problem in () if as_json else problems or ["every shard is as the index says"]:
         say(problem)
     return 2 if problems else 0
 
 
-def _size(index: Index) -> str:
+def _describe_size(index: Index) -> str:
     shards = _count(len(index.shards), "shard")
     return f"{_count(index.samples, 'sample')} in {shards}, {show_bytes(index.size)}"
 

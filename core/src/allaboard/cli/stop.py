@@ -14,7 +14,7 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, OwnershipConflict, SiteError
 from allaboard.observation import Observation, Owner
 from allaboard.report.commands import command
-from allaboard.report.terminal import say, show
+from allaboard.report.terminal import say, show_json
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
@@ -31,7 +31,7 @@ pods and their logs: it has no record that would stay, and an event says who did
 _TRIES = 5
 _PATIENCE = 60.0
 """Seconds for which an object may stay that nothing lives of."""
-_NOBODY = Owner("nobody", "detached", "detached")
+_NO_OWNER = Owner("nobody", "detached", "detached")
 """Who follows a job of others."""
 
 
@@ -57,16 +57,16 @@ def stop(
         return stop_orphans(at, as_json)
     if run is None:
         raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
-    backend, seen = at.own(run, "stop", adopt)
+    backend, seen = at.open_to_change(run, "stop", adopt)
     ended = state_of(seen).is_final
     living = any(m.phase == "running" for m in seen.members)
     if not as_json and not ended:
         say(f"{seen.run}: {'killing it' if now else 'stopping; its members may save and end'}")
     if not ended or living:
-        _ask(backend, seen, reason, now)
-        seen = gone(backend, seen.run, adopt)
+        _request_stop(backend, seen, reason, now)
+        seen = wait_until_gone(backend, seen.run, adopt)
     if as_json:
-        show(summary(seen, diagnose(seen)))
+        show_json(summary(seen, diagnose(seen)))
     elif ended:
         say(
             f"{seen.run} had ended already: {state_of(seen)}"
@@ -79,17 +79,17 @@ def stop(
     return 0
 
 
-def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
+def _request_stop(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
     """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
     for _ in range(_TRIES):
-        answer = backend.stop(handle_of(seen), seen.owner or _NOBODY, user_at_host(), reason, kill=now)
+        answer = backend.stop(handle_of(seen), seen.owner or _NO_OWNER, user_at_host(), reason, kill=now)
         if not isinstance(answer, NotYours):
             return
         seen = backend.observe(seen.run)
     raise OwnershipConflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
 
 
-def gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
+def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
     """The run once it has ended and none of its members lives. Its grace bounds the wait: raises SiteError
     when members do not end though it is over, or the object of a job of others stays without them.
     """

@@ -15,7 +15,11 @@ def why_not_started(message: str) -> tuple[str, str, bool]:
     if re.search(
         r"nvidia-container-cli|no runtime for \"nvidia\"|driver/library version|driver not loaded", message
     ):
-        return "gpu_runtime_broken", f"the GPU runtime of its node does not work: {last_words(message)}", True
+        return (
+            "gpu_runtime_broken",
+            f"the GPU runtime of its node does not work: {last_clause(message)}",
+            True,
+        )
     if "exec format error" in message:
         return "exec_format_error", "its program was built for another processor, or has no #! line", False
     if (match := re.search(r'chdir to cwd \("?([^")]*)"?\)', message)) is not None:
@@ -23,7 +27,7 @@ def why_not_started(message: str) -> tuple[str, str, bool]:
     match = re.search(r'exec: \\?"([^"\\]+)\\?":|exec:? \\?"([^"\\]+)\\?"|stat (\S+?): no such file', message)
     program = next((g for g in match.groups() if g), None) if match is not None else None
     if program is None:
-        return "bad_entrypoint", f"its program could not be started: {last_words(message)}", False
+        return "bad_entrypoint", f"its program could not be started: {last_clause(message)}", False
     if "permission denied" in message:
         return "bad_entrypoint", f"{program!r} in its image may not be executed", False
     near = nearest(program.rpartition("/")[2], PROGRAMS)
@@ -31,7 +35,7 @@ def why_not_started(message: str) -> tuple[str, str, bool]:
     return "bad_entrypoint", f"{program!r} is not in its image{suggestion}", False
 
 
-def last_words(text: str) -> str:
+def last_clause(text: str) -> str:
     """The end of a chain of errors, which is where it began."""
     plain = " ".join(text.split())
     return plain if len(plain) <= 160 else f"...{plain[-157:]}"

@@ -126,18 +126,24 @@ def engine_of_kind(kind: str) -> Engine:
     Raises BadInput with the nearest one.
     """
     word = kind.strip().lower() if isinstance(kind, str) else ""
-    engines = [ENGINES[word]] if word in ENGINES else [e for e in ENGINES.values() if word in _written(e)]
+    engines = (
+        [ENGINES[word]]
+        if word in ENGINES
+        else [e for e in ENGINES.values() if word in _accepted_spellings(e)]
+    )
     if len(engines) == 1:
         return engines[0]
     if engines:
         exact = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in engines)
         raise BadInput(f"kind {kind!r} may be several; write {exact}")
-    near = nearest(word, [name for engine in ENGINES.values() for name in (*_written(engine), engine.KIND)])
+    near = nearest(
+        word, [name for engine in ENGINES.values() for name in (*_accepted_spellings(engine), engine.KIND)]
+    )
     hint = f"did you mean {near!r}?" if near else f"known: {one_of(e.KIND for e in ENGINES.values())}"
     raise BadInput(f"kind {kind!r} is not known; {hint}")
 
 
-def _written(engine: Engine) -> list[str]:
+def _accepted_spellings(engine: Engine) -> list[str]:
     """The ways to write a kind but for its engine's name, in lower case."""
     group = engine.API_VERSION.partition("/")[0]
     names = [engine.PLURAL, f"{engine.PLURAL}.{group}", engine.KIND]

@@ -172,11 +172,11 @@ def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
 
 def member_of(pod: Mapping[str, Any]) -> str | None:
     """The member whose pod this is: ``worker-0``; None for one that the operator did not make."""
-    who = seat_of(pod)
+    who = role_of_pod(pod)
     return None if who is None else f"{who[0]}-{who[1]}"
 
 
-def seat_of(pod: Mapping[str, Any]) -> tuple[str, int] | None:
+def role_of_pod(pod: Mapping[str, Any]) -> tuple[str, int] | None:
     """(role, index) of a pod; None for one that the operator did not make."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     role, index = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL)
@@ -193,7 +193,7 @@ def _members(
     """Every member in rank order, and those beyond the number of replicas that are still there."""
     from allaboard.observation import MemberSeen
 
-    by_index = newest(pods)
+    by_index = newest_pods(pods)
     before = 0
     for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
         count = replicas.get(role, 0)
@@ -207,13 +207,13 @@ def _members(
         before += count or len(indices)
 
 
-def newest(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+def newest_pods(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The pod of each member: a pod that is made anew has the name of the one before, and both may be there
     while the old one ends.
     """
     by_index: dict[tuple[str, int], Mapping[str, Any]] = {}
     for pod in sorted(pods, key=_age_key):
-        who = seat_of(pod)
+        who = role_of_pod(pod)
         if who is not None:
             by_index[who] = pod
     return by_index
@@ -249,7 +249,7 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         reason=_reason(status, every, main),
         started=from_rfc3339(running.get("startedAt")),
         ended=from_rfc3339(over.get("finishedAt")),
-        said=_said_at_start(over, state.get("waiting") or {}),
+        said=_start_error(over, state.get("waiting") or {}),
     )
 
 
@@ -265,7 +265,7 @@ NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"
 """Reasons of a container whose program never ran; its times are those of no process."""
 
 
-def _said_at_start(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
+def _start_error(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
     """What the runtime said of a program that it could not start."""
     state = next(
         (

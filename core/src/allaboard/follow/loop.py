@@ -172,7 +172,7 @@ def run_sync(operation: Generator[Effect, Answer, Outcome], answer: Callable[[Ef
     """The blocking driver: ``answer`` carries out what is asked."""
     reply: Answer = None
     while True:
-        step = _next(operation, reply)
+        step = _next_effect(operation, reply)
         if isinstance(step, Outcome):
             return step
         reply = answer(step)
@@ -184,13 +184,13 @@ async def run_async(
     """The async driver of the same conversation."""
     reply: Answer = None
     while True:
-        step = _next(operation, reply)
+        step = _next_effect(operation, reply)
         if isinstance(step, Outcome):
             return step
         reply = await answer(step)
 
 
-def _next(operation: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
+def _next_effect(operation: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
     """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the
     end.
     """

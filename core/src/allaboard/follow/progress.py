@@ -32,7 +32,7 @@ _OURS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_ha
 """Flags that only who looks from outside can raise: a script that does is not believed."""
 
 
-def after(progress: Progress, report: Report, now: float, own: str | None = None) -> Progress:
+def add_report(progress: Progress, report: Report, now: float, own: str | None = None) -> Progress:
     """The progress after one more line from rank 0. ``own``: the folder of the run's checkpoints; one that is
     reported elsewhere is not taken.
     """
@@ -46,12 +46,12 @@ def after(progress: Progress, report: Report, now: float, own: str | None = None
             step=progress.step if step is None else step,
             total=whole(fields.get("total")) or progress.total,
             # A script that resumes without saying so is seen by its steps going back.
-            lost_steps=_lost(progress, (progress.step or 0) - (step or 0) + 1 if back else 0),
+            lost_steps=_lost_steps(progress, (progress.step or 0) - (step or 0) + 1 if back else 0),
             heartbeat=now,
-            metrics=_with_metrics(progress.metrics, _numbers(fields)),
+            metrics=_with_metrics(progress.metrics, _read_numbers(fields)),
         )
     if report.kind == "resumed" and step is not None:
-        lost = _lost(progress, max(0, (progress.step or 0) - step))
+        lost = _lost_steps(progress, max(0, (progress.step or 0) - step))
         return replace(progress, step=step, lost_steps=lost, resumed_from=step, heartbeat=now)
     if report.kind == "checkpoint":
         uri = fields.get("uri")
@@ -65,30 +65,30 @@ def after(progress: Progress, report: Report, now: float, own: str | None = None
     return progress
 
 
-def _lost(progress: Progress, more: int) -> int:
+def _lost_steps(progress: Progress, more: int) -> int:
     return min(progress.lost_steps + more, MOST_STEPS)
 
 
 def flags_of(report: Report, before: Progress = Progress(), own: str | None = None) -> dict[str, str]:  # noqa: B008  (frozen)
     """What a line shows to be wrong though the run goes on: flag code -> the words. ``before``, ``own``: as
-    `after` gets them.
+    `add_report` gets them.
     """
     flags: dict[str, str] = {}
     code = report.fields.get("code")
     if report.kind == "flag" and isinstance(code, str) and not _OURS.match(code):
-        flags[code] = _short(str(report.fields.get("text") or ""))
+        flags[code] = _shorten(str(report.fields.get("text") or ""))
     bad = [name for name in report.nonfinite if "loss" in name.lower()]
     if bad:
-        where = _short(f"step {report.fields.get('step')}: {', '.join(bad)}")
+        where = _shorten(f"step {report.fields.get('step')}: {', '.join(bad)}")
         flags["nan_loss"] = f"{where} is not a finite number"
     uri = report.fields.get("uri")
     if report.kind == "checkpoint" and own is not None and isinstance(uri, str) and not is_below(uri, own):
         flags["checkpoint_elsewhere"] = (
-            f"a checkpoint was reported at {_short(uri)}, which is not below the run's own folder {own}; "
+            f"a checkpoint was reported at {_shorten(uri)}, which is not below the run's own folder {own}; "
             "it is not taken"
         )
     if report.kind == "progress":
-        more = _numbers(report.fields)
+        more = _read_numbers(report.fields)
         if len(before.metrics.keys() | more.keys()) > MOST_METRICS:
             flags["too_many_metrics"] = (
                 f"the script reports more than {MOST_METRICS} metrics; the rest is left out"
@@ -157,7 +157,7 @@ def progress_of(data: Any) -> Progress:
         total=whole(body.get("total")),
         lost_steps=whole(body.get("lost_steps")) or 0,
         heartbeat=heartbeat if isinstance(heartbeat, (int, float)) else None,
-        metrics=_with_metrics({}, _numbers(metrics)) if isinstance(metrics, Mapping) else {},
+        metrics=_with_metrics({}, _read_numbers(metrics)) if isinstance(metrics, Mapping) else {},
         result=dict(result) if isinstance(result, Mapping) else None,
         checkpoint=text("checkpoint"),
         best_checkpoint=text("best_checkpoint"),
@@ -176,7 +176,7 @@ def _with_metrics(
     return metrics
 
 
-def _numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
+def _read_numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
     return {
         name: value
         for name, value in fields.items()
@@ -189,5 +189,5 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return show(text, _LONGEST_TEXT, quote=False)

@@ -75,10 +75,10 @@ class RunRecord:
     def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
         """The inverse of `to_dict`. Raises KeyError or TypeError when it is no record."""
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "unknown"}
-        known["owner"] = _value(Owner, data["owner"])
-        known["outcome"] = _value(Ended, data.get("outcome"))
-        known["stop"] = _value(Stop, data.get("stop"))
-        known["history"] = tuple(_value(Ended, item) for item in data.get("history", ()))
+        known["owner"] = _read_value(Owner, data["owner"])
+        known["outcome"] = _read_value(Ended, data.get("outcome"))
+        known["stop"] = _read_value(Stop, data.get("stop"))
+        known["history"] = tuple(_read_value(Ended, item) for item in data.get("history", ()))
         rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
         if rest.get("version", VERSION) <= VERSION:  # what a newer one has written stays marked as its own
             rest.pop("version", None)
@@ -113,7 +113,7 @@ class RunRecord:
         return replace(fresh, attempt=1, generation=self.generation + 1)
 
 
-def _value(kind: Any, data: Mapping[str, Any] | None) -> Any:
+def _read_value(kind: Any, data: Mapping[str, Any] | None) -> Any:
     return None if data is None else kind(**{k: v for k, v in data.items() if k in kind.__dataclass_fields__})
 
 

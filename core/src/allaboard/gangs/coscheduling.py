@@ -53,12 +53,12 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(view: GangView) -> str | None:
-    at = placement.places(view)
-    if words := placement.cannot_rejoin_gang(view, at, "coscheduling"):
+    at = placement.gang_places(view)
+    if words := placement.cannot_rejoin_reason(view, at, "coscheduling"):
         return words
     if at.placed >= view.needed:
         return None
-    if words := placement.gated(view, at) or placement.unnoticed(view, at):
+    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
         return words
     if not at.waiting:
         return None

@@ -32,10 +32,10 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 def read(view: GangView) -> str | None:
     """Why members have no place. A gang that started in part is told as what it is."""
-    at = placement.places(view)
+    at = placement.gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := placement.gated(view, at) or placement.unnoticed(view, at):
+    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
         return words
     reason = placement.scheduler_message(view)
     if not at.waiting:
@@ -47,9 +47,8 @@ def read(view: GangView) -> str | None:
         if rivals := placement.stuck_rivals(view):
             return f"{idle}{_names(rivals)} the same way, and they wait for each other for ever"
         return f"{idle}without a gang scheduler nobody takes these places back"
-    return (
-        f"{len(at.waiting)} of {placement.members(view.total)} wait for a place: {reason or 'no node fits'}"
-    )
+    total = placement.count_members(view.total)
+    return f"{len(at.waiting)} of {total} wait for a place: {reason or 'no node fits'}"
 
 
 def _names(runs: Sequence[str]) -> str:

@@ -55,23 +55,23 @@ class Places:
         return len(self.held) + len(self.done)
 
 
-def places(view: GangView) -> Places:
+def gang_places(view: GangView) -> Places:
     """Where the members stand."""
 
     def those(where: str) -> tuple[str, ...]:
-        return tuple(name for name, pod in view.pods.items() if _stands(pod) == where)
+        return tuple(name for name, pod in view.pods.items() if _has_place(pod) == where)
 
     return Places(
         held=those("held"),
         done=those("done"),
         waiting=those("waiting"),
-        gated=those("gated"),
+        gated=those("gated_reason"),
         silent=those("silent"),
         missing=max(0, view.total - len(view.pods)),
     )
 
 
-def _stands(pod: Mapping[str, Any]) -> str:
+def _has_place(pod: Mapping[str, Any]) -> str:
     status = pod.get("status") or {}
     phase = status.get("phase")
     if phase == "Succeeded":
@@ -83,7 +83,7 @@ def _stands(pod: Mapping[str, Any]) -> str:
     scheduled = condition(pod, "PodScheduled")
     if scheduled is None:
         return "silent"
-    return "gated" if scheduled.get("reason") == "SchedulingGated" else "waiting"
+    return "gated_reason" if scheduled.get("reason") == "SchedulingGated" else "waiting"
 
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
@@ -99,11 +99,11 @@ def scheduler_message(view: GangView) -> str | None:
     messages = [_short(message) for message in _messages(view.pods.values())]
     messages.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
     if messages and _ECHO.search(messages[0]):
-        return next(_said_before(view), messages[0])
+        return next(_earlier_messages(view), messages[0])
     return next(iter(messages), None)
 
 
-def only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
+def are_only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all that the conditions of these pods say is that they were turned away with each other: a pod
     that did not fit was tried again, and turned away with the next. Why is in the events of the pods, then.
     """
@@ -118,7 +118,7 @@ def _messages(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield str(scheduled["message"])
 
 
-def _said_before(view: GangView) -> Iterator[str]:
+def _earlier_messages(view: GangView) -> Iterator[str]:
     """What it said of the pods that are there now, the latest first, but for echoes."""
     uids = {pod["metadata"].get("uid") for pod in view.pods.values()}
     for event in reversed(view.events):
@@ -138,7 +138,7 @@ def _short(message: str) -> str:
     return f"{fit}/{of} nodes are available: {_FILTERS_END.split(rest, 1)[0].strip()}"
 
 
-def reasons(message: str) -> dict[str, int]:
+def count_reasons(message: str) -> dict[str, int]:
     """Reason -> on how many nodes, from a scheduler's message; empty when it has another shape."""
     head = _HEAD.match(message)
     counts: dict[str, int] = {}
@@ -149,41 +149,42 @@ def reasons(message: str) -> dict[str, int]:
     return counts
 
 
-def age(pod: Mapping[str, Any], now: float) -> float:
+def pod_age(pod: Mapping[str, Any], now: float) -> float:
     """Seconds since it was made."""
     created = from_rfc3339((pod.get("metadata") or {}).get("creationTimestamp"))
     return 0.0 if created is None else max(0.0, now - created)
 
 
-def unnoticed(view: GangView, at: Places) -> str | None:
+def unnoticed_reason(view: GangView, at: Places) -> str | None:
     """The sentence when no scheduler looks at the pods at all."""
-    quiet = [name for name in at.silent if age(view.pods[name], view.now) >= SILENT]
+    quiet = [name for name in at.silent if pod_age(view.pods[name], view.now) >= SILENT]
     if not quiet or at.waiting or at.placed:
         return None
     name = (view.pods[quiet[0]].get("spec") or {}).get("schedulerName") or "default-scheduler"
     return (
-        f"no scheduler has looked at {members(len(quiet))} for {int(age(view.pods[quiet[0]], view.now))} s; "
+        f"no scheduler has looked at {count_members(len(quiet))} for "
+        f"{int(pod_age(view.pods[quiet[0]], view.now))} s; "
         f"they name {name!r}: is it running?"
     )
 
 
-def gated(view: GangView, at: Places) -> str | None:
+def gated_reason(view: GangView, at: Places) -> str | None:
     """The sentence when gates hold the pods back."""
     if not at.gated:
         return None
     gates = (view.pods[at.gated[0]].get("spec") or {}).get("schedulingGates") or ()
     names = ", ".join(sorted({str(g.get("name")) for g in gates}))
-    return f"{members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
+    return f"{count_members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
 
 
-def unfamiliar(view: GangView, scheduler: str) -> str | None:
+def unknown_scheduler_reason(view: GangView, scheduler: str) -> str | None:
     """Why a gang waits whose scheduler has no file here (an operator was started with it), by its pods
     alone.
     """
-    at = places(view)
+    at = gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := gated(view, at) or unnoticed(view, at):
+    if words := gated_reason(view, at) or unnoticed_reason(view, at):
         return words
     if not view.pods:
         return f"no member exists yet: {scheduler} has to let the gang in first"
@@ -194,7 +195,7 @@ def unfamiliar(view: GangView, scheduler: str) -> str | None:
     return f"{scheduler} finds no {view.needed} places together: {why}{half}"
 
 
-def cannot_rejoin_gang(view: GangView, at: Places, scheduler: str) -> str | None:
+def cannot_rejoin_reason(view: GangView, at: Places, scheduler: str) -> str | None:
     """The sentence when a member that was made anew waits for ever: gang schedulers count the members that
     have not ended alone, and these are too few.
     """
@@ -208,7 +209,7 @@ def cannot_rejoin_gang(view: GangView, at: Places, scheduler: str) -> str | None
     )
 
 
-def too_few(view: GangView) -> bool:
+def has_too_few_members(view: GangView) -> bool:
     """Whether a scheduler has not seen all members yet."""
     return "sibling pods" in (scheduler_message(view) or "")
 
@@ -219,17 +220,17 @@ def stuck_rivals(view: GangView) -> list[str]:
     """
     stuck = []
     for run, pods in sorted(view.rivals.items()):
-        stand = [_stands(pod) for pod in pods]
-        if "held" in stand and "waiting" in stand and "gated" not in stand:
+        stand = [_has_place(pod) for pod in pods]
+        if "held" in stand and "waiting" in stand and "gated_reason" not in stand:
             stuck.append(run)
     return stuck
 
 
-def half_started(view: GangView) -> bool:
+def has_half_started(view: GangView) -> bool:
     """Whether it has been started in part for so long that it is no passing state: some members hold places,
     too few to train, and nothing has moved for a while.
     """
-    at = places(view)
+    at = gang_places(view)
     if not at.held or at.placed >= view.needed or not at.waiting:
         return False
     moved = [condition(view.pods[name], "PodScheduled") or {} for name in (*at.held, *at.waiting)]
@@ -237,5 +238,5 @@ def half_started(view: GangView) -> bool:
     return bool(times) and view.now - max(times) >= STUCK
 
 
-def members(count: int) -> str:
+def count_members(count: int) -> str:
     return f"{count} member" if count == 1 else f"{count} members"

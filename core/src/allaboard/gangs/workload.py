@@ -43,15 +43,15 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(view: GangView) -> str | None:
-    at = placement.places(view)
-    if words := placement.cannot_rejoin_gang(view, at, "kube-scheduler"):
+    at = placement.gang_places(view)
+    if words := placement.cannot_rejoin_reason(view, at, "kube-scheduler"):
         return words
     if at.placed >= view.needed:
         return None
-    if words := placement.gated(view, at):
+    if words := placement.gated_reason(view, at):
         return words
     if at.silent and not at.waiting and not at.placed:
-        return _silent(view) or placement.unnoticed(view, at)
+        return _silent_reason(view) or placement.unnoticed_reason(view, at)
     if not at.waiting:
         return None
     reason = placement.scheduler_message(view) or "no node fits"
@@ -59,7 +59,7 @@ def read(view: GangView) -> str | None:
     return f"kube-scheduler finds no {view.needed} places together: {reason}{half}"
 
 
-def _silent(view: GangView) -> str | None:
+def _silent_reason(view: GangView) -> str | None:
     """Why the scheduler has not begun: it says nothing about that itself."""
     if not view.groups:
         return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
 
-_WHERE = {
+_LAZY = {
     "Checkpointer": "allaboard.inside.checkpointer",
     "ShardReader": "allaboard.inside.reader",
     "open_checkpoint": "allaboard.inside.resumed_checkpoint",
@@ -30,9 +30,9 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value
 
 

@@ -35,7 +35,7 @@ from allaboard.errors import BadInput, Corrupt, Problem, StorageMissing
 from allaboard.inside.context import context, ranks
 from allaboard.shards.cache import Cache
 from allaboard.shards.index import Index, Shard
-from allaboard.shards.order import Order, Slice, next_place, own_slice
+from allaboard.shards.order import Order, Slice, next_position, own_slice
 from allaboard.shards.tar import Table, table
 from allaboard.shards.verify import load_index
 from allaboard.storage import open_store
@@ -161,7 +161,7 @@ class ShardReader:
         if own.start == own.stop:
             return
         left_at = self._order.end_of_shard(own.stop - 1)
-        place = next_place(own.start, left_at, self._batch_size, world_size)
+        place = next_position(own.start, left_at, self._batch_size, world_size)
         if place < self._total:
             first = next(self._order.segments(place, place + 1))
             self._shards.open_ahead(first.shard)

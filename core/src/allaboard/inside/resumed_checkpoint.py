@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.checkpoints import Checkpoint, Part, checkpoint_at, folder_name, read_manifest
-from allaboard.checkpoints.holds import held
+from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import object_problem
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.storage import open_store
@@ -105,18 +105,18 @@ class ResumedCheckpoint:
         key = f"{folder_name(self.checkpoint.step)}/{part.name}"
         path = self._store.local_path(key)
         if path is not None:
-            return self._checked(path, part)
+            return self._verify_file(path, part)
         copy = self._scratch_folder() / part.name
         try:
             self._store.download(key, copy)
             # Read again from this machine's disk, so that a bad transfer is seen as well.
-            return self._checked(copy, part)
+            return self._verify_file(copy, part)
         except BaseException:
             with suppress(OSError):  # as large as the state, and of no use
                 copy.unlink()
             raise
 
-    def _checked(self, path: Path, part: Part) -> Path:
+    def _verify_file(self, path: Path, part: Part) -> Path:
         if problem := object_problem(open_store(path.parent), path.name, part):
             raise Corrupt(f"{self.uri}: {problem}; use an earlier checkpoint")
         return path
@@ -142,9 +142,9 @@ class ResumedCheckpoint:
                 f"unasked ({why}); if you trust it: torch.load(found.path(), weights_only=False)"
             ) from error
         finally:
-            self._drop(path)
+            self._remove_copy(path)
 
-    def _drop(self, path: Path) -> None:
+    def _remove_copy(self, path: Path) -> None:
         """A copy from a bucket is as large as the state; once that is in memory the copy goes."""
         if self._scratch is not None:
             self._verified.pop(path.name, None)
@@ -157,10 +157,10 @@ def _may_be_mapped(path: Path) -> bool:
     that another machine deletes on a file server would take the process with it (SIGBUS).
     """
     with path.open("rb") as file:
-        return file.read(2) == b"PK" and file_system_of(path) in _OF_THIS_MACHINE
+        return file.read(2) == b"PK" and file_system_of(path) in _LOCAL_FILE_SYSTEMS
 
 
-_OF_THIS_MACHINE = frozenset(
+_LOCAL_FILE_SYSTEMS = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 )
 
@@ -197,21 +197,23 @@ def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> ResumedCheckpo
         raise BadInput(
             "no checkpoint to open: give its uri, or run this as the evaluation of one (ALLABOARD_CHECKPOINT)"
         )
-    return ResumedCheckpoint(*_held(place))
+    return ResumedCheckpoint(*_open_with_hold(place))
 
 
 def open_start(uri: str) -> ResumedCheckpoint:
     """Other weights to start from: held, and at step 0 of this run. Raises BadInput when none are there."""
-    return ResumedCheckpoint(*_held(uri), resumed=False, step=0)
+    return ResumedCheckpoint(*_open_with_hold(uri), resumed=False, step=0)
 
 
-def _held(uri: str) -> tuple[Store, Checkpoint]:
+def _open_with_hold(uri: str) -> tuple[Store, Checkpoint]:
     """The checkpoint with a hold on it, so that retention leaves it until this process ends."""
     while True:
         store, checkpoint = checkpoint_at(uri)
         stack = ExitStack()
         stack.enter_context(
-            held(store, checkpoint.step, f"{socket.gethostname()}, process {os.getpid()}", time.time)
+            hold_checkpoint(
+                store, checkpoint.step, f"{socket.gethostname()}, process {os.getpid()}", time.time
+            )
         )
         try:
             read_manifest(store, checkpoint.step)

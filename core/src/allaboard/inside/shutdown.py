@@ -31,11 +31,11 @@ ALONE_AFTER = 5.0
 """Seconds in which all who are asked together have been asked."""
 
 
-class Leaving:
-    """Whether this process was asked to end. One per process: `leaving`."""
+class Shutdown:
+    """Whether this process was asked to end. One per process: `shutdown`."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._steps = 0  # done since then
         self._first: float | None = None  # when the first of them was
         self._peers: Callable[[], tuple[int, int]] = lambda: (0, 1)
@@ -43,7 +43,7 @@ class Leaving:
         self._hook_before: Any = None
         self._watching_forks = False
 
-    def watch(self, peers: Callable[[], tuple[int, int]]) -> None:
+    def install(self, peers: Callable[[], tuple[int, int]]) -> None:
         """Take SIGTERM over; ``peers`` tells rank and world size. Only the main thread can; from another
         one nothing happens.
         """
@@ -55,23 +55,25 @@ class Leaving:
         if sys.excepthook != self._on_exception:
             self._hook_before, sys.excepthook = sys.excepthook, self._on_exception
         if not self._watching_forks and hasattr(os, "register_at_fork"):
-            # Blocked meanwhile: a signal that comes between the fork and `unwatch` would reach nobody.
-            os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=self._in_child)
+            # Blocked meanwhile: a signal that comes between the fork and `uninstall` would reach nobody.
+            os.register_at_fork(
+                before=_block, after_in_parent=_unblock, after_in_child=self._after_fork_in_child
+            )
             self._watching_forks = True
 
-    def unwatch(self) -> None:
-        """Put back what was there before `watch`."""
+    def uninstall(self) -> None:
+        """Put back what was there before `install`."""
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, self._handler_before or signal.SIG_DFL)
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
-        self.asked, self._steps, self._first = False, 0, None
+        self.requested, self._steps, self._first = False, 0, None
 
-    def stepped(self, now: float) -> None:
+    def after_step(self, now: float) -> None:
         """A rank other than 0 has done a step. ``now``: of a clock that does not go back. Two steps with rank
         0 and some seconds after it was asked, rank 0 was not: it would have left at its next step.
         """
-        if not self.asked:
+        if not self.requested:
             return
         self._steps += 1
         self._first = now if self._first is None else self._first
@@ -81,14 +83,14 @@ class Leaving:
                 f"allaboard: rank {rank} ends after SIGTERM; rank 0 was not asked to, and goes on",
                 file=sys.stderr,
             )
-            leave_at_once()
+            exit_at_once()
 
-    def _in_child(self) -> None:
-        self.unwatch()
+    def _after_fork_in_child(self) -> None:
+        self.uninstall()
         _unblock()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.requested = True
         if callable(self._handler_before):
             with suppress(SystemExit):  # it is going to end; first the state is saved
                 self._handler_before(number, frame)
@@ -98,7 +100,7 @@ class Leaving:
     ) -> None:
         rank, world = self._peers()
         # Our own errors (the disk is full, say) and those of a process without peers are real ones.
-        if not self.asked or world < 2 or isinstance(error, (AllaboardError, KeyboardInterrupt)):
+        if not self.requested or world < 2 or isinstance(error, (AllaboardError, KeyboardInterrupt)):
             self._hook_before(kind, error, trace)
             return
         first = str(error).strip().partition("\n")[0]
@@ -106,7 +108,7 @@ class Leaving:
             f"allaboard: rank {rank} ends after SIGTERM, its peers have left ({kind.__name__}: {first})",
             file=sys.stderr,
         )
-        leave_at_once()
+        exit_at_once()
 
 
 def _block() -> None:
@@ -117,7 +119,7 @@ def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def leave_at_once() -> None:
+def exit_at_once() -> None:
     """End without running what waits for peers that are gone (the destructors of process groups hang or
     abort).
     """
@@ -128,4 +130,4 @@ def leave_at_once() -> None:
     os._exit(EXIT_CODE)
 
 
-leaving = Leaving()
+shutdown = Shutdown()

@@ -125,12 +125,12 @@ class Decision:
 
 def history(store: Store) -> History:
     """All promotions in a store, newest first."""
-    return _read(store, all_of_them=True)
+    return _read_promotions(store, all_of_them=True)
 
 
 def champion(store: Store) -> Promotion | None:
     """The promotion of the highest number that can be read, None when nothing was promoted yet."""
-    return _read(store, all_of_them=False).champion
+    return _read_promotions(store, all_of_them=False).champion
 
 
 def from_champion(
@@ -181,11 +181,11 @@ def promote(
         metrics=clean,
         nonfinite=nonfinite,
         run=run or item.manifest.run,
-        by=by or _whoami(),
+        by=by or _default_author(),
         at=rfc3339(now),
         reason=reason,
     )
-    return _race(store, draft, gate or Gate(), single_writer)
+    return _create_next(store, draft, gate or Gate(), single_writer)
 
 
 def rollback(
@@ -216,13 +216,13 @@ def rollback(
         ) from error
     draft = replace(
         target,
-        by=by or _whoami(),
+        by=by or _default_author(),
         at=rfc3339(now),
         reason=reason or f"rollback to promotion {target.number}",
         restores=target.restores or target.number,
         version=VERSION,
     )
-    return _race(store, draft, None, single_writer)
+    return _create_next(store, draft, None, single_writer)
 
 
 def _target(promotions: History, to: int | None) -> Promotion:
@@ -242,12 +242,12 @@ def _target(promotions: History, to: int | None) -> Promotion:
     return earlier
 
 
-def _race(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool) -> Decision:
+def _create_next(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool) -> Decision:
     for lost in range(TRIES):
-        seen = _read(store, all_of_them=False)
+        seen = _read_promotions(store, all_of_them=False)
         present = seen.champion
-        if present and _same(present, draft):
-            return Decision(_already(present), present, present, lost, seen.problems)
+        if present and _is_same_checkpoint(present, draft):
+            return Decision(_already_champion(present), present, present, lost, seen.problems)
         verdict = (
             judge(gate, _with_nan(draft), _with_nan(present) if present else None) if gate else Verdict(True)
         )
@@ -260,7 +260,7 @@ def _race(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool
             verdict=verdict.to_dict() if gate else draft.verdict,
         )
         try:
-            _create(store, record, single_writer)
+            _create_record(store, record, single_writer)
         except StorageConflict:
             continue  # somebody else was faster: look again, and judge against the new champion
         return Decision(verdict, record, record, lost, seen.problems)
@@ -270,7 +270,7 @@ def _race(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool
     )
 
 
-def _same(present: Promotion, draft: Promotion) -> bool:
+def _is_same_checkpoint(present: Promotion, draft: Promotion) -> bool:
     """A promoter that was killed after it had won finds its own record: promoting the champion again
     changes nothing.
     """
@@ -281,7 +281,7 @@ def _same(present: Promotion, draft: Promotion) -> bool:
     )
 
 
-def _already(present: Promotion) -> Verdict:
+def _already_champion(present: Promotion) -> Verdict:
     reason = f"it is the champion already (promotion {present.number})"
     return Verdict(True, (Check("champion", "", True, None, None, None, reason),))
 
@@ -291,7 +291,7 @@ def _with_nan(promotion: Promotion) -> dict[str, Any]:
     return {**dict.fromkeys(promotion.nonfinite), **promotion.metrics}
 
 
-def _create(store: Store, record: Promotion, single_writer: bool) -> None:
+def _create_record(store: Store, record: Promotion, single_writer: bool) -> None:
     key = f"{FOLDER}/{record.number:012d}.json"
     data = (json.dumps(record.to_dict(), indent=1, allow_nan=False) + "\n").encode()
     try:
@@ -304,7 +304,7 @@ def _create(store: Store, record: Promotion, single_writer: bool) -> None:
         store.write(key, data)
 
 
-def _read(store: Store, all_of_them: bool) -> History:
+def _read_promotions(store: Store, all_of_them: bool) -> History:
     promotions: list[Promotion] = []
     problems: list[str] = []
     numbers: dict[int, str] = {}
@@ -338,10 +338,10 @@ def _decode(raw: bytes, number: int) -> Promotion:
     ):
         raise ValueError("not a promotion of this number with a checkpoint")
     known = {name: body[name] for name in Promotion.__dataclass_fields__ if name in body}
-    return Promotion(**{**known, **dict(_tidied(body))})
+    return Promotion(**{**known, **dict(_normalize_body(body))})
 
 
-def _tidied(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _normalize_body(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Foreign values brought into the record's types; what does not fit becomes unknown."""
     kinds = {"step": int, "run": str, "by": str, "at": str, "previous": int, "restores": int, "verdict": dict}
     for name, kind in kinds.items():
@@ -352,7 +352,7 @@ def _tidied(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "version", body["version"] if isinstance(body.get("version"), int) else VERSION
 
 
-def _whoami() -> str:
+def _default_author() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user without a name

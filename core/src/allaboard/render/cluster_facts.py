@@ -45,7 +45,7 @@ class ClusterFacts:
 ASSUMED = ClusterFacts()
 
 
-def of_place(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
+def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
     """What the settings of a place say: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
     none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and
     ``ALLABOARD_ENGINE`` (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``:

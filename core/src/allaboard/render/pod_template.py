@@ -149,9 +149,9 @@ def pod_template(
 
 
 def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, Any]]:
-    from allaboard.layout import Member, our_environment
+    from allaboard.layout import Member, allaboard_environment
 
-    own = our_environment(layout, Member(group.role, 0, 0))
+    own = allaboard_environment(layout, Member(group.role, 0, 0))
     # One template serves all members of a group: the index comes from the pod's own label, and must stand
     # before the variable that holds it.
     index = {
@@ -340,10 +340,10 @@ def _merged_item(name: str, old: Mapping[str, Any], item: Mapping[str, Any]) -> 
 def _identity(name: str, item: Any) -> tuple[Any, ...]:
     """By what an item of this list is found: what is left out has its default."""
     keys = MERGE_KEYS.get(name) or UNITED[name]
-    return tuple(_at(item, key) or _DEFAULTS.get((name, key)) for key in keys)
+    return tuple(_item_path(item, key) or _DEFAULTS.get((name, key)) for key in keys)
 
 
-def _at(item: Any, path: str) -> Any:
+def _item_path(item: Any, path: str) -> Any:
     for key in path.split("."):
         item = item.get(key) if isinstance(item, Mapping) else None
     return item if not isinstance(item, (Mapping, list)) else repr(item)
@@ -526,19 +526,19 @@ def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:
             where = f"{at}.{name}[{n}]"
             if not isinstance(item, Mapping):
                 yield Problem(
-                    where, f"expected fields, not {type(item).__name__}" if key is None else _no(key)
+                    where, f"expected fields, not {type(item).__name__}" if key is None else _unknown_key(key)
                 )
             elif item.get(_PATCH, "merge") not in ("merge", "replace", "delete"):
                 yield Problem(
                     f"{where}.{_PATCH}", f"{item[_PATCH]!r} is not understood; say delete or replace"
                 )
             elif key is not None and item.get(key) is None and item != {_PATCH: "replace"}:
-                yield Problem(where, _no(key))
+                yield Problem(where, _unknown_key(key))
             elif key is not None and not isinstance(item.get(key, ""), (str, int)):
                 yield Problem(f"{where}.{key}", f"expected text, not {_short(item[key])}")
 
 
-def _no(key: str) -> str:
+def _unknown_key(key: str) -> str:
     return f"has no {key}; by it the item is found and merged"
 
 
@@ -546,13 +546,13 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
     """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
     that a wrong name would show as a job without members.
     """
-    if not (job.get("image") or facts.image or _own_image(job, engine)):
+    if not (job.get("image") or facts.image or _image_problems(job, engine)):
         words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
         yield Problem("image", words)
     yield from _need_problems(job, layout)
 
 
-def _own_image(job: TrainingJob, engine: Shape) -> bool:
+def _image_problems(job: TrainingJob, engine: Shape) -> bool:
     """Whether `pod` says the image."""
     containers = ((job.get("pod") or {}).get("spec") or {}).get("containers") or ()
     return any(c.get("name") == engine.CONTAINER and c.get("image") for c in containers)

@@ -20,9 +20,9 @@ from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.report.commands import command
-from allaboard.report.exits import starting, watching
+from allaboard.report.exits import maybe_started_on_error, untouched_on_error
 from allaboard.report.terminal import say
-from allaboard.running import ATTEMPTS, Follower, follow_policy, me
+from allaboard.running import ATTEMPTS, Follower, follow_policy, new_owner
 from allaboard.status import state_of
 
 AGAIN = "the same command with its --key"
@@ -93,7 +93,7 @@ class Signals:
         self.hung_up = True
 
 
-class Attended(Follower):
+class AttachedRun(Follower):
     """Follows a run that is ours, obeying signals while it waits. ``open_view`` is called once the run is
     launched: what a view needs to import delays no start."""
 
@@ -111,17 +111,17 @@ class Attended(Follower):
         )
         self.open_view, self.signals, self.again = open_view, signals, again
         self.view: View | None = None
-        self.obeyed = 0
+        self.handled = 0
 
-    def begin(self) -> None:
+    def launch(self) -> None:
         """Launch. Whoever is impatient meanwhile ends it, and nothing is left behind."""
         assert self.plan is not None and self.owner is not None
         self.signals.launching = True
         try:
-            with starting(self.again):
+            with maybe_started_on_error(self.again):
                 self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
-            self._abandon()
+            self._kill_started()
             raise FollowerLeft(
                 ExitCode.STOPPED, "the start was cut short; nothing of it is left running"
             ) from None
@@ -148,46 +148,46 @@ class Attended(Follower):
         assert self._changes is not None
         end = time.monotonic() + ask.seconds
         while True:
-            self._obey()
+            self._handle_signals()
             rest = end - time.monotonic()
             if rest <= 0 or self._changes.wait(min(SLICE, rest)):
                 return None
 
-    def _obey(self) -> None:
+    def _handle_signals(self) -> None:
         signals = self.signals
         if signals.hung_up:
-            self._let_go()
-        if len(signals.interrupts) > self.obeyed:
-            self.obeyed += 1
-            self._stop(signals.interrupts[self.obeyed - 1])
+            self._detach()
+        if len(signals.interrupts) > self.handled:
+            self.handled += 1
+            self._stop(signals.interrupts[self.handled - 1])
 
     def _stop(self, why: str) -> None:
         assert self.handle is not None and self.owner is not None
-        if self.obeyed > 2:
-            raise self._leaving(
+        if self.handled > 2:
+            raise self._left_with(
                 ExitCode.STOPPED, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}"
             )
-        kill = self.obeyed == 2
+        kill = self.handled == 2
         answer = self.backend.stop(self.handle, self.owner, user_at_host(), why, kill=kill)
         if isinstance(answer, NotYours):
             words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
-            raise self._leaving(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
+            raise self._left_with(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
         gently = f"{why}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         assert self.handle is not None and self.owner is not None
         with suppress(OwnershipConflict):  # somebody else has taken it over: it is in good hands
-            self.backend.adopt(self.handle, self.owner, me("detached"))
+            self.backend.adopt(self.handle, self.owner, new_owner("detached"))
         watch = command(f"follow {self.run}")
         words = f"{self.run} goes on without this terminal; watch it with: {watch}"
-        raise self._leaving(ExitCode.OK, words)
+        raise self._left_with(ExitCode.OK, words)
 
-    def _leaving(self, code: ExitCode, words: str) -> FollowerLeft:
+    def _left_with(self, code: ExitCode, words: str) -> FollowerLeft:
         self.say(words)
         return FollowerLeft(code, words)
 
-    def _abandon(self) -> None:
+    def _kill_started(self) -> None:
         """What a launch that was cut short has started, if anything, is killed."""
         assert self.owner is not None
         with suppress(AllaboardError):
@@ -198,7 +198,7 @@ class Attended(Follower):
                 )
 
 
-def to_the_end(
+def run_to_end(
     backend: Backend,
     plan: Plan,
     open_view: Callable[[], View],
@@ -212,11 +212,11 @@ def to_the_end(
     the result counts as handed over once it is done. Raises Left when it ends earlier."""
     limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     with Signals() as signals:
-        follower = Attended(backend, plan, me(), open_view, signals, again)
+        follower = AttachedRun(backend, plan, new_owner(), open_view, signals, again)
         try:
-            follower.begin()
-            with watching(plan.run):
-                outcome = follower.to_the_end(follow_policy(backend, attempts=limit))
+            follower.launch()
+            with untouched_on_error(plan.run):
+                outcome = follower.follow_to_end(follow_policy(backend, attempts=limit))
             if follower.view is not None:
                 follower.view.ended(outcome)
             finish(outcome)

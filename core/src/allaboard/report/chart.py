@@ -85,12 +85,12 @@ def chart(
     width, height = size
     frame = _frame(shown, width, height)
     body = [
-        *_grid(frame),
-        *(_mark(frame, mark) for mark in marks),
-        *(part for n, line in enumerate(shown) for part in _line(frame, line, n)),
-        *([_star(frame, star)] if star else []),
+        *_grid_svg(frame),
+        *(_mark_svg(frame, mark) for mark in marks),
+        *(part for n, line in enumerate(shown) for part in _line_svg(frame, line, n)),
+        *([_star_svg(frame, star)] if star else []),
         # Last: a curve that has come down to the axis would cross it out.
-        _unit(frame, unit),
+        _unit_svg(frame, unit),
     ]
     label = escape(f"{title}: " + ", ".join(s.name for s in shown))
     return (
@@ -99,7 +99,7 @@ def chart(
     )
 
 
-def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
+def thin_out(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
     """At most so many points: each the mean of its neighbours. The first and the last stay what they are."""
     if len(points) <= most:
         return list(points)
@@ -109,7 +109,7 @@ def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]
     return [points[0], *means, points[-1]]
 
 
-def trend(points: Points, log: bool = False) -> list[tuple[float, float]]:
+def smooth(points: Points, log: bool = False) -> list[tuple[float, float]]:
     """The points without their noise: each the mean of the thirtieth of them around it, so nothing lags.
 
     ``log``: the mean of the logarithms, which is what the eye takes on such a scale."""
@@ -162,7 +162,7 @@ def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
     return Frame(width, height, x0, x1, low, high, log)
 
 
-def _grid(frame: Frame) -> Iterator[str]:
+def _grid_svg(frame: Frame) -> Iterator[str]:
     bottom = frame.bottom
     for value in _log_ticks(frame.y0, frame.y1) if frame.log else ticks(frame.y0, frame.y1):
         y = frame.y(value)
@@ -175,7 +175,7 @@ def _grid(frame: Frame) -> Iterator[str]:
     yield f'<line class="axis" x1="{_LEFT}" x2="{frame.right}" y1="{bottom}" y2="{bottom}"/>'
 
 
-def _unit(frame: Frame, unit: str) -> str:
+def _unit_svg(frame: Frame, unit: str) -> str:
     place = f'x="{frame.right}" y="{frame.bottom - 9}" text-anchor="end"'
     return f'<text class="tick unit" {place}>{escape(unit)}</text>'
 
@@ -187,12 +187,12 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [value for value in candidates if low <= value <= high]
 
 
-def _line(frame: Frame, series: Series, n: int) -> Iterator[str]:
+def _line_svg(frame: Frame, series: Series, n: int) -> Iterator[str]:
     colour = f"s{n % 6}"
-    points = thinned(series.points)
+    points = thin_out(series.points)
     if series.noisy and len(points) > 20:
         yield f'<path class="raw {colour}" d="{_path(frame, points)}"/>'
-        points = thinned(trend(series.points, frame.log))
+        points = thin_out(smooth(series.points, frame.log))
     if len(points) > 1:
         yield f'<path class="line {colour}" d="{_path(frame, points)}"/>'
     for x, y in points if series.dots or len(points) == 1 else ():
@@ -205,7 +205,7 @@ def _path(frame: Frame, points: Points) -> str:
     return "M" + "L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in points)
 
 
-def _mark(frame: Frame, mark: Mark) -> str:
+def _mark_svg(frame: Frame, mark: Mark) -> str:
     x, words = frame.x(mark.x), escape(mark.text)
     place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{frame.bottom}"'
     line = f'<line class="mark" {place}><title>{words}</title></line>'
@@ -215,7 +215,7 @@ def _mark(frame: Frame, mark: Mark) -> str:
     return line + f'<text class="note" x="{x + dx:.1f}" y="{_TOP + 9}" text-anchor="{anchor}">{words}</text>'
 
 
-def _star(frame: Frame, at: tuple[float, float]) -> str:
+def _star_svg(frame: Frame, at: tuple[float, float]) -> str:
     x, y = frame.x(at[0]), frame.y(at[1])
     # The words beside the point, on the side where there is room for them.
     anchor, dx = ("end", -11) if x > frame.width * 0.7 else ("start", 11)

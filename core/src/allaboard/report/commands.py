@@ -9,7 +9,7 @@ from contextvars import ContextVar
 _OPTIONS: ContextVar[tuple[str, ...]] = ContextVar("options", default=())
 
 
-def work_at(options: Sequence[str]) -> None:
+def set_place_options(options: Sequence[str]) -> None:
     """From here on this process works at the place that these options name: ``["--context", "lab"]``."""
     _OPTIONS.set(tuple(options))
 

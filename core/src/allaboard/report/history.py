@@ -57,18 +57,18 @@ class History:
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
-            _take(self.curves, step, fields, _NO_CURVES)
+            _add_points(self.curves, step, fields, _NO_CURVES)
         elif report.kind == "resumed":
             self._back_to(step)
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
-            metrics = _short(metrics) if isinstance(metrics, dict) else {}
+            metrics = _short_metrics(metrics) if isinstance(metrics, dict) else {}
             uri = str(fields.get("uri") or "")
             saved = Saved(step, uri if len(uri) <= _LONGEST_URI else "", metrics, bool(fields.get("best")))
             self.saved = [*(s for s in self.saved if s.step != step), saved][-MOST_SAVED:]
             for points in self.measured.values():
                 points[:] = [p for p in points if p[0] != step]
-            _take(self.measured, step, metrics)
+            _add_points(self.measured, step, metrics)
 
     def _back_to(self, step: int) -> None:
         for curves in (self.curves, self.measured):
@@ -91,7 +91,9 @@ def history(lines: Iterable[str]) -> History:
     return made
 
 
-def _take(curves: dict[str, Points], step: int, fields: Any, leave: frozenset[str] = frozenset()) -> None:
+def _add_points(
+    curves: dict[str, Points], step: int, fields: Any, leave: frozenset[str] = frozenset()
+) -> None:
     for name, value in fields.items():
         if name in leave or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
@@ -100,16 +102,16 @@ def _take(curves: dict[str, Points], step: int, fields: Any, leave: frozenset[st
         points = curves.setdefault(name, [])
         points.append((step, float(value)))
         if len(points) > MOST_POINTS:
-            points[:] = _halved(points)
+            points[:] = _halve(points)
 
 
-def _halved(points: Points) -> Points:
+def _halve(points: Points) -> Points:
     """The mean of each two neighbours, at the step of the later; both ends stay what they are."""
     pairs = zip(points[1:-1:2], points[2:-1:2], strict=False)
     return [points[0], *((step, (before + value) / 2) for (_, before), (step, value) in pairs), points[-1]]
 
 
-def _short(metrics: dict[str, Any]) -> dict[str, Any]:
+def _short_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
     """Numbers and short texts, as many as are shown."""
     short = {
         name: value

@@ -51,7 +51,7 @@ def is_number(name: str, value: Any) -> bool:
     return name != words.SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-_ALONE = "default-src 'none'; style-src 'unsafe-inline'"
+_CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser may load for a page: nothing but the styles in it."""
 
 
@@ -70,7 +70,7 @@ def page(title: str, parts: Iterable[str], about: Mapping[str, str] | None = Non
     facts = {"generator": GENERATOR, **(about or {}), "viewport": "width=device-width,initial-scale=1"}
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_ALONE}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_CONTENT_POLICY}">'
         f"{''.join(meta(name, text) for name, text in facts.items())}"
         f"<title>{escape(title)}</title><style>{style}</style></head>\n"
         f"<body><main>{body}\n"

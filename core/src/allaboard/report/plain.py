@@ -11,8 +11,8 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.ending import ending
-from allaboard.report.terminal import say, silence
+from allaboard.report.ending import ending_lines
+from allaboard.report.terminal import say, silence_stdout
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
@@ -42,7 +42,7 @@ class PlainView:
         self.notes: set[str] = set()
 
     def launched(self, handle: Handle) -> None:
-        for line in introduction(handle):
+        for line in launch_lines(handle):
             self._line(line)
         self.notes.update(handle.notes)
         if handle.adopted or handle.hand_over:
@@ -56,7 +56,7 @@ class PlainView:
                 self._line(note)
         if before is None or _signature(before) != _signature(seen):
             lines = [*self._warnings()]
-            if before is None or _told_of(before) != _told_of(seen):
+            if before is None or _comparable(before) != _comparable(seen):
                 lines += self._state(seen)
             for when, text in sorted(lines, key=lambda line: line[0]):
                 self._at(when, text)
@@ -67,7 +67,7 @@ class PlainView:
 
     def ended(self, outcome: Outcome) -> None:
         aside = self.aside or not outcome.ok
-        for line in ending(outcome, self.again, stderr=aside):
+        for line in ending_lines(outcome, self.again, stderr=aside):
             self._line(line, aside)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class PlainView:
         try:
             say(text, to_stderr=self.aside or aside)
         except BrokenPipeError:  # nobody reads any more, and the run is still ours to follow
-            silence()
+            silence_stdout()
 
     def _at(self, when: float, text: str) -> None:
         """A line with its time. These never go back: what comes late has the time of the line before it, and
@@ -91,14 +91,14 @@ class PlainView:
         if state.is_final:  # the last words say it; but a run may be over before the first look at it
             started = next((c.since for c in seen.conditions if c.type == "Running"), None)
             if started is not None and not self.ran:
-                yield seen.started or started, f"running: {words.gang(seen.members)}"
+                yield seen.started or started, f"running: {words.members_phrase(seen.members)}"
             return
         self.ran = self.ran or state is State.RUNNING
         more = {
             State.QUEUED: seen.held_by or "",
-            State.STARTING: seen.held_by or words.gang(seen.members),
+            State.STARTING: seen.held_by or words.members_phrase(seen.members),
             State.RESTARTING: seen.held_by or "",
-            State.RUNNING: words.gang(seen.members),
+            State.RUNNING: words.members_phrase(seen.members),
             State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
         }.get(state, "")
         yield time.time(), f"{state}{': ' if more else ''}{more}"
@@ -108,7 +108,7 @@ class PlainView:
             if event.identity in self.told:
                 continue
             self.told.add(event.identity)
-            if event.type == "Warning" and event.reason not in words.TOLD_BY_STATE:
+            if event.type == "Warning" and event.reason not in words.COVERED_BY_STATE:
                 yield event.time or self.latest, f"{event.object}: {event.message}"
 
     def _progress(self, seen: Observation) -> None:
@@ -120,10 +120,10 @@ class PlainView:
             return
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
-            self._at(time.time(), words.progress(seen))
+            self._at(time.time(), words.progress_phrase(seen))
 
 
-def introduction(handle: Handle) -> list[str]:
+def launch_lines(handle: Handle) -> list[str]:
     """What is said first: which run this is, and how it came to be."""
     if handle.hand_over:
         how = "succeeded before; here is its result, nothing is run"
@@ -134,7 +134,7 @@ def introduction(handle: Handle) -> list[str]:
     return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
 
 
-def _told_of(seen: Observation) -> tuple[object, ...]:
+def _comparable(seen: Observation) -> tuple[object, ...]:
     """What must change for the state to be told again: of an obstacle its code, for its words come and go
     with each try.
     """

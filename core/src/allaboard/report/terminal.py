@@ -28,7 +28,11 @@ def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None
     aside = error or to_stderr
     line = f"{style('error:', 'red', bold=True)} {text}" if error else text
     try:
-        click.echo(coloured(shown(line, lines=error), colours(aside)), err=aside, color=colours(aside))
+        click.echo(
+            coloured(shown(line, lines=error), supports_colour(aside)),
+            err=aside,
+            color=supports_colour(aside),
+        )
     except BrokenPipeError:
         if aside:
             return
@@ -45,7 +49,7 @@ def shown(text: str, *, lines: bool = False) -> str:
 # The marks of a colour, from Unicode's private use: `visible` lets them pass, and whoever else writes them
 # gets a colour and nothing more.
 _BEGINS, _IS, _ENDS = "\uf8f0", "\uf8f1", "\uf8f2"
-_MARKED = re.compile(f"{_BEGINS}([a-z_]*)(!?){_IS}|{_ENDS}")
+_STYLED = re.compile(f"{_BEGINS}([a-z_]*)(!?){_IS}|{_ENDS}")
 
 
 def style(text: str, colour: str = "", bold: bool = False, dim: bool = False) -> str:
@@ -55,10 +59,10 @@ def style(text: str, colour: str = "", bold: bool = False, dim: bool = False) ->
 
 def coloured(text: str, with_colour: bool) -> str:
     """``text`` with its marks turned into what a terminal understands, or taken out."""
-    return _MARKED.sub(lambda mark: _code(mark) if with_colour else "", text)
+    return _STYLED.sub(lambda mark: _ansi_code(mark) if with_colour else "", text)
 
 
-def _code(mark: re.Match[str]) -> str:
+def _ansi_code(mark: re.Match[str]) -> str:
     if mark[1] is None:
         return "\x1b[0m"
     colour, dim = (None, True) if mark[1] == "dim" else (mark[1] or None, None)
@@ -68,41 +72,43 @@ def _code(mark: re.Match[str]) -> str:
         return ""
 
 
-def show(value: Any, *, exact: bool = False) -> None:
+def show_json(value: Any, *, exact: bool = False) -> None:
     """The one JSON object of a verb, on stdout. ``exact``: with its secrets, for what is to be sent."""
-    text = plain(value) if exact else plain(redact_texts(value))
+    text = json_value(value) if exact else json_value(redact_texts(value))
     click.echo(visible_json(json.dumps(text, ensure_ascii=False, indent=2, allow_nan=False)))
 
 
-def show_line(value: Any) -> None:
+def show_json_line(value: Any) -> None:
     """One line of JSON Lines, on stdout, at once."""
-    click.echo(as_json_line(value))
+    click.echo(json_line(value))
 
 
-def as_json_line(value: Any) -> str:
-    text = plain(value)
+def json_line(value: Any) -> str:
+    text = json_value(value)
     return visible_json(json.dumps(text, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """JSON has no NaN: a number that is not finite is null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): json_value(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [json_value(v) for v in value]
     return value
 
 
-def colours(stderr: bool = False) -> bool:
+def supports_colour(stderr: bool = False) -> bool:
     """Whether colours are welcome there: on a terminal, unless NO_COLOR is set."""
     stream = sys.stderr if stderr else sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
-def bar(what: str, show: Callable[[int], str], *, aside: bool) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(
+    what: str, show: Callable[[int], str], *, aside: bool
+) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar on stderr for a person at a terminal, silence elsewhere. Yields what takes (done, in
     all)."""
     if aside or not sys.stderr.isatty():
@@ -139,7 +145,7 @@ class Ink:
         return style(text, colour, bold) if self.wanted else text
 
 
-def silence() -> None:
+def silence_stdout() -> None:
     """Nobody reads stdout any more: let the rest of this process write to nowhere, and end without a
     complaint."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

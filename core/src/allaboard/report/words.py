@@ -40,7 +40,7 @@ MEMBER_COLOURS = {
 SPEED = "steps_per_second"
 
 
-def gang(members: Sequence[MemberSeen]) -> str:
+def members_phrase(members: Sequence[MemberSeen]) -> str:
     """``1 master + 4 workers``"""
     counts: dict[str, int] = {}
     for member in members:
@@ -48,22 +48,22 @@ def gang(members: Sequence[MemberSeen]) -> str:
     return " + ".join(f"{n} {group}{'s' if n > 1 else ''}" for group, n in counts.items())
 
 
-def took(seen: Observation, now: float) -> float | None:
+def duration(seen: Observation, now: float) -> float | None:
     """Seconds since it started, or was created while it has not; to its end once it has ended."""
     since = seen.started if seen.started is not None else seen.created
     until = seen.finished if seen.finished is not None else now
     return None if since is None else max(0.0, until - since)
 
 
-def lasting(seen: Observation, now: float) -> str:
+def duration_phrase(seen: Observation, now: float) -> str:
     """``for 42 s``, ``after 3m 05s``"""
-    seconds = took(seen, now)
+    seconds = duration(seen, now)
     if seconds is None:
         return ""
     return f"{'after' if state_of(seen).is_final else 'for'} {show_seconds(seconds)}"
 
 
-def phase_on(seen: Observation) -> str | None:
+def current_phase(seen: Observation) -> str | None:
     """The phase that is on: the last one that has begun. None once the run has ended, or before it was
     admitted."""
     if state_of(seen).is_final or seen.suspended:
@@ -74,7 +74,7 @@ def phase_on(seen: Observation) -> str | None:
 def phases(seen: Observation, more: float = 0.0) -> list[tuple[str, str, bool]]:
     """(phase, seconds in it, whether it is on) for each that was seen; ``more``: seconds since the
     observation."""
-    on = phase_on(seen)
+    on = current_phase(seen)
     parts = []
     for name in PHASES:
         seconds = seen.phases.get(name)
@@ -85,7 +85,7 @@ def phases(seen: Observation, more: float = 0.0) -> list[tuple[str, str, bool]]:
     return parts
 
 
-def in_order(conditions: Sequence[Condition]) -> list[Condition]:
+def conditions_in_order(conditions: Sequence[Condition]) -> list[Condition]:
     """The conditions in the order in which they came: Created, Running, Succeeded. One that is no longer true
     stays in the march; what was resumed from does not."""
     came = [c for c in conditions if c.status == "True" or c.type == "Running"]
@@ -110,24 +110,24 @@ def metrics(values: Mapping[str, Any]) -> str:
     )
 
 
-def done(seen: Observation) -> float | None:
+def share_done(seen: Observation) -> float | None:
     """Share of the steps that is done, 0 to 1; None when it is not known."""
     step, total = seen.progress.step, seen.progress.total
     return None if step is None or not total else max(0.0, min(1.0, step / total))
 
 
-def speed(seen: Observation) -> float | None:
+def steps_per_second(seen: Observation) -> float | None:
     per_second = seen.progress.metrics.get(SPEED)
     return per_second if isinstance(per_second, (int, float)) and per_second > 0 else None
 
 
-def left(seen: Observation) -> float | None:
+def seconds_left(seen: Observation) -> float | None:
     """Seconds that the rest of the steps will take at the present speed."""
-    step, total, pace = seen.progress.step, seen.progress.total, speed(seen)
+    step, total, pace = seen.progress.step, seen.progress.total, steps_per_second(seen)
     return None if step is None or not total or pace is None else max(0, total - step) / pace
 
 
-def step(seen: Observation) -> str:
+def step_phrase(seen: Observation) -> str:
     """``step 312/500``"""
     progress = seen.progress
     if progress.step is None:
@@ -135,12 +135,12 @@ def step(seen: Observation) -> str:
     return f"step {progress.step}/{progress.total}" if progress.total else f"step {progress.step}"
 
 
-def progress(seen: Observation) -> str:
+def progress_phrase(seen: Observation) -> str:
     """``step 312/500 (62%), loss 0.0312, 8.4 steps/s, 22 s left``; empty before the first step."""
     if seen.progress.step is None:
         return ""
-    share, pace, rest = done(seen), speed(seen), left(seen)
-    parts = [step(seen) + (f" ({share:.0%})" if share is not None else "")]
+    share, pace, rest = share_done(seen), steps_per_second(seen), seconds_left(seen)
+    parts = [step_phrase(seen) + (f" ({share:.0%})" if share is not None else "")]
     parts += [f"{name} {number(value)}" for name, value in seen.progress.metrics.items() if name != SPEED]
     if pace is not None:
         parts.append(f"{pace:.3g} steps/s")
@@ -149,7 +149,7 @@ def progress(seen: Observation) -> str:
     return ", ".join(parts)
 
 
-def source(evidence: Evidence) -> str:
+def evidence_source(evidence: Evidence) -> str:
     """Where a piece of evidence is from: ``worker-0 wrote``, ``worker-0's exit code``."""
     kind, _, name = evidence.object.partition("/")
     if kind == "log":
@@ -173,7 +173,7 @@ def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
     return member.name, str(member.rank), phase, code, str(member.restarts)
 
 
-def notable(events: Iterable[Event]) -> list[Event]:
+def notable_events(events: Iterable[Event]) -> list[Event]:
     """The events without the first start of each member, which its phase tells already."""
     begun: set[str] = set()
     rows = []
@@ -208,7 +208,7 @@ def tail(outcome: Outcome, member: MemberSeen, lines: int = 20) -> list[str]:
     return outcome.seen.tails.get(member.name, "").rstrip().splitlines()[-lines:]
 
 
-TOLD_BY_STATE = frozenset({"FailedScheduling"})
+COVERED_BY_STATE = frozenset({"FailedScheduling"})
 """Warnings that the words of the state tell better: why a run waits, for as long as it does."""
 
 

@@ -63,7 +63,7 @@ class Cache:
         own.
         """
         path = store.local_path(shard.name)
-        fd = self._fetched(store, shard) if path is None else self._in_place(path, shard)
+        fd = self._open_fetched(store, shard) if path is None else self._open_if_verified(path, shard)
         try:
             yield fd
         finally:
@@ -71,15 +71,15 @@ class Cache:
 
     # --- on a disk of this machine
 
-    def _in_place(self, path: Path, shard: Shard) -> int:
+    def _open_if_verified(self, path: Path, shard: Shard) -> int:
         with translate_os_errors(path, "reading"):
             fd = os.open(path, _READ)
         try:
             status = os.fstat(fd)
             if not S_ISREG(status.st_mode):
-                raise _corrupt(str(path), "it is no file")
+                raise _corrupt_error(str(path), "it is no file")
             if status.st_size != shard.size:
-                raise _corrupt(str(path), f"it has {status.st_size} bytes, the index says {shard.size}")
+                raise _corrupt_error(str(path), f"it has {status.st_size} bytes, the index says {shard.size}")
             state = (
                 f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
             )
@@ -90,27 +90,27 @@ class Cache:
         return fd
 
     def _verify(self, fd: int, path: Path, shard: Shard, state: str) -> None:
-        if (shard.sha256, state) in self._verified or self._noted(shard) == state:
+        if (shard.sha256, state) in self._verified or self._read_note(shard) == state:
             return
         with ExitStack() as stack:
             with suppress(SiteError):  # nowhere to lock: then several may do it at once
                 stack.enter_context(self._lock(shard.sha256[:2]))
-            if self._noted(shard) == state:  # somebody else did it while we waited
+            if self._read_note(shard) == state:  # somebody else did it while we waited
                 return
             with translate_os_errors(path, "reading"), os.fdopen(os.dup(fd), "rb", buffering=0) as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
             if actual != shard.sha256:
-                raise _corrupt(str(path), _differs(actual, shard))
+                raise _corrupt_error(str(path), _different_error(actual, shard))
             self._verified.add((shard.sha256, state))
-            self._note(shard, state)
+            self._write_note(shard, state)
 
-    def _noted(self, shard: Shard) -> str | None:
+    def _read_note(self, shard: Shard) -> str | None:
         try:
             return (self.folder / "verified" / shard.sha256).read_text()
         except (OSError, SiteError):
             return None
 
-    def _note(self, shard: Shard, state: str) -> None:
+    def _write_note(self, shard: Shard, state: str) -> None:
         with suppress(OSError, SiteError):
             note = self.folder / "verified" / shard.sha256
             sweep(note.parent, time.time())
@@ -121,7 +121,7 @@ class Cache:
 
     # --- fetched
 
-    def _fetched(self, store: Store, shard: Shard) -> int:
+    def _open_fetched(self, store: Store, shard: Shard) -> int:
         path = self.folder / f"{shard.sha256}.tar"
         fd = self._open_kept(path, shard)
         if fd is not None:
@@ -152,7 +152,7 @@ class Cache:
             incoming.parent.mkdir(parents=True, exist_ok=True)
             sweep(incoming.parent, time.time())
             self._sweep_incoming(incoming.parent)
-        self._look(store, shard)
+        self._find_cached(store, shard)
         self._make_room(shard.size)
         self._download(store, shard, incoming)
         if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
@@ -161,17 +161,17 @@ class Cache:
         with translate_os_errors(path, "writing"):
             if actual != shard.sha256:
                 incoming.unlink()
-                raise _corrupt(f"{store.uri}/{shard.name}", _differs(actual, shard))
+                raise _corrupt_error(f"{store.uri}/{shard.name}", _different_error(actual, shard))
             fd = os.open(incoming, _READ)
             incoming.replace(path)
             return fd
 
-    def _look(self, store: Store, shard: Shard) -> None:
+    def _find_cached(self, store: Store, shard: Shard) -> None:
         """A size that is only claimed makes no room and is not downloaded."""
         entry = store.stat(shard.name)
         if entry is not None and entry.size != shard.size:
             where = f"{store.uri}/{shard.name}"
-            raise _corrupt(where, f"it has {entry.size} bytes, the index says {shard.size}")
+            raise _corrupt_error(where, f"it has {entry.size} bytes, the index says {shard.size}")
 
     def _sweep_incoming(self, folder: Path) -> None:
         """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for
@@ -220,9 +220,9 @@ class Cache:
             os.close(fd)
 
 
-def _differs(actual: str, shard: Shard) -> str:
+def _different_error(actual: str, shard: Shard) -> str:
     return f"its checksum is {actual[:12]}..., the index says {shard.sha256[:12]}..."
 
 
-def _corrupt(where: str, trouble: str) -> Corrupt:
+def _corrupt_error(where: str, trouble: str) -> Corrupt:
     return Corrupt(f"shard {where} is damaged: {trouble}; remove it and prepare the data set again")

@@ -41,7 +41,7 @@ Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 ``module:function`` or ``file.py:function``."""
 
 MOST_PROBLEMS = 100
-LOOK_ON = 1000  # samples of an iterable that are still looked at after the first bad one
+CHECKED_AFTER_ERROR = 1000  # samples of an iterable that are still looked at after the first bad one
 
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<function>[A-Za-z_]\w*)")
 
@@ -129,11 +129,11 @@ class Stream:
                 break
             encoded = encode(item, number)
             if isinstance(encoded, Sample):
-                wrong = _wrong_among_others(encoded, seen, largest)
+                wrong = _sample_problem(encoded, seen, largest)
                 encoded = [Problem(_name(number, encoded.key), wrong)] if wrong else encoded
             if isinstance(encoded, list):
                 problems.extend(encoded)
-                stop = min(stop, number + LOOK_ON)
+                stop = min(stop, number + CHECKED_AFTER_ERROR)
             elif not problems:
                 yield encoded
         problems.raise_if_any("the source has samples that cannot be written")
@@ -154,7 +154,7 @@ class Stream:
             ) from error
 
 
-def _wrong_among_others(sample: Sample, seen: set[bytes], largest: int | None) -> str | None:
+def _sample_problem(sample: Sample, seen: set[bytes], largest: int | None) -> str | None:
     mark = hashlib.blake2b(sample.key.encode(), digest_size=16).digest()  # keys may be long
     if mark in seen:
         return "its key was used before; keys must differ"
@@ -202,7 +202,7 @@ class _Problems:
         raise BadInput(message, [*self._found, *more])
 
 
-def find(source: Source, folder: Path | None = None) -> Files | Stream:
+def find_samples(source: Source, folder: Path | None = None) -> Files | Stream:
     """The samples of ``source``; `resolve` says what ``folder`` is for. BadInput when there is nothing to
     read.
     """
@@ -211,9 +211,9 @@ def find(source: Source, folder: Path | None = None) -> Files | Stream:
     if isinstance(source, (str, os.PathLike)):
         return _in_folder(_folder(os.fspath(source)))
     if isinstance(source, Sequence) and all(isinstance(item, (str, os.PathLike)) for item in source):
-        return _listed([os.fspath(item) for item in source])
+        return _list_files([os.fspath(item) for item in source])
     if callable(source):
-        source = _called(source)
+        source = _call_function(source)
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
         raise BadInput(f"a {type(source).__name__} is no source of samples; {_ALLOWED}")
     return Stream(source)
@@ -267,7 +267,7 @@ def _file_module(path: Path) -> Any:
     return module
 
 
-def _called(function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+def _call_function(function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
     try:
         return function()
     except Exception as error:
@@ -294,7 +294,7 @@ def _in_folder(folder: Path) -> Files:
     files = sorted(_walk(str(folder), "", frozenset(), problems))
     if not files and not problems:
         raise BadInput(f"source {str(folder)!r} holds no files, so there is nothing to prepare")
-    return Files(_grouped(files, problems, f"source {str(folder)!r} cannot be prepared"), folder)
+    return Files(_group_by_key(files, problems, f"source {str(folder)!r} cannot be prepared"), folder)
 
 
 def _walk(
@@ -319,7 +319,7 @@ def _walk(
             yield prefix + item.name, item.path
 
 
-def _listed(paths: list[str]) -> Files:
+def _list_files(paths: list[str]) -> Files:
     if not paths:
         raise BadInput(f"the list of files is empty, so there is nothing to prepare; {_ALLOWED}")
     absolute = [os.path.normpath(Path(path).expanduser().absolute()) for path in paths]
@@ -332,17 +332,17 @@ def _listed(paths: list[str]) -> Files:
             problems.add(path, "is listed twice")
         seen.add(path)
         files.append((os.path.relpath(path, shared).replace(os.sep, "/"), path))
-    return Files(_grouped(sorted(set(files)), problems, "the list of files cannot be prepared"))
+    return Files(_group_by_key(sorted(set(files)), problems, "the list of files cannot be prepared"))
 
 
-def _grouped(
+def _group_by_key(
     files: Iterable[tuple[str, str]], problems: _Problems, trouble: str
 ) -> dict[str, list[tuple[str, str, int, int]]]:
     """Key -> (extension, path, size, time of change) of its files."""
     groups: dict[str, list[tuple[str, str, int, int]]] = {}
     for name, path in files:
         named = split_name(name)
-        looked = name_trouble(name) or _look(path)
+        looked = name_trouble(name) or _file_size(path)
         if isinstance(looked, str):
             problems.add(_shown(path), looked)
         elif named is None:
@@ -365,7 +365,7 @@ _NO_EXTENSION = (
 )
 
 
-def _look(path: str) -> tuple[int, int] | str:
+def _file_size(path: str) -> tuple[int, int] | str:
     """Size and time of change in nanoseconds, or what is wrong with the file."""
     try:
         status = Path(path).stat()

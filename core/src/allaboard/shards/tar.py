@@ -102,7 +102,7 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
         raw_name, raw_size, ended, kind, magic, prefixed = unpack(buffer, place)
         if magic != b"ustar":
             if not any(buffer[place : place + BLOCK]):
-                return _told_apart(listing)
+                return _unique_keys(listing)
             raise ValueError(f"byte {place} is not the header of a file")
         if checked:
             _check_sum(buffer[place : place + BLOCK], place)
@@ -114,7 +114,7 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
             except ValueError:
                 raise ValueError(_NO_SIZE.format(place)) from None
         else:
-            size = _odd_size(buffer[place + 124 : place + 136], place)
+            size = _parse_odd_size(buffer[place + 124 : place + 136], place)
         if kind in _REGULAR:
             if prefixed or long_name is not None or long_size is not None:
                 name = long_name or _prefixed_name(buffer, place)
@@ -162,7 +162,7 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
     raise ValueError(f"it ends at byte {end} without the mark of an end")
 
 
-def _told_apart(listing: Table) -> Table:
+def _unique_keys(listing: Table) -> Table:
     """The table, in which no key comes twice and no sample has a part twice."""
     if len(set(listing.keys)) != len(listing.keys):
         seen: set[str] = set()
@@ -206,7 +206,7 @@ def _prefixed_name(buffer: bytes | mmap, place: int) -> str:
     return b"/".join(part for part in (prefix, name) if part).decode("utf-8", "surrogateescape")
 
 
-def _odd_size(raw: bytes, place: int) -> int:
+def _parse_odd_size(raw: bytes, place: int) -> int:
     if raw[0] == 0x80:  # GNU's way for 8 GiB and more; 0xff begins a negative number
         return int.from_bytes(raw[1:], "big")
     digits = raw.split(b"\0", 1)[0].strip(b" ") or b"0"

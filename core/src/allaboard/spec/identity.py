@@ -68,19 +68,19 @@ def _differences(old: Any, new: Any, path: str, shown_old: Any, shown_new: Any) 
                 old.get(n),
                 new.get(n),
                 f"{path}.{n}" if path else str(n),
-                _within(shown_old, n),
-                _within(shown_new, n),
+                _join_path(shown_old, n),
+                _join_path(shown_new, n),
             )
         ]
     if old == new:
         return []
     other = " (another one)" if shown_old == shown_new else ""
-    return [f"{path}: {_show(shown_old)} -> {_show(shown_new)}{other}"]
+    return [f"{path}: {_show_value(shown_old)} -> {_show_value(shown_new)}{other}"]
 
 
-def _within(shown: Any, name: str) -> Any:
+def _join_path(shown: Any, name: str) -> Any:
     return shown.get(name) if isinstance(shown, Mapping) else None
 
 
-def _show(value: Any) -> str:
+def _show_value(value: Any) -> str:
     return "absent" if value is None else json.dumps(value, ensure_ascii=False)

@@ -23,22 +23,22 @@ def load(path: str | Path) -> TrainingJob:
     """The job in a file, or on stdin (``-``). Relative paths in it start at the file's folder. Raises
     `BadInput`.
     """
-    return TrainingJob.of(parse(read_text(path), called(path)), folder=folder_of(path))
+    return TrainingJob.of(parse(read_text(path), display_name(path)), folder=folder_of(path))
 
 
 def folder_of(path: str | Path) -> str:
     """Where relative paths of a job in this file start; of one on stdin, here."""
     if os.fspath(path) in _STREAMS:
         return str(Path.cwd())
-    return str(home_of(path).resolve().parent)
+    return str(job_folder(path).resolve().parent)
 
 
-def called(path: str | Path) -> str:
+def display_name(path: str | Path) -> str:
     """What messages call a file."""
     return "stdin" if os.fspath(path) == STDIN else show(os.fspath(path), 200, quote=False)
 
 
-def home_of(path: str | Path) -> Path:
+def job_folder(path: str | Path) -> Path:
     """The path with ``~`` and ``~user`` resolved. Raises `BadInput` for a user without a home, and for what
     can be no path.
     """
@@ -50,7 +50,9 @@ def home_of(path: str | Path) -> Path:
         os.fsencode(file)
     except RuntimeError:
         user = text.partition("/")[0]
-        raise BadInput(f"{called(text)}: there is no home of {user} here; write the whole path") from None
+        raise BadInput(
+            f"{display_name(text)}: there is no home of {user} here; write the whole path"
+        ) from None
     except UnicodeEncodeError:
         raise BadInput(f"{show(text)} is no name of a file") from None
     return file
@@ -61,19 +63,19 @@ def read_text(path: str | Path, limits: Limits = LIMITS) -> str:
     more bytes than ``limits`` allow; no more than those are ever read.
     """
     try:
-        return decode(_read(path, limits), limits)
+        return decode(_read_file(path, limits), limits)
     except Unreadable as error:
-        raise BadInput(f"{called(path)} {error}") from None
+        raise BadInput(f"{display_name(path)} {error}") from None
 
 
 _STREAMS = (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
-def _read(path: str | Path, limits: Limits) -> bytes:
+def _read_file(path: str | Path, limits: Limits) -> bytes:
     if os.fspath(path) in _STREAMS:
         return _read_stdin(limits)
-    file = home_of(path)
-    name = called(file)
+    file = job_folder(path)
+    name = display_name(file)
     try:
         # A pipe that nobody writes to must not be waited for, nor a terminal taken over.
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | _NOT_WAITING)
@@ -83,7 +85,7 @@ def _read(path: str | Path, limits: Limits) -> bytes:
         finally:
             os.close(fd)
     except FileNotFoundError:
-        raise BadInput(f"{name}: no such file{_similar(file)}") from None
+        raise BadInput(f"{name}: no such file{_suggest_file(file)}") from None
     except IsADirectoryError:
         raise BadInput(f"{name} is a folder; name the job file in it") from None
     except PermissionError:
@@ -139,7 +141,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     (`allaboard.untrusted`).
     """
     try:
-        value = parse_json(text) if name.endswith(".json") else _one(text, name)
+        value = parse_json(text) if name.endswith(".json") else _parse_document(text, name)
     except Unreadable as error:
         raise BadInput(f"{name} {error}") from None
     if value is None:
@@ -149,7 +151,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     return value
 
 
-def _one(text: str, name: str) -> Any:
+def _parse_document(text: str, name: str) -> Any:
     """The one document of a YAML text. What no file's name tells may be JSON, which YAML 1.1 does not read
     in every form.
     """
@@ -173,10 +175,10 @@ def _kind(value: Any) -> str:
     )
 
 
-def _similar(file: Path) -> str:
+def _suggest_file(file: Path) -> str:
     try:
         names = [p.name for p in file.parent.iterdir() if p.suffix in SUFFIXES]
     except OSError:
-        return f"; the folder {called(file.parent)} is not there either"
+        return f"; the folder {display_name(file.parent)} is not there either"
     near = nearest(file.name, names)
-    return f"; did you mean {called(file.with_name(near))}?" if near else ""
+    return f"; did you mean {display_name(file.with_name(near))}?" if near else ""

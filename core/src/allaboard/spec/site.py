@@ -114,12 +114,12 @@ def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
     import os.path
 
     if uri.startswith(STORE):
-        return f"{_absolute(site.store, site.base)}/{uri[len(STORE) :].strip('/')}".rstrip("/")
+        return f"{_absolute_path(site.store, site.base)}/{uri[len(STORE) :].strip('/')}".rstrip("/")
     if "://" in uri:
         return uri
     mapped = _through_mounts(uri, site)
     if mapped != uri or os.path.isabs(uri) or uri.startswith("~"):
-        return _expanded(mapped)
+        return _expand_home(mapped)
     return os.path.abspath(os.path.join(folder or ".", uri))
 
 
@@ -240,19 +240,19 @@ def place_word(word: str, site: Site) -> str:
 def _through_mounts(path: str, site: Site) -> str:
     for mount in sorted(site.mounts, key=len, reverse=True):
         if path == mount or path.startswith(mount.rstrip("/") + "/"):
-            return _absolute(site.mounts[mount], site.base) + path[len(mount.rstrip("/")) :]
+            return _absolute_path(site.mounts[mount], site.base) + path[len(mount.rstrip("/")) :]
     return path
 
 
-def _absolute(folder: str, base: str) -> str:
+def _absolute_path(folder: str, base: str) -> str:
     import os.path
 
     if "://" in folder:
         return folder.rstrip("/")
-    return os.path.abspath(os.path.join(base, _expanded(folder)))
+    return os.path.abspath(os.path.join(base, _expand_home(folder)))
 
 
-def _expanded(path: str) -> str:
+def _expand_home(path: str) -> str:
     """With ``~`` and ``~user`` resolved: one that is not would become a folder of that name."""
     import os.path
 

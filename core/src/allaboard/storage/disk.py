@@ -94,7 +94,7 @@ class DiskStore:
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
         path = self._path(checked_key(key))
-        with _reading(path) as file, translate_os_errors(path, "reading"):
+        with _open_for_reading(path) as file, translate_os_errors(path, "reading"):
             file.seek(start)
             return file.read(-1 if length is None else length)
 
@@ -107,12 +107,12 @@ class DiskStore:
             file.write(data)
 
     def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
-        with _reading(path) as source, self._new(key) as (target, file):
+        with _open_for_reading(path) as source, self._new(key) as (target, file):
             _copy(source, path, file, target, progress)
 
     def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
         source_path = self._path(checked_key(key))
-        with _reading(source_path) as source, whole_file(path) as file:
+        with _open_for_reading(source_path) as source, replace_on_success(path) as file:
             copied = _copy(source, source_path, file, path, progress)
             size = os.fstat(source.fileno()).st_size
             if copied != size:
@@ -122,7 +122,7 @@ class DiskStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         touched: set[Path] = set()
-        for path in [self._inside(checked_key(key)) for key in keys]:
+        for path in [self._path_inside(checked_key(key)) for key in keys]:
             with translate_os_errors(path, "deleting"):
                 if path.is_dir() and not path.is_symlink():
                     continue  # a folder is no object
@@ -149,7 +149,7 @@ class DiskStore:
             )
         return path
 
-    def _inside(self, key: str) -> Path:
+    def _path_inside(self, key: str) -> Path:
         """The path to write ``key`` to. `StorageDenied` when a link leads it out of the folder that was
         opened.
         """
@@ -165,8 +165,8 @@ class DiskStore:
 
     @contextmanager
     def _new(self, key: str, *, exclusive: bool = False) -> Iterator[tuple[Path, BinaryIO]]:
-        path = self._inside(checked_key(key))
-        with whole_file(path, exclusive=exclusive, made=self._sweep_around) as file:
+        path = self._path_inside(checked_key(key))
+        with replace_on_success(path, exclusive=exclusive, made=self._sweep_around) as file:
             self._sweep(path.parent, os.fstat(file.fileno()).st_mtime)
             yield path, file
 
@@ -240,7 +240,7 @@ def _is_old(item: os.DirEntry[str], now: float) -> bool:
 
 
 @contextmanager
-def whole_file(
+def replace_on_success(
     path: Path, *, exclusive: bool = False, made: Callable[[Path], None] = lambda folder: None
 ) -> Iterator[BinaryIO]:
     """A file to write to that appears under ``path`` when the block ends, durable; when the block raises,
@@ -433,7 +433,7 @@ def _holds_objects(folder: Path) -> bool:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[BinaryIO]:
+def _open_for_reading(path: Path) -> Iterator[BinaryIO]:
     """The file to read from. A pipe or a device of that name is refused: it would hang its reader, or never
     end.
     """
@@ -443,7 +443,7 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
     with file:
         mode = os.fstat(fd).st_mode
         if _stat.S_ISDIR(mode):
-            raise translated(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
+            raise translate_error(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
         if not _stat.S_ISREG(mode):
             raise StorageMissing(f"{path}: it is no file but a pipe or a device; put a file there")
         yield file
@@ -472,16 +472,16 @@ def translate_os_errors(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise translated(error, path, doing) from error
+        raise translate_error(error, path, doing) from error
 
 
-def translated(error: OSError, path: Path, doing: str) -> StorageError:
+def translate_error(error: OSError, path: Path, doing: str) -> StorageError:
     """``error`` in our words: the place, the trouble in the system's own words, what to do."""
     number = error.errno or 0
     kind, advice = _ADVICE.get(number, (StorageError, "see what the system says about this path"))
     words = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
     if "{free}" in advice:  # only then: to ask a disk that does not answer would hang
-        advice = advice.replace("{free}", _free(path))
+        advice = advice.replace("{free}", _free_bytes(path))
     return kind(f"{path}: {words} while {doing} it; {advice.replace('{user}', _user())}")
 
 
@@ -530,7 +530,7 @@ def _user() -> str:
     return f"uid {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
 
 
-def _free(path: Path) -> str:
+def _free_bytes(path: Path) -> str:
     for folder in (path, *path.parents):
         with suppress(OSError):
             usage = shutil.disk_usage(folder)

@@ -17,7 +17,7 @@ if sys.platform != "win32":
     import fcntl
 
 SUFFIX = ".lock"
-_TRIES = 20  # a sweep may take a new lock file for one that was left
+_ATTEMPTS = 20  # a sweep may take a new lock file for one that was left
 # A name may turn out to be a link, or a pipe whose other end nobody opens.
 _PLAINLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -32,7 +32,7 @@ class Lock(Enum):
     UNKNOWN = "unknown"
 
 
-def take(fd: int) -> Lock:
+def take_lock(fd: int) -> Lock:
     """Lock an open file, until it is closed, if nobody has it."""
     if sys.platform == "win32":
         return Lock.UNKNOWN
@@ -46,7 +46,7 @@ def take(fd: int) -> Lock:
 
 
 @contextmanager
-def asked(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
+def ask_lock(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
     """How the lock of a file stands, and the file's status; what was free is ours within the block. A link, a
     pipe, or a file that may not be read is UNKNOWN, and is not followed, waited for or opened.
 
@@ -64,7 +64,7 @@ def asked(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
         return
     try:
         status = os.fstat(fd)
-        yield (take(fd) if stat.S_ISREG(status.st_mode) else Lock.UNKNOWN), status
+        yield (take_lock(fd) if stat.S_ISREG(status.st_mode) else Lock.UNKNOWN), status
     finally:
         os.close(fd)
 
@@ -73,11 +73,11 @@ def locked_name(base: Path, mode: int = 0o600) -> tuple[Path, int]:
     """A name in ``base`` that nobody uses, and the descriptor of its lock (`lock_of`), which is ours until it
     is closed. Raises OSError.
     """
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         path = base / secrets.token_hex(8)
         fd = os.open(lock_of(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAINLY, mode)
         # Between the two calls a sweep may have locked it, or removed it.
-        if take(fd) is not Lock.HELD and (os.fstat(fd).st_nlink or sys.platform == "win32"):
+        if take_lock(fd) is not Lock.HELD and (os.fstat(fd).st_nlink or sys.platform == "win32"):
             return path, fd
         os.close(fd)
     raise BlockingIOError(f"{base}: no name stays free there")

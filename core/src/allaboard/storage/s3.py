@@ -110,7 +110,7 @@ class S3Store:
 
     def _entries(self, prefix: str) -> Iterator[Entry]:
         objects = (
-            _entry(self._key(item["Key"]), item["Size"], item)
+            _entry(self._short_key(item["Key"]), item["Size"], item)
             for page in self._pages(prefix)
             for item in page.get("Contents", ())
         )
@@ -123,15 +123,15 @@ class S3Store:
     def folders(self, prefix: str = "") -> list[str]:
         prefix = checked_prefix(prefix)
         names = (
-            self._key(item["Prefix"]).removesuffix("/").rpartition("/")[2]
+            self._short_key(item["Prefix"]).removesuffix("/").rpartition("/")[2]
             for page in self._pages(prefix, Delimiter="/")
             for item in page.get("CommonPrefixes", ())
         )
         return sorted({name for name in names if not key_trouble(name)})
 
     def _pages(self, prefix: str, **how: str) -> Iterator[dict[str, Any]]:
-        with self._said(prefix, "listing") as client:
-            start = self._full(f"{prefix}/" if prefix else "")
+        with self._translate_errors(prefix, "listing") as client:
+            start = self._full_key(f"{prefix}/" if prefix else "")
             yield from client.s3.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=start, **how
             )
@@ -142,45 +142,45 @@ class S3Store:
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
-        with self._said(checked_key(key), "reading") as client:
-            where = {"Bucket": self._bucket, "Key": self._full(key)}
+        with self._translate_errors(checked_key(key), "reading") as client:
+            where = {"Bucket": self._bucket, "Key": self._full_key(key)}
             if length == 0:
                 if self._head(key) is None:
-                    raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
+                    raise StorageMissing(f"{self._uri_of(key)}: there is no such object; {_LOOK}")
                 return b""
             if start or length is not None:
                 where["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
             return _body(client, where, start, length)
 
     def write(self, key: str, data: bytes) -> None:
-        with self._said(checked_key(key), "writing") as client:
+        with self._translate_errors(checked_key(key), "writing") as client:
             if len(data) > PART:
                 self._send(client, io.BytesIO(data), key, None)
             else:
-                client.s3.put_object(Bucket=self._bucket, Key=self._full(key), Body=data)
+                client.s3.put_object(Bucket=self._bucket, Key=self._full_key(key), Body=data)
 
     def create(self, key: str, data: bytes) -> None:
-        with self._said(checked_key(key), "creating") as client:
+        with self._translate_errors(checked_key(key), "creating") as client:
             if not self._creates_exclusively(client, key):
                 raise StorageUnsupported(
-                    f"{self._place(key)}: the server at {client.endpoint} does not honour conditional writes "
-                    "(If-None-Match), so two writers could both win; nothing was written; use a server that "
-                    "does, or make sure that there is a single writer and say so"
+                    f"{self._uri_of(key)}: the server at {client.endpoint} does not honour conditional "
+                    "writes (If-None-Match), so two writers could both win; nothing was written; use a "
+                    "server that does, or make sure that there is a single writer and say so"
                 )
             self._put_if_absent(client, key, data)
 
     def _put_if_absent(self, client: _Client, key: str, data: bytes) -> None:
-        mark = _mark()
+        mark = _new_marker()
         for pause in (0.1, 0.2, 0.4, 0.8, None):
             try:
                 client.s3.put_object(
-                    Bucket=self._bucket, Key=self._full(key), Body=data, IfNoneMatch="*", Metadata=mark
+                    Bucket=self._bucket, Key=self._full_key(key), Body=data, IfNoneMatch="*", Metadata=mark
                 )
                 return
             except client.ClientError as error:
                 if _status(error) == 409 and pause:  # another request to this key is on its way
                     time.sleep(pause)
-                elif _status(error) in (409, 412) and self._bears(key, mark):
+                elif _status(error) in (409, 412) and self._has_marker(key, mark):
                     return
                 else:
                     raise
@@ -188,7 +188,7 @@ class S3Store:
     def _creates_exclusively(self, client: _Client, key: str) -> bool:
         if self._bucket not in client.exclusive:
             folder, slash, _ = key.rpartition("/")
-            probe = self._full(f"{folder}{slash}{OWN}probe-{secrets.token_hex(8)}")
+            probe = self._full_key(f"{folder}{slash}{OWN}probe-{secrets.token_hex(8)}")
             client.exclusive[self._bucket] = _honours_if_none_match(client, self._bucket, probe)
         return client.exclusive[self._bucket]
 
@@ -196,35 +196,35 @@ class S3Store:
         key = checked_key(key)
         with disk.translate_os_errors(path, "reading"), path.open("rb"):
             pass  # said before anything is sent
-        with self._said(key, "writing") as client, _file_said(path, "reading"):
+        with self._translate_errors(key, "writing") as client, _translate_file_errors(path, "reading"):
             self._send(client, str(path), key, progress)
 
     def _send(self, client: _Client, source: str | io.BytesIO, key: str, progress: Progress | None) -> None:
-        mark = _mark()
+        mark = _new_marker()
         try:
             with client.transfers() as transfers:
                 transfers.upload(
                     source,
                     self._bucket,
-                    self._full(key),
+                    self._full_key(key),
                     extra_args={"Metadata": mark},
                     subscribers=client.subscribers(progress),
                 ).result()
         except client.ClientError as error:
             completing = error.operation_name == "CompleteMultipartUpload"
             lost = completing and (_code(error) == "NoSuchUpload" or _status(error) >= 500)
-            if not (lost and self._bears(key, mark)):
+            if not (lost and self._has_marker(key, mark)):
                 raise
 
     def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
         head = self._head(checked_key(key))
         if head is None:
-            raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
-        with self._said(key, "reading") as client, disk.whole_file(path) as file:
-            with _file_said(path, "writing"), client.transfers() as transfers:
+            raise StorageMissing(f"{self._uri_of(key)}: there is no such object; {_LOOK}")
+        with self._translate_errors(key, "reading") as client, disk.replace_on_success(path) as file:
+            with _translate_file_errors(path, "writing"), client.transfers() as transfers:
                 transfers.download(
                     self._bucket,
-                    self._full(key),
+                    self._full_key(key),
                     file,
                     subscribers=client.subscribers(progress, head["ContentLength"], head.get("ETag")),
                 ).result()
@@ -232,48 +232,48 @@ class S3Store:
             got, size = os.fstat(file.fileno()).st_size, head["ContentLength"]
             if got != size:
                 raise StorageUnreachable(
-                    f"{self._place(key)}: {got} of {size} bytes came from {client.endpoint}; "
+                    f"{self._uri_of(key)}: {got} of {size} bytes came from {client.endpoint}; "
                     f"{path} was not written; try again"
                 )
 
     def delete(self, keys: Iterable[str]) -> None:
         wanted = [checked_key(key) for key in keys]
         for some in (wanted[at : at + 1000] for at in range(0, len(wanted), 1000)):
-            with self._said(some[0], "deleting") as client:
+            with self._translate_errors(some[0], "deleting") as client:
                 try:
                     self._delete_together(client, some)
                 except client.ClientError as error:
                     if _code(error) not in _NO_BATCHES:
                         raise
                     for key in some:
-                        client.s3.delete_object(Bucket=self._bucket, Key=self._full(key))
+                        client.s3.delete_object(Bucket=self._bucket, Key=self._full_key(key))
 
     def _delete_together(self, client: _Client, keys: Iterable[str]) -> None:
-        request = {"Objects": [{"Key": self._full(key)} for key in keys], "Quiet": True}
+        request = {"Objects": [{"Key": self._full_key(key)} for key in keys], "Quiet": True}
         answer = client.s3.delete_objects(Bucket=self._bucket, Delete=request)
         for refused in answer.get("Errors", ()):
             if refused.get("Code") != "NoSuchKey":
                 raise client.ClientError({"Error": refused}, "DeleteObjects")
 
     def below(self, prefix: str) -> S3Store:
-        return S3Store(self._bucket, self._full(checked_prefix(prefix)).rstrip("/"), self._environ)
+        return S3Store(self._bucket, self._full_key(checked_prefix(prefix)).rstrip("/"), self._environ)
 
     def local_path(self, key: str = "") -> None:
         checked_prefix(key)
 
-    def _full(self, key: str) -> str:
+    def _full_key(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
 
-    def _key(self, full: str) -> str:
+    def _short_key(self, full: str) -> str:
         return full[len(self._prefix) + 1 :] if self._prefix else full
 
-    def _place(self, key: str) -> str:
+    def _uri_of(self, key: str) -> str:
         return f"{self.uri}/{key}".rstrip("/")
 
     def _head(self, key: str) -> dict[str, Any] | None:
         """What the server says about the object, None when it is absent from a bucket that exists."""
-        with self._said(key, "looking at") as client:
-            where = {"Bucket": self._bucket, "Key": self._full(key)}
+        with self._translate_errors(key, "looking at") as client:
+            where = {"Bucket": self._bucket, "Key": self._full_key(key)}
             try:
                 return dict(client.s3.head_object(**where))
             except client.ClientError as error:
@@ -288,18 +288,18 @@ class S3Store:
     def _bucket_must_exist(self, client: _Client) -> None:
         if self._bucket not in client.seen:
             try:
-                client.s3.list_objects_v2(Bucket=self._bucket, Prefix=self._full(""), MaxKeys=1)
+                client.s3.list_objects_v2(Bucket=self._bucket, Prefix=self._full_key(""), MaxKeys=1)
             except client.ClientError as error:
                 if _code(error) != "AccessDenied":  # who may not list was told the truth about the object
                     raise
             client.seen.add(self._bucket)
 
-    def _bears(self, key: str, mark: dict[str, str]) -> bool:
+    def _has_marker(self, key: str, mark: dict[str, str]) -> bool:
         head = self._head(key)
         return head is not None and mark.items() <= head.get("Metadata", {}).items()
 
     @contextmanager
-    def _said(self, key: str, doing: str) -> Iterator[_Client]:
+    def _translate_errors(self, key: str, doing: str) -> Iterator[_Client]:
         """The one place where the errors of S3 and its library become ours."""
         client = None
         try:
@@ -307,19 +307,19 @@ class S3Store:
             yield client
         except _foreign_errors() as error:
             if client and _code(error) in _STALE:
-                _forget(client)
-            raise _translated(error, self._place(key), doing, client) from error
+                _forget_client(client)
+            raise _translated(error, self._uri_of(key), doing, client) from error
 
 
 @contextmanager
-def _file_said(path: Path, doing: str) -> Iterator[None]:
+def _translate_file_errors(path: Path, doing: str) -> Iterator[None]:
     """Trouble with the file on this side of a transfer, told apart from that with the server."""
     try:
         yield
     except OSError as error:  # which some errors of the library are as well
         if isinstance(error, _foreign_errors()):
             raise
-        raise disk.translated(error, path, doing) from error
+        raise disk.translate_error(error, path, doing) from error
 
 
 def _entry(key: str, size: int, answer: Mapping[str, Any]) -> Entry:
@@ -366,7 +366,7 @@ def _honours_if_none_match(client: _Client, bucket: str, probe: str) -> bool:
     return False
 
 
-def _mark() -> dict[str, str]:
+def _new_marker() -> dict[str, str]:
     return {"allaboard-write": secrets.token_hex(8)}
 
 
@@ -442,7 +442,7 @@ def _client(environ: Mapping[str, str] | None) -> _Client:
         return _clients[key]
 
 
-def _forget(client: _Client) -> None:
+def _forget_client(client: _Client) -> None:
     """Its credentials ran out: the next use reads them again."""
     with _lock:
         for key in [key for key, value in _clients.items() if value is client]:
@@ -556,24 +556,24 @@ def _foreign_errors() -> tuple[type[BaseException], ...]:
     return (BotoCoreError, ClientError, RetriesExceededError, S3DownloadFailedError, S3UploadFailedError)
 
 
-def _answer(error: BaseException) -> dict[str, Any]:
+def _translate_client_error(error: BaseException) -> dict[str, Any]:
     """What the server answered; empty when the trouble is on this side of the wire."""
     return getattr(error, "response", None) or {}
 
 
 def _code(error: BaseException) -> str:
-    return str(_answer(error).get("Error", {}).get("Code", ""))
+    return str(_translate_client_error(error).get("Error", {}).get("Code", ""))
 
 
 def _status(error: BaseException) -> int:
-    return int(_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(_translate_client_error(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _translated(error: BaseException, place: str, doing: str, client: _Client | None) -> StorageError:
     """``error`` in our words: the place, what was being done where, the server's own words, what to do."""
     error = getattr(error, "last_exception", None) or error
     kind, advice = _judged(error)
-    answer = _answer(error)
+    answer = _translate_client_error(error)
     words = answer.get("Error", {}).get("Message", "") if answer else str(error)
     code = _code(error) or type(error).__name__
     retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)

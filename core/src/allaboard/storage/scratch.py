@@ -20,7 +20,7 @@ from pathlib import Path
 
 from allaboard.errors import SiteError
 from allaboard.storage.disk import translate_os_errors
-from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
+from allaboard.storage.locks import SUFFIX, Lock, ask_lock, lock_of, locked_name
 
 _NAME = re.compile(r"[0-9a-f]{16}(\.lock)?")
 _LEFT_AFTER = 7 * 86400.0
@@ -83,7 +83,7 @@ def sweep_scratch(base: Path, now: float) -> None:
 
 def _sweep_one(folder: Path, now: float) -> None:
     try:
-        with asked(lock_of(folder)) as (answer, status):
+        with ask_lock(lock_of(folder)) as (answer, status):
             if not stat.S_ISREG(status.st_mode) or not _is_own(status):
                 return
             if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - status.st_mtime > _LEFT_AFTER):

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow import run_record
@@ -41,7 +41,7 @@ def a_job(**fields: Any) -> TrainingJob:
 
 def a_layout(run: str = "digits-1", **fields: Any) -> Layout:
     """The layout of `a_job` with these fields, checked."""
-    job = checked(a_job(**fields))
+    job = require_valid(a_job(**fields))
     return lay_out(job, engine_of(job), run)
 
 

@@ -11,7 +11,7 @@ from allaboard.backends.base import Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import RESCUES, KubernetesBackend
 from allaboard.backends.kubernetes.client.effects import ApiCall, StreamIO
 from allaboard.backends.kubernetes.client.resources import PODS
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Observation, State
 from allaboard.reportline import encode
@@ -274,7 +274,7 @@ def succeeds(cluster: FakeCluster, name: str) -> None:
 
 
 def an_elastic_run(cluster: FakeCluster, backend: KubernetesBackend) -> str:
-    plan = Plan(checked(a_job(image="lab/train:1", workers=None, elastic={"min": 1, "max": 2})), "k")
+    plan = Plan(require_valid(a_job(image="lab/train:1", workers=None, elastic={"min": 1, "max": 2})), "k")
     handle = backend.launch(plan, ME)
     running(cluster, backend, handle.run)
     cluster.say(f"{handle.run}-worker-0", encode("progress", step=200, total=200))
@@ -365,7 +365,7 @@ def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
 def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     job = a_job(image="lab/train:1", workers=2, policy={"clean_pods": "all"})
-    run = backend.launch(Plan(checked(job), "k"), ME).run
+    run = backend.launch(Plan(require_valid(job), "k"), ME).run
     running(cluster, backend, run)
     cluster.say(f"{run}-master-0", encode("result", metrics={"accuracy": 0.9}))
     with backend.changes(run) as changes:

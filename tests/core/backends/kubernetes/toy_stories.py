@@ -27,7 +27,7 @@ from allaboard.backends.kubernetes.discovery.installed import survey
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import ready
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.checking import check, checked
+from allaboard.checking import check, require_valid
 from allaboard.cli.cluster import _page
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
@@ -45,7 +45,7 @@ ME = Owner("me")
 
 
 def a_toy(**fields: object) -> TrainingJob:
-    return checked(a_job(framework="mxnet", image="lab/toy:1", **fields))
+    return require_valid(a_job(framework="mxnet", image="lab/toy:1", **fields))
 
 
 def a_cluster(**fields: object) -> FakeCluster:

@@ -14,7 +14,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.observation import Observation
 from allaboard.status import state_of
 
@@ -46,7 +46,7 @@ def a_plan(folder: Path, script: str, key: str = "k", **fields: Any) -> Plan:
     job = TrainingJob(
         folder=str(folder), **{"name": "job", "command": ["python", name], "workers": 2, **fields}
     )
-    return Plan(checked(job), key)
+    return Plan(require_valid(job), key)
 
 
 def ended(backend: LocalBackend, run: str, seconds: float = 120.0) -> Observation:

@@ -149,9 +149,9 @@ def test_many_clients_at_once_start_one_run(backend: LocalBackend, folder: Path)
     code = (
         "import allaboard\nfrom allaboard.backends.base import Plan\n"
         "from allaboard.backends.local.backend import LocalBackend\n"
-        "from allaboard.running import me\n"
+        "from allaboard.running import new_owner\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "print(LocalBackend().launch(Plan(job, 'k'), me('detached')).uid)\n"
+        "print(LocalBackend().launch(Plan(job, 'k'), new_owner('detached')).uid)\n"
     )
     clients = [
         subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True)
@@ -170,9 +170,9 @@ def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(
     code = (
         "import allaboard\nfrom allaboard.backends.base import Plan\n"
         "from allaboard.backends.local.backend import LocalBackend\n"
-        "from allaboard.running import me\n"
+        "from allaboard.running import new_owner\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), me('detached'))\n"
+        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), new_owner('detached'))\n"
     )
     for n in range(24):
         client = subprocess.Popen(
@@ -379,7 +379,7 @@ def test_it_is_retried_up_to_the_limit_and_every_try_can_be_read(backend: LocalB
     seen = ended(backend, handle.run)
     assert state_of(seen) is State.FAILED and seen.restarts == 2 and seen.members[0].exit_code == 1
     assert [text(backend, handle.run, restart=n) for n in range(3)] == ["I am 0"] * 3
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy())
     assert [d.code for d in outcome.diagnoses] == ["python_exception", "backoff_limit_exceeded"]
 
 
@@ -605,7 +605,7 @@ def test_a_rank_that_raises_in_ddp_is_told_with_its_own_words(backend: LocalBack
     plan = a_plan(folder, RAISES, policy={"restart": "never"})
     handle = backend.launch(plan, ME)
     ended(backend, handle.run, 240.0)
-    found = Follower(backend, handle.run).to_the_end(FollowPolicy()).diagnoses[0]
+    found = Follower(backend, handle.run).follow_to_end(FollowPolicy()).diagnoses[0]
     assert (found.code, found.blame) == ("python_exception", "worker-0")
     script = folder / plan.job.get("command")[1]
     assert f"worker-0, rank 1): ValueError: bad batch 7 at {script}:7" in found.summary
@@ -624,7 +624,7 @@ def test_a_newer_format_is_refused_with_a_word(backend: LocalBackend) -> None:
 def test_members_that_never_meet_are_flagged(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, QUICK), ME)
     ended(backend, handle.run)
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy())
     assert outcome.ok and outcome.summary["flags"] == ["rendezvous_never_happened"]
     assert outcome.diagnoses[0].code == "rendezvous_never_happened"
 
@@ -648,7 +648,7 @@ def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> 
         and seen.phases["image"] is None
     )
     assert seen.flags == ("nan_loss",) and seen.progress.metrics["loss"] is None and seen.progress.step == 1
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy())
     assert outcome.ok and [d.code for d in outcome.diagnoses] == ["nan_loss"]
 
 

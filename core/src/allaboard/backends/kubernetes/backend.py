@@ -55,7 +55,7 @@ from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Event, Observation, Owner
-from allaboard.render.cluster_facts import ClusterFacts, of_place
+from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.spec.site import Site, site_of
 
 if TYPE_CHECKING:
@@ -478,5 +478,5 @@ def _verbs(
     namespace: str, site: Site | None, facts: ClusterFacts | None, environ: Mapping[str, str] | None
 ) -> Verbs:
     said = dict(os.environ if environ is None else environ)
-    base = facts or of_place(said, namespace)
+    base = facts or assumed_facts(said, namespace)
     return Verbs(namespace, site or site_of(said), base, said, known=facts is not None)

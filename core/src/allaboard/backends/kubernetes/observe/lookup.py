@@ -32,7 +32,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.follow.run_record import RunRecord
-from allaboard.gangs.placement import only_echoes
+from allaboard.gangs.placement import are_only_echoes
 from allaboard.layout import Layout
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State
@@ -152,7 +152,7 @@ def look_closer(
     """
     notes: list[str] = []
     groups = yield from _gang(found, notes)
-    pods = found.pods if everything or only_echoes(found.pods) else unexplained(found.pods)
+    pods = found.pods if everything or are_only_echoes(found.pods) else unexplained(found.pods)
     about = [t for t in (found.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
     events = yield from list_events([*uids, *(_gone(found, uids) if everything else ())], notes)

@@ -41,7 +41,7 @@ from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, res
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_variables
 from allaboard.errors import AllaboardError, BadInput, SiteError
-from allaboard.follow.progress import add_flags, after, flags_of, progress_of
+from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Layout, Member
 from allaboard.observation import Event, Observation, State, Stop
@@ -500,7 +500,7 @@ class Supervisor:
             flags = flags_of(report, self.progress, self.own)
             for code, text in add_flags(self.flags, flags).items():
                 self._flag(code, text, now)
-            self.progress = after(self.progress, report, now, self.own)
+            self.progress = add_report(self.progress, report, now, self.own)
             if report.kind == "progress":
                 if self.heard:
                     self.operator.on_rendezvous(now)

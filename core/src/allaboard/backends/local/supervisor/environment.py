@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Place
-from allaboard.layout import Layout, Member, our_environment
+from allaboard.layout import Layout, Member, allaboard_environment
 from allaboard.names import nearest
 
 NAMES_LOOKED_AT = 5000
@@ -72,7 +72,7 @@ def member_environment(
         **group.environment,
         **injected,
         **_local_overrides(layout, member, injected, gpus),
-        **our_environment(layout, member),
+        **allaboard_environment(layout, member),
     }
 
 
