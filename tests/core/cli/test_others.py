@@ -288,7 +288,9 @@ def test_on_this_machine_there_is_nothing_of_others(
     monkeypatch.delenv("ALLABOARD_BACKEND", raising=False)
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     assert main([verb, "digits", "--adopt"]) == 2
-    assert "--adopt is for what others started on a cluster" in " ".join(capsys.readouterr().err.split())
+    assert "--adopt is for jobs that others started on a cluster, and this machine has none" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_whoever_may_not_is_told_what_is_missing(nightly: Desk) -> None:

@@ -1,5 +1,7 @@
-"""``allaboard check``: every problem of a job file at once. It reads the file and looks for the files that
-the job ships: no store is asked, no program looked for (``run`` does that before it starts anything)."""
+"""``allaboard check``: every problem of a job file at once. The check reads the job file and looks for the
+files that the job ships. It contacts no store and looks for no program; ``run`` does that before it starts
+anything.
+"""
 
 from __future__ import annotations
 

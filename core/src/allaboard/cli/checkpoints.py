@@ -37,13 +37,13 @@ Examples:
   allaboard checkpoints collect digits store://models --best val_loss:min
   allaboard checkpoints collect digits ./models --step 400
 
-A copy is verified, and its manifest comes last; copying again goes on where it stopped.
+A copy is verified, and its manifest is written last. An interrupted copy continues where it stopped.
 """
 PRUNE_EPILOG = """\b
 Example:
   allaboard checkpoints prune digits --keep 3 --best val_loss:min
 
-The newest complete one, the best, and those that somebody reads are never let go. Files go an hour later.
+The newest complete checkpoint, the best one and those in use are never retired. Files go an hour later.
 """
 
 
@@ -86,7 +86,7 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
 
 
 def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
-    """What is in a run's folder; in a folder of many runs' folders, what is in each."""
+    """The checkpoints in a run's folder, or in each run's folder below a common one."""
     from allaboard.checkpoints import scan, step_of
     from allaboard.storage import open_store
 
@@ -160,7 +160,7 @@ def verify(where: str, step: int | None, store: str | None, at: Place, as_json: 
 @click.argument("where")
 @click.argument("into")
 @click.option(
-    "--step", type=click.IntRange(min=0), metavar="N", help="This step; the newest whole one if not said."
+    "--step", type=click.IntRange(min=0), metavar="N", help="This step; default: the newest complete one."
 )
 @click.option("--best", metavar="METRIC:MODE", help="The best one: val_loss:min or accuracy:max.")
 @store_option
@@ -193,12 +193,12 @@ def collect(
     say(f"step {collected.step}, {show_bytes(collected.bytes)}{again}: {collected.uri}")
 
 
-@checkpoints.command(epilog=PRUNE_EPILOG, help=f"Let go of old checkpoints. {WHERE}")
+@checkpoints.command(epilog=PRUNE_EPILOG, help=f"Retire old checkpoints. {WHERE}")
 @click.argument("where")
 @click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest to keep."
 )
-@click.option("--best", metavar="METRIC:MODE", help="The best one stays too: val_loss:min or accuracy:max.")
+@click.option("--best", metavar="METRIC:MODE", help="Also keep the best one: val_loss:min or accuracy:max.")
 @store_option
 @place_options
 @json_option
@@ -234,7 +234,7 @@ def _open_existing_store(uri: str) -> Store:
 
 
 def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
-    """The folder of a run that these words name, and the step when they name one checkpoint."""
+    """The run folder that ``where`` names, and the step if it names one checkpoint."""
     from allaboard.checkpoints import locate
 
     if is_place(where):

@@ -1,5 +1,5 @@
-"""``allaboard cluster``: what a cluster has installed for training, whether it is alive, and how to install
-what is not there. Prints the Roles that its users need, too.
+"""``allaboard cluster``: what a cluster has installed for training, whether it answers, and how to install
+what is missing. The verb also prints the Roles that users need.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Examples:
   allaboard cluster --context gpu-lab -n research --json
   allaboard cluster --rbac submitter -n research | kubectl apply -f -
 
-What may not be read stays unknown: nothing is guessed. Nothing is created; one dry run for each operator
-asks whether its webhook answers.
+What you may not read is shown as unknown. Nothing is created: one dry run for each operator tests
+whether its webhook answers.
 """
 
 
@@ -33,13 +33,13 @@ asks whether its webhook answers.
 @click.option(
     "--rbac",
     type=click.Choice(["submitter", "viewer"]),
-    help="Print the Role of whoever submits, or only looks, and nothing else; no cluster is asked.",
+    help="Print only the Role that submitters or viewers need; no cluster is contacted.",
 )
 @json_option
 def cluster(
     kubeconfig: str | None, context: str | None, namespace: str | None, rbac: str | None, as_json: bool
 ) -> int:
-    """Say what a cluster has installed for training, and how to install what it has not."""
+    """Show what a cluster has installed for training, and how to install what is missing."""
     if rbac is not None:
         from allaboard.backends.kubernetes.discovery.rbac import manifest, objects
 
@@ -56,7 +56,7 @@ def cluster(
     from allaboard.backends.kubernetes.discovery.installed import survey
     from allaboard.backends.kubernetes.observe.lookup import check_namespace
 
-    # Somebody waits for the answer, and an operator that is away is one of the answers.
+    # A person waits for the answer, and an operator that does not respond is a valid answer.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         run_sync(check_namespace(api.namespace), api)
         installed = run_sync(survey(api.server, api.namespace), api)

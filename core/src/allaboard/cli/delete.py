@@ -1,4 +1,4 @@
-"""``allaboard delete``: the job goes, logs included; its record and its checkpoints stay."""
+"""``allaboard delete``: remove a job and its logs; its record and its checkpoints stay."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
 
 
 def _delete_damaged(at: Place, run: str, as_json: bool) -> None:
-    """What nobody can look at goes with its record."""
+    """Delete a run whose files are damaged, its record included."""
     backend = at.open()
     name = cast("LocalBackend", backend).find(run).name
     backend.delete(name)

@@ -21,7 +21,7 @@ its metrics with allaboard.inside.result(...). Exit codes are those of `allaboar
     "--checkpoint", required=True, metavar="URI", help="One checkpoint, or a run's folder: its newest one."
 )
 @click.option(
-    "--key", metavar="K", help="The identity of the evaluation; without one, every call evaluates anew."
+    "--key", metavar="K", help="The identity of the evaluation; without a key, every call evaluates again."
 )
 @site_options
 @place_options

@@ -61,7 +61,7 @@ def _page(field: Explained) -> Iterator[str]:
 
 
 def _example_line(field: Explained) -> str:
-    """As it stands in a job file: JSON is YAML."""
+    """The example as a line of a job file (JSON is YAML)."""
     name = field.path.rpartition(".")[2]
     example = field.example
     written = example if isinstance(example, str) else json.dumps(example, ensure_ascii=False)

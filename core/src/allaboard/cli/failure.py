@@ -1,8 +1,9 @@
 """How a verb fails: one sentence for people on stderr, or one object on stdout with ``--json``, and the exit
 code.
 
-A traceback is never shown. What is none of our errors is a bug in allaboard: that is said, with the place of
-the details."""
+A traceback is never shown. An exception that is not an AllaboardError is reported as a bug in allaboard, with
+the path of the details.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +38,11 @@ _MACHINE_ERRORS = frozenset(
         errno.ENOMEM,
     }
 )
-"""What a disk or a system refuses, wherever that was not expected, is no bug."""
+"""Errors of a disk or of the system. They are never reported as bugs of allaboard."""
 
 
 def exit_code(error: Exception, words: Sequence[str]) -> int:
-    """Say what went wrong, as ``words`` (the command line) want it said, and return the exit code."""
+    """Print the error in the form that the command line ``words`` asks for, and return the exit code."""
     as_json = wants_json(words)
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
@@ -58,7 +59,7 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether ``--json`` stands on the command line; also asked when the command line itself is wrong."""
+    """Whether the command line has ``--json``. Also works for a command line that click refused."""
     before = words[: words.index("--")] if "--" in words else words
     return "--json" in before
 
@@ -66,7 +67,7 @@ def wants_json(words: Sequence[str]) -> bool:
 def _report_usage_error(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(message, err=True)  # our own help
+        click.echo(message, err=True)  # the help of allaboard
         return ExitCode.BAD_INPUT
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
@@ -89,7 +90,7 @@ def _report_own_error(error: AllaboardError, as_json: bool) -> int:
 
 
 def _permission_hint(error: AllaboardError) -> str:
-    """What to do about a missing right: the server's sentence says only which one it is."""
+    """How to get a missing permission. The server's message only names the permission."""
     if error.code != "forbidden" or " cannot " not in str(error):
         return ""
     return (
@@ -114,8 +115,8 @@ def _report_bug(error: Exception, as_json: bool) -> int:
 
 
 def _write_bug_report(details: str) -> Path | None:
-    """Write the details where they can be found: in the home or, if that is what is broken, in a temporary
-    folder that is made for them. None else may read them, and no link is followed to write them.
+    """Write the details to the home or, if that fails, to a new temporary folder. Only the user may read the
+    file, and no symbolic link is followed.
     """
     import tempfile
     import time
@@ -137,7 +138,9 @@ def _write_bug_report(details: str) -> Path | None:
 
 
 def _write_new_file(folder: Path, name: str, text: bytes) -> Path:
-    """A new file in a folder of ours. Raises OSError for a folder that is a link or somebody else's."""
+    """Write a new file into a folder of this user. Raises OSError if the folder is a link or belongs to
+    another user.
+    """
     if sys.platform == "win32":
         (folder / name).write_bytes(text)
         return folder / name

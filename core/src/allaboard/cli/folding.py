@@ -1,5 +1,5 @@
-"""What init containers wrote, folded: those of a run that waits repeat the same few lines for as long as it
-does. Lines in, lines out.
+"""Folds the output of init containers, which repeat the same few lines while a run waits. Lines in, lines
+out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from allaboard.observation import MemberSeen
 from allaboard.report.localtime import clock
 
 SHOWN_UNFOLDED = 3
-"""Lines of one try of an init container that are shown as they are."""
+"""Up to so many lines of one try of an init container are shown unfolded."""
 SHOWN_ON_FAILURE = 10
-"""Lines that are shown below the fold where the container has failed."""
+"""Number of lines shown below the fold of a failed container."""
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class _Fold:
 
 
 class Folds:
-    """``eager``: the first line of each is shown as it comes, for somebody who looks on. ``members``: as they
-    were seen, by name.
+    """``eager``: the first line of each try is shown at once, for a live view. ``members``: the observed
+    members by name.
     """
 
     def __init__(self, members: Mapping[str, MemberSeen], *, eager: bool) -> None:
@@ -36,7 +36,7 @@ class Folds:
         self._open: dict[str, dict[tuple[str, int], _Fold]] = {}
 
     def add(self, line: LogLine) -> Iterator[LogLine]:
-        """What is to be shown now that this line has come."""
+        """Add a line; yields the lines to show now."""
         if not line.container or line.gap is not None:
             yield from self._close(line.member)
             yield line
@@ -55,7 +55,7 @@ class Folds:
             yield line
 
     def close_all(self) -> Iterator[LogLine]:
-        """Nothing more comes."""
+        """The last lines, after the end of the input."""
         for member in [*self._open]:
             yield from self._close(member)
 

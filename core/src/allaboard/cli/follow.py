@@ -1,5 +1,4 @@
-"""``allaboard follow``: watch a run to its end. It is not owned: Ctrl-C stops the watching and leaves the run
-alone."""
+"""``allaboard follow``: watch a run to its end without owning it. Ctrl-C stops the watching only."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ JSON_INTERVAL = 1.0
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """The terminal gets its cursor back, whoever ends the watching."""
+    """Turn SIGTERM into KeyboardInterrupt, so that the terminal gets its cursor back."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -80,8 +79,9 @@ def follow(run: str, at: Place, as_json: bool) -> int:
 
 
 class JsonLines:
-    """A status object per line: at every change of state or members, and at most once a second for the rest.
-    The last line is the outcome's, with its diagnoses."""
+    """Prints a status object per line: at every change of state or members, and at most once a second for
+    other changes. The last line is the outcome with its diagnoses.
+    """
 
     def __init__(self) -> None:
         self.before: Observation | None = None
@@ -92,7 +92,7 @@ class JsonLines:
         if state_of(seen).is_final:
             return
         turned = before is None or (state_of(before), before.members) != (state_of(seen), seen.members)
-        # The clock of a phase goes on by itself: that is no news.
+        # The clock of a phase always advances. That alone is no change.
         is_new = before is None or replace(before, phases={}) != replace(seen, phases={})
         if turned or (is_new and now - self.at >= JSON_INTERVAL):
             self.before, self.at = seen, now

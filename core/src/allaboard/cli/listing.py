@@ -1,5 +1,6 @@
-"""``allaboard list``: the runs of a place, newest first, and on this machine below them who holds slots and
-who waits for some."""
+"""``allaboard list``: the runs of this machine or a cluster, newest first. On this machine it also shows who
+holds slots and who waits for them.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ Examples:
   allaboard list --orphans -n research     what clients that died have left behind
 """
 _SHOWN = 10
-"""Those who wait for slots that are shown, each with what it waits for."""
+"""Number of waiting runs that are shown."""
 _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
 
 
 @click.command(name="list", epilog=EPILOG)
-@click.option("--orphans", is_flag=True, help="What clients that died have left behind, on a cluster.")
+@click.option("--orphans", is_flag=True, help="Runs and objects on a cluster whose clients died.")
 @click.option("--all", "everything", is_flag=True, help="On a cluster: the jobs of others, too.")
 @place_options
 @json_option
@@ -72,7 +73,7 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
 
 
 def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:
-    """What is wrong with the files of a run of which nothing else is known."""
+    """The diagnoses of a run whose files are damaged; empty for other runs."""
     return diagnose(seen) if "run_damaged" in seen.flags else ()
 
 
@@ -93,11 +94,11 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
 
 
 def _slot_lines(now: float) -> Iterator[str]:
-    """One line for who holds slots, and one for each that waits; nothing while nobody states resources."""
+    """One line for the holders of slots and one for each waiting run; empty while no run states resources."""
     from allaboard.backends.local.host.machine import capacity
     from allaboard.backends.local.pool.pool import Pool, default_path
 
-    with suppress(SiteError, OSError):  # a full disk shows its runs all the same
+    with suppress(SiteError, OSError):  # the runs are listed even if the pool cannot be read
         pool = Pool(default_path(os.environ), capacity(os.environ, with_gpus=True))
         try:
             described = pool.describe()

@@ -1,4 +1,4 @@
-"""The view on a terminal: one frame that is drawn again and again, and stays as it was when the run ends.
+"""The view on a terminal: one frame that is redrawn until the run ends. The last frame stays.
 
     ⠹ digits-1f0c9a77  running  for 42 s                                      attempt 1 · 0 restarts
       Created 12:00:01 → Running 12:00:02
@@ -14,7 +14,7 @@
 
       12:00:02  worker-0  Started  started try 0
 
-rich is imported here, and this module only where there is a terminal.
+This module imports rich, and is itself imported only if stdout is a terminal.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ _FRAMES_PER_SECOND = 8
 
 
 class LiveView:
-    """``events`` is asked at every look; ``again``: the command that goes on with the run."""
+    """``events`` returns the events so far and is called at every observation. ``again``: the command that
+    continues with the run.
+    """
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class LiveView:
 
     def launched(self, handle: Handle) -> None:
         lines = launch_lines(handle)
-        # These stand above the frame, which says by itself that a run is on its way.
+        # These lines stand above the frame. The frame itself shows that a run was started.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
             self.console.print(_text(line, "dim"))
             self.frame.printed.add(line)
@@ -88,20 +90,20 @@ class LiveView:
         self._draw()
 
     def _draw(self) -> None:
-        with suppress(OSError):  # the terminal went away; the signal that says so is on its way
+        with suppress(OSError):  # the terminal is gone; SIGHUP follows
             self.live.refresh()
 
     def ended(self, outcome: Outcome) -> None:
         self.frame.show(outcome.seen, outcome.seen.events or self.events())
         self.close()
         click.echo()
-        # The frame says how it ended already; only a reason is worth a headline of its own.
+        # The frame already shows the final state. Only a failure gets a headline.
         lines = ending_lines(outcome, self.again)
         for line in itertools.islice(lines, 1, None) if outcome.ok else lines:
             say(line)
 
     def close(self) -> None:
-        """The terminal gets its cursor back; the last frame stays."""
+        """Give the terminal its cursor back; the last frame stays."""
         with suppress(OSError):
             if self.live.is_started:
                 self.frame.over = True
@@ -110,8 +112,9 @@ class LiveView:
 
 
 class Frame:
-    """The picture of one observation. Drawn by the display's own thread, so that the clocks run between two
-    looks."""
+    """The picture of one observation. The display's own thread draws it, so clocks advance between
+    observations.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
@@ -124,7 +127,7 @@ class Frame:
         self.spinner = Spinner("dots")
 
     def show(self, seen: Observation, events: Sequence[Event]) -> None:
-        # The seconds of a phase are those of the observation: from a new one on they are counted anew.
+        # The seconds of a phase count from the latest observation.
         if self.seen is None or self.seen.phases != seen.phases:
             self.at = self.clock()
         self.seen, self.events = seen, events
@@ -215,7 +218,7 @@ class Frame:
 
 
 def _text(words: str, style: str = "default", *, one_line: bool = False) -> Text:
-    """Foreign words: a `str` would be read for rich's markup, and `Text` lets ESC through."""
+    """Text from outside. rich would parse a `str` for markup, and `Text` lets ESC through."""
     if one_line:
         return Text(shown(words), style=style, no_wrap=True, overflow="ellipsis")
     return Text(shown(words), style=style)
@@ -263,7 +266,7 @@ def _member_table(seen: Observation, most: int) -> Table:
 
 
 def _choose_members(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]:
-    """All of them if there is room; else those that something happened to, and the first."""
+    """All members if there is room; otherwise the first one and those that failed or restarted."""
     if len(members) <= most:
         return list(members)
     ranked = sorted(members, key=lambda m: (m.phase == "running" and not m.restarts, m.rank))

@@ -28,7 +28,7 @@ Examples:
 """
 _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 _BATCH = 64 << 10
-"""Characters that leave together."""
+"""Characters that are written at once."""
 
 
 @click.command(epilog=EPILOG)
@@ -40,15 +40,15 @@ _BATCH = 64 << 10
     "--attempt",
     type=click.IntRange(min=1),
     metavar="A",
-    help="This attempt of the run; the newest if not said.",
+    help="This attempt of the run; default: the newest.",
 )
 @click.option(
     "--restart", type=click.IntRange(min=0), metavar="R", help="This try of each member; 0 is the first."
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
-@click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@click.option("--since", metavar="10m", help="Only lines of the last 90s, 10m, 2h, 1d.")
 @click.option("--raw", is_flag=True, help="As they were written, with escapes for a terminal in them.")
-@click.option("--init", is_flag=True, help="All lines of init containers, which are folded to one else.")
+@click.option("--init", is_flag=True, help="All lines of init containers; default: folded to one line.")
 @place_options
 @json_option
 def logs(
@@ -98,7 +98,7 @@ def _print(printer: _Printer, folds: Folds | None, tries: Iterator[Attempt]) -> 
     try:
         for printer.attempt, items in tries:
             for line in items:
-                if not isinstance(line, LogLine):  # there is no more at the moment
+                if not isinstance(line, LogLine):  # no further line at the moment
                     printer.flush()
                 elif folds is not None and (folded or line.container):
                     folded = True
@@ -126,7 +126,7 @@ Attempt = tuple[int, Iterator[LogLine | Cursor]]
 def _choose_attempts(
     backend: Backend, seen: Observation, selection: Selection, follow: bool
 ) -> Iterator[Attempt]:
-    """The lines of an attempt; followed those of all further ones too, until the run has ended."""
+    """The lines of an attempt. With ``follow`` also those of later attempts, until the run ends."""
     while True:
         attempt = selection.attempt or seen.attempt
         yield attempt, backend.logs(seen.run, replace(selection, attempt=attempt), follow=follow)
@@ -142,8 +142,9 @@ Source = tuple[str, int, str]
 
 
 class _Printer:
-    """Lines with their member in front when there are several, and a word (on stderr) where another try
-    begins. They leave in batches, at the latest with `flush`."""
+    """Prints lines, prefixed by their member if there are several, and a note on stderr where another try
+    begins. Lines are written in batches, at the latest by `flush`.
+    """
 
     def __init__(self, seen: Observation, *, single: bool, as_json: bool, raw: bool = False) -> None:
         self.single, self.as_json, self.raw = single, as_json, raw
@@ -174,19 +175,19 @@ class _Printer:
             self._print_try_heading(line)
         if source != self.source:
             self.source, self.prefix = source, self._prefix(line)
-        # What a member prints is its own business, secrets included; what it does to a terminal is not.
+        # A member's own output is shown unredacted. Its control characters are made visible.
         text = text if self.raw else visible(last_state(text), tabs=True)
         end = "" if more else "\n"
         self._write(f"{text}{end}" if goes_on else f"{self.prefix}{text}{end}")
 
     def flush(self) -> None:
-        """What was printed so far is there now."""
+        """Write everything that was printed so far."""
         if self.batch:
             text, self.batch, self.size = "".join(self.batch), [], 0
             click.echo(text.encode("utf-8", "surrogateescape") if self.raw else text, nl=False)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Write the rest, after the end of the input."""
         if self.unended is not None:
             self._write("\n")
         self.flush()
@@ -222,7 +223,7 @@ def _line_name(line: LogLine) -> str:
 
 
 def _json_line(attempt: int, line: LogLine) -> str:
-    """One object of JSON Lines, with its end. ``more`` only where a long line goes on in the next object."""
+    """One object of JSON Lines, with its newline. ``more``: the line continues in the next object."""
     gap = "null"
     if line.gap is not None:
         gap = json_line({"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)})

@@ -1,4 +1,6 @@
-"""``allaboard list --orphans`` and ``allaboard stop --orphans``: what clients that died left on a cluster."""
+"""``allaboard list --orphans`` and ``allaboard stop --orphans``: runs and objects on a cluster whose clients
+died.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _NONE_ON_THIS_MACHINE = "runs of this machine are watched by their own superviso
 
 
 def list_orphans(at: Place, as_json: bool) -> None:
-    """Say what is an orphan, why, and when it may be tidied up."""
+    """List orphans, why each is one, and when it may be cleaned up."""
     backend = _cluster_backend(at)
     orphans = backend.orphans() if backend is not None else []
     if as_json:
@@ -53,7 +55,7 @@ def _due_in(orphan: Orphan) -> str:
 
 
 def stop_orphans(at: Place, as_json: bool) -> int:
-    """Tidy up what may be, and say what was done about each."""
+    """Clean up the orphans that are due, and print what was done with each."""
     backend = _cluster_backend(at)
     done = backend.tidy_up() if backend is not None else []
     if as_json:

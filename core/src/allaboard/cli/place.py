@@ -1,4 +1,4 @@
-"""The place that a command line works on, this machine or a cluster, and the options that say which."""
+"""The place that a command works on: this machine or a cluster, and the options that choose it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."
 )
 store_option = click.option(
-    "--store", metavar="URI", help="What store:// stands for: a folder or s3://bucket/prefix."
+    "--store", metavar="URI", help="The base of store:// uris: a folder or s3://bucket/prefix."
 )
 
 
@@ -84,14 +84,16 @@ adopt_option = click.option(
 
 
 def is_cluster(backend: str | None, *options: str | None) -> bool:
-    """Whether a cluster is meant: it was said, or something was that only clusters have. Raises BadInput for
-    an ALLABOARD_BACKEND that is none.
+    """Whether the options choose a cluster, by name or by an option that only clusters have. Raises BadInput
+    for an unknown ALLABOARD_BACKEND.
     """
     return (backend or _backend_of_environment() or ("kubernetes" if any(options) else "")) == "kubernetes"
 
 
 def _backend_of_environment() -> str:
-    """What ALLABOARD_BACKEND says. A misspelt one would be a word about another place."""
+    """The value of ALLABOARD_BACKEND. Raises BadInput for an unknown one, which would otherwise mean another
+    place.
+    """
     from allaboard.spec.site import check_backend
 
     name = os.environ.get("ALLABOARD_BACKEND", "")
@@ -102,7 +104,7 @@ def _backend_of_environment() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the runs are that a verb is about, as the options said it."""
+    """Where the runs of a verb are, by the options."""
 
     backend: str | None = None
     kubeconfig: str | None = None
@@ -114,7 +116,7 @@ class Place:
         return is_cluster(self.backend, self.kubeconfig, self.context, self.namespace)
 
     def check(self) -> None:
-        """Raises BadInput for what contradicts itself: a cluster's options, and a word for this machine."""
+        """Raises BadInput when options of a cluster are combined with the local backend."""
         options = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
         if options and not self.is_cluster:
             who = "--backend" if self.backend else "ALLABOARD_BACKEND"
@@ -139,8 +141,8 @@ class Place:
         return backend
 
     def open_to_watch(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:
-        """What a verb that only looks is about: a run of ours, else on a cluster a job of others, and where
-        it is asked about. Where both have the name it is ours, and that is said.
+        """The backend and the observation for a verb that only reads: a run of allaboard, else a foreign job
+        on the cluster. If both have the name, the run is chosen and a note says so.
         """
         backend = self.open()
         if not self.is_cluster:
@@ -161,13 +163,14 @@ class Place:
         return backend, seen
 
     def open_to_change(self, run: str, verb: str, adopt: bool = False) -> tuple[Backend, Observation]:
-        """What a verb that changes something is about: a run of ours; ``adopt``: else a job of others. A name
-        that both have is ours without that word, and with it neither's. Raises BadInput.
+        """The backend and the observation for a verb that changes something: a run of allaboard, or with
+        ``adopt`` also a foreign job. A name that both have means the run; with ``adopt`` it is refused.
+        Raises BadInput.
         """
         if not self.is_cluster:
             if adopt:
                 raise BadInput(
-                    "--adopt is for what others started on a cluster, and on this machine is no such thing; "
+                    "--adopt is for jobs that others started on a cluster, and this machine has none; "
                     "leave it out, or name the cluster: --backend kubernetes"
                 )
             backend = self.open()
@@ -195,7 +198,7 @@ class Place:
 
     @property
     def arguments(self) -> list[str]:
-        """The same options, for another command line."""
+        """The options of this place, for another command line."""
         names = ("backend", "kubeconfig", "context", "namespace")
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
 
@@ -234,7 +237,7 @@ def place_options(verb: Verb) -> Verb:
 
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
-    """What the options say, over what the environment says."""
+    """The site: options override the environment."""
     from allaboard.spec.site import parse_mounts, site_of
 
     given = parse_mounts(mounts) if mounts else {}
@@ -252,7 +255,9 @@ def local(at: Site | None = None) -> LocalBackend:
 
 
 def resolved(uri: str, store: str | None = None) -> str:
-    """A place as a person names it: ``store://x`` hangs off the store, a relative path starts here."""
+    """The absolute form of a uri that a person typed: ``store://x`` is below the store, a relative path below
+    the working directory.
+    """
     from allaboard.spec.site import resolve_uri
 
     return resolve_uri(uri, site(store), str(Path.cwd()))

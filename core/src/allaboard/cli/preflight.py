@@ -1,5 +1,5 @@
-"""``allaboard preflight``: everything that would stop a job where it is to run, looked up before it is
-sent. Nothing is started or created.
+"""``allaboard preflight``: check everything that could stop a job on its target before it is submitted.
+Nothing is started or created.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ Examples:
   allaboard preflight job.yaml --backend kubernetes -n research
   allaboard preflight job.yaml --context gpu-lab --json
 
-On a cluster it reads what it may, asks for each permission that will be used, and has the API server try
-every object in a dry run. What nobody may look at is said to be unknown. Exit code 2 when a check fails that
-would stop the job.
+On a cluster it reads what it may, reviews each permission that the launch needs, and sends every object as a
+dry run. What you may not read is shown as unknown. Exit code 2 when a check fails that would stop the job.
 """
 
 
@@ -71,7 +70,7 @@ def _check_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[
     from allaboard.backends.kubernetes.preflight.gather import preflight
     from allaboard.render.cluster_facts import assumed_facts
 
-    # Somebody waits for the answer, and an operator that is away is one of the answers.
+    # A person waits for the answer, and an operator that does not respond is a valid answer.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
         installed = run_sync(survey(api.server, api.namespace), api)
         where = f"namespace {api.namespace} of {api.server} (Kubernetes {installed.version})"

@@ -23,8 +23,8 @@ Examples:
   allaboard promote --into store://digits --rollback
 
 `allaboard evaluate JOB --checkpoint CHECKPOINT --json > evaluation.json` writes the file for --metrics;
-without one, the metrics of the checkpoint's manifest count. A rollback is a new promotion of the one before,
-or of --to N.
+without --metrics, the metrics of the checkpoint's manifest count. A rollback is a new promotion of the
+previous champion, or of number N with --to N.
 
 Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
 """
@@ -38,24 +38,28 @@ Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
 @click.option("--metrics", metavar="FILE", help="JSON with the evaluation's metrics ('-': stdin).")
 @click.option("--metric", metavar="NAME", help="Compare with the champion by this metric.")
 @click.option(
-    "--mode", type=click.Choice(["min", "max"]), default="max", show_default=True, help="Which end is better."
+    "--mode",
+    type=click.Choice(["min", "max"]),
+    default="max",
+    show_default=True,
+    help="Whether smaller or larger is better.",
 )
-@click.option("--better-by", default="0", metavar="X", help="By how much it must be better, at least.")
+@click.option("--better-by", default="0", metavar="X", help="The least improvement over the champion.")
 @click.option(
     "--threshold",
     "thresholds",
     multiple=True,
     metavar="M>=X",
-    help="What it must reach: accuracy>=0.97, loss<=0.2.",
+    help="A limit that must hold: accuracy>=0.97, loss<=0.2.",
 )
-@click.option("--rollback", is_flag=True, help="Promote the champion before the present one again.")
+@click.option("--rollback", is_flag=True, help="Promote the previous champion again.")
 @click.option("--to", type=click.IntRange(min=1), metavar="N", help="With --rollback: this promotion.")
 @click.option("--history", is_flag=True, help="Show all promotions, newest first.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record.")
 @click.option(
     "--single-writer",
     is_flag=True,
-    help="Nobody else promotes there; needed for servers without conditional writes.",
+    help="Assert that nothing else promotes there; needed for servers without conditional writes.",
 )
 @store_option
 @json_option
@@ -116,7 +120,7 @@ def _check_one_action(checkpoint: str | None, rollback: bool, history: bool, to:
         what_is_given = f"{' and '.join(given)} are given" if given else "none is given"
         raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {what_is_given}")
     if to is not None and not rollback:
-        raise BadInput("--to says where --rollback goes; it means nothing without it")
+        raise BadInput("--to names the target of --rollback; add --rollback, or leave out --to")
 
 
 def read_metrics(name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""``allaboard render``: the objects that a launch would send to a cluster, byte for byte, and nothing else on
-stdout. Nothing is sent. A cluster that is named is asked what it serves, as a launch would; without one that
-is assumed."""
+"""``allaboard render``: print the objects that a launch would send to a cluster, byte for byte, and nothing
+else on stdout. Nothing is sent. If a cluster is named, it is asked what it serves; otherwise defaults are
+assumed.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +33,8 @@ record of the run, the ConfigMap allaboard-RUN, which says who owns it and chang
 
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option(
-    "--key", default="render", metavar="K", help="The identity of the run; the key `render` without."
-)
-@click.option("--gang", metavar="G", help="As if the job said gang.scheduler: G.")
+@click.option("--key", default="render", metavar="K", help="The identity of the run; default: render.")
+@click.option("--gang", metavar="G", help="Override gang.scheduler of the job.")
 @click.option("--backend", type=click.Choice(["kubernetes"]), help="Ask the cluster what it has.")
 @cluster_options
 @store_option
@@ -80,7 +79,7 @@ def render(
 def _ask_cluster(
     kubeconfig: str | None, context: str | None, namespace: str | None
 ) -> tuple[str, ClusterFacts]:
-    """(the cluster, what a launch would know of it)"""
+    """The server of the cluster, and the facts that a launch would use."""
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
@@ -92,7 +91,7 @@ def _ask_cluster(
 
 
 def _basis_line(server: str, namespace: str, gang: GangPlan) -> str:
-    """On what knowledge the objects rest, in one line."""
+    """One line that says which facts the objects are based on."""
     how = "no gang scheduler" if gang.how == "none" else f"gangs by {gang.gang}"
     how += ", which the operator serves itself" if gang.how == "natively" else ""
     if server:
@@ -102,7 +101,7 @@ def _basis_line(server: str, namespace: str, gang: GangPlan) -> str:
 
 
 def _read_checked_job(path: str) -> TrainingJob:
-    """The checked job of a file, without what it takes to follow one (`allaboard.running.read_job`)."""
+    """The checked job of a file. Imports less than `allaboard.running.read_job`."""
     from allaboard.checking import require_valid
     from allaboard.spec.job import TrainingJob
     from allaboard.spec.loader import display_name, folder_of, parse, read_text
@@ -112,11 +111,11 @@ def _read_checked_job(path: str) -> TrainingJob:
 
 
 def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:
-    """The objects as YAML documents that a person can read: fields in our order, files as blocks of text."""
+    """The objects as readable YAML documents: fields keep their order, files are literal blocks."""
     import yaml
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Safe YAML without anchors: each part can be read where it stands."""
+        """Safe YAML without anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

@@ -25,11 +25,11 @@ Examples:
   allaboard report digits-1f0c -o page.html
   allaboard report digits -o - | mail -s digits team@example.org
 
-One file, which fetches nothing and runs no script. A run that goes on is shown as it stands.
+One file, which fetches nothing and runs no script. A running run is shown in its present state.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10
-"""Bytes in which the head of a page ends: its styles and what it says of itself."""
+"""Bytes that hold the head of a page (styles and metadata)."""
 
 
 @click.command(epilog=EPILOG)
@@ -38,14 +38,15 @@ _HEAD = 64 << 10
     "-o",
     "--output",
     metavar="FILE",
-    help="Where the page goes, in place of what is there; - is stdout. Else RUN.html here, and no file is "
-    "overwritten but an earlier page of this run.",
+    help="Write the page to FILE, overwriting it; - is stdout. Default: RUN.html, which overwrites only an "
+    "earlier page of this run.",
 )
 @place_options
 @json_option
 def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
-    """Write a page about a run: how it stands and why, where the time went, its curves, members, checkpoints,
-    events and last lines."""
+    """Write a page about a run: its state and why, its phases, curves, members, checkpoints, events and last
+    lines.
+    """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
     backend, seen = at.open_to_watch(run, evidence=True)
@@ -65,7 +66,9 @@ def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
 
 
 def _page_path(output: str | None, run: str) -> Path:
-    """Where the page goes. Raises BadInput for a folder, and for a file of others that nobody has named."""
+    """The path of the page. Raises BadInput for a folder, and for an existing file that is no page of this
+    run and was not named.
+    """
     path = Path(output) if output is not None else Path(f"{run}.html")
     if output is not None and (path.is_dir() or output.endswith("/")):
         raise BadInput(f"-o {output} is a folder; name a file in it: -o {path / f'{run}.html'}")
@@ -78,7 +81,7 @@ def _page_path(output: str | None, run: str) -> Path:
 
 
 def _is_page_of(path: Path, run: str) -> bool:
-    """Whether we have written this file, about this run."""
+    """Whether the file is an earlier page of this run."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -87,8 +90,9 @@ def _is_page_of(path: Path, run: str) -> bool:
 
 
 def _write_page(path: Path, data: bytes, exclusive: bool) -> None:
-    """The whole page or none of it. Raises StorageError, in one sentence. ``exclusive``: what has come there
-    meanwhile stays."""
+    """Write the page atomically. Raises StorageError. ``exclusive``: never overwrite a file that appeared
+    meanwhile.
+    """
     from allaboard.storage.disk import DiskStore, translate_os_errors
 
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # a terminal, a pipe, /dev/null

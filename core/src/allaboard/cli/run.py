@@ -1,4 +1,4 @@
-"""``allaboard run``: start a job and follow it; attached unless told otherwise."""
+"""``allaboard run``: start a job and follow it; attached by default."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Examples:
   allaboard run job.yaml --detach               start it and leave
   allaboard run job.yaml --mount /data=./data --store s3://bucket/team
 
-Ctrl-C or SIGTERM stops the run and waits until it has saved; a second one kills it; a terminal that
-goes away leaves it running. A client that was killed is replaced by the same command and --key; an
-attached run that nobody follows for 10 minutes is stopped.
+Ctrl-C or SIGTERM stops the run and waits until it has saved; a second one kills it. Closing the terminal
+leaves it running. If the client is killed, the same command with the same --key follows the run again.
+An attached run that no client follows for 10 minutes is stopped.
 
 \b
 Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 stopped,
@@ -40,13 +40,13 @@ Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 
 
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option("--key", metavar="K", help="The identity of the run; without one, every call trains anew.")
-@click.option("--detach", is_flag=True, help="Start it and leave: nobody need watch.")
+@click.option("--key", metavar="K", help="The identity of the run; without a key, every call trains again.")
+@click.option("--detach", is_flag=True, help="Start the run and return; no client needs to follow it.")
 @click.option(
     "--attempts",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Tries of the whole job, if a failure may pass.",
+    help="Attempts of the whole job after failures that may pass.",
 )
 @site_options
 @place_options
@@ -66,7 +66,9 @@ def run(
     if key is not None and not key.strip():
         raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
     if detach and attempts is not None:
-        raise BadInput("--attempts needs somebody who follows and starts the next one; leave out --detach")
+        raise BadInput(
+            "--attempts needs a client that follows the run and starts the next attempt; leave out --detach"
+        )
     with not_started_on_error():
         backend = open_backend(at, store, mounts, fit)
     plan = Plan(read_job(job), key or fresh_key())
@@ -78,7 +80,7 @@ def run(
 
 
 def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
-    """The backend of a place, with its site. Raises BadInput for what means nothing there."""
+    """The backend of a place, with its site. Raises BadInput for options that the place does not support."""
     if at.is_cluster and (mounts or fit):
         option = "--mount" if mounts else "--fit"
         raise BadInput(
@@ -91,7 +93,7 @@ def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str |
 def run_attached(
     backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None
 ) -> int:
-    """Follow a run that is ours, with the view that fits the terminal; returns the exit code."""
+    """Launch and follow a run with the view that fits the terminal; returns the exit code."""
 
     def finish(outcome: Outcome) -> None:
         if as_json:
@@ -113,7 +115,7 @@ def run_attached(
 
 
 def _show_left_run(backend: Backend, run: str, left: FollowerLeft) -> None:
-    """The one object of a follower that leaves early: how the run stands, or why it cannot be said."""
+    """Print the JSON object when the client leaves early: the status of the run, or why it is unknown."""
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
@@ -136,7 +138,7 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
 
 
 def unenforced_fields(plan: Plan) -> list[str]:
-    """What a job asks for that only a follower does on a cluster: with ``--detach`` nobody does."""
+    """The fields of a job that only a client enforces on a cluster: ``--detach`` ignores them."""
     policy = plan.job.get("policy") or {}
     fields = []
     if "deadline" in policy:
@@ -174,6 +176,6 @@ def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warni
 
 
 def site_arguments(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
-    """The options of a site as they stand on a command line."""
+    """The options of a site as arguments of a command line."""
     arguments = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
     return [*arguments, *(word for mount in mounts for word in ("--mount", mount))]

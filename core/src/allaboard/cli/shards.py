@@ -19,8 +19,8 @@ Examples:
   allaboard shards prepare photos/ s3://bucket/shards --bytes-per-shard 64Mi
   allaboard shards prepare prepare:samples ./shards       the function `samples` of prepare.py
 
-A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. A call that was killed
-goes on where it stopped; an unchanged source is done at once.
+A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. An interrupted call
+continues where it stopped; an unchanged source needs no work.
 """
 LIST_EPILOG = """\b
 Example:
@@ -43,12 +43,12 @@ def shards() -> None:
 @click.argument("source")
 @click.argument("into")
 @click.option(
-    "--samples-per-shard", type=click.IntRange(min=1), metavar="N", help="A shard ends at so many samples."
+    "--samples-per-shard", type=click.IntRange(min=1), metavar="N", help="The most samples in a shard."
 )
 @click.option(
     "--bytes-per-shard",
     metavar="SIZE",
-    help="A shard ends at this size, like 64Mi; 256Mi if nothing is said.",
+    help="The largest size of a shard, like 64Mi; default: 256Mi.",
 )
 @store_option
 @json_option
@@ -60,14 +60,14 @@ def prepare(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Turn a folder, or what a Python function gives (module:function), into shards and an index."""
+    """Turn a folder, or the samples of a Python function (module:function), into shards and an index."""
     import sys
     from pathlib import Path
 
     from allaboard import shards as of
 
     into = resolved(into, store)
-    # module:function is looked for where the person stands, as python itself would.
+    # module:function is imported from the working directory, as python itself does.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     with progress_bar("preparing", str, aside=as_json) as moved:

@@ -1,4 +1,4 @@
-"""``allaboard status``: everything known of a run, on one page."""
+"""``allaboard status``: everything that is known about a run, on one page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BAR = 24
 @place_options
 @json_option
 def status(run: str, at: Place, as_json: bool) -> None:
-    """Say how a run stands: its phases, members, progress, checkpoints, and why it waits or failed."""
+    """Show the state of a run: its phases, members, progress, checkpoints, and why it waits or failed."""
     _, seen = at.open_to_watch(run, evidence=True)
     diagnoses = diagnose(seen)
     if as_json:

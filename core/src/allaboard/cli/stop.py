@@ -1,4 +1,4 @@
-"""``allaboard stop``: end a run, whoever follows it, and wait until nothing of it runs any more."""
+"""``allaboard stop``: end a run, whichever client follows it, and wait until its processes are gone."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Examples:
   allaboard stop digits --now --reason "the GPUs are needed"
   allaboard stop nightly --adopt -n research     a job that somebody else started
 
-Its members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. A run that has
-ended is left as it is, and what `clean_pods: none` kept of it is ended. A job of others is deleted, with its
-pods and their logs: it has no record that would stay, and an event says who did it and why.
+Members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. For a run that has
+ended, members that `clean_pods: none` left running are ended. A foreign job is deleted with its pods and
+their logs: it has no run record, and an event says who deleted it and why.
 """
 _TRIES = 5
 _PATIENCE = 60.0
-"""Seconds for which an object may stay that nothing lives of."""
+"""Seconds for which an object may remain after its members are gone."""
 _NO_OWNER = Owner("nobody", "detached", "detached")
-"""Who follows a job of others."""
+"""The owner of a foreign job."""
 
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN", required=False)
 @click.option(
-    "--orphans", is_flag=True, help="On a cluster: all that clients left behind which cannot come back."
+    "--orphans", is_flag=True, help="On a cluster: all runs and objects whose clients cannot come back."
 )
 @click.option("--now", is_flag=True, help="Kill its members, without time to save.")
 @click.option("--reason", default="allaboard stop", metavar="TEXT", help="Why; kept in the run's record.")
@@ -80,7 +80,7 @@ def stop(
 
 
 def _request_stop(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
-    """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
+    """Stop the current attempt, whoever owns it. Retries when the owner changes meanwhile."""
     for _ in range(_TRIES):
         answer = backend.stop(handle_of(seen), seen.owner or _NO_OWNER, user_at_host(), reason, kill=now)
         if not isinstance(answer, NotYours):
@@ -90,8 +90,8 @@ def _request_stop(backend: Backend, seen: Observation, reason: str, now: bool) -
 
 
 def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
-    """The run once it has ended and none of its members lives. Its grace bounds the wait: raises SiteError
-    when members do not end though it is over, or the object of a job of others stays without them.
+    """Wait until the run has ended and none of its members lives. Raises SiteError when members outlive their
+    grace, or when the object of a foreign job remains without members.
     """
     deadline = None
     with backend.changes(run) as changes:

@@ -17,7 +17,7 @@ from allaboard.report.terminal import say, show_json
 from allaboard.status import has_released_slots, state_of, summary
 
 _PATIENCE = 60.0
-"""Seconds beyond the members' grace."""
+"""Seconds to wait beyond the members' grace."""
 
 
 @click.command(
@@ -75,7 +75,7 @@ def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], boo
             seen = backend.observe(run)
             if reached(seen) or state_of(seen).is_final:
                 return seen
-            # The grace of its members is over when only pending work is left; what takes longer is stuck.
+            # Without running members no grace is left: what takes longer is stuck.
             if not any(m.phase == "running" for m in seen.members):
                 deadline = deadline or time.monotonic() + _PATIENCE
                 if time.monotonic() > deadline:

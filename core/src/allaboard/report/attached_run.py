@@ -1,8 +1,10 @@
-"""Following a run from a terminal: signals are noted by handlers and obeyed between two looks.
+"""Follows a run from a terminal. Signal handlers only record signals; the loop acts on them between two
+observations.
 
 First Ctrl-C or SIGTERM: stop it, and wait until its members have saved and ended. Second: kill it. Third:
-leave at once. SIGHUP: leave it running as a detached run. A handler never acts itself: it could interrupt a
-look that holds a lock."""
+leave at once. SIGHUP: leave it running as a detached run. A handler never acts itself: it could interrupt an
+observation that holds a lock.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,20 @@ from allaboard.status import state_of
 
 AGAIN = "the same command with its --key"
 SLICE = 0.1
-"""Seconds after which a noted signal is obeyed at the latest."""
+"""The longest time in seconds before a recorded signal is handled."""
 
 
 class View(Protocol):
     """What a person sees of a run that is followed."""
 
     def launched(self, handle: Handle) -> None:
-        """An attempt was started, or found."""
+        """An attempt was started or adopted."""
 
     def seen(self, seen: Observation) -> None:
-        """A look at the run."""
+        """A new observation of the run."""
 
     def say(self, text: str) -> None:
-        """A sentence beside the view, about what a signal did."""
+        """Show a sentence beside the view, about the effect of a signal."""
 
     def ended(self, outcome: Outcome) -> None:
         """How it ended. Called once, last."""
@@ -50,7 +52,9 @@ class View(Protocol):
 
 
 class FollowerLeft(Exception):
-    """The follower leaves before the end. ``code`` is the exit code; ``str`` says what becomes of the run."""
+    """The client leaves before the end of the run. ``code`` is the exit code; ``str`` says what happens to
+    the run.
+    """
 
     def __init__(self, code: ExitCode, words: str) -> None:
         super().__init__(words)
@@ -58,8 +62,7 @@ class FollowerLeft(Exception):
 
 
 class Signals:
-    """Notes the signals that arrive while it is entered. Whoever started us with SIGHUP ignored (nohup) wants
-    it so."""
+    """Records signals while it is entered. SIGHUP stays ignored if it was ignored before (nohup)."""
 
     def __init__(self) -> None:
         self.interrupts: list[str] = []
@@ -86,7 +89,7 @@ class Signals:
         if self.launching and len(self.interrupts) > 1:
             raise KeyboardInterrupt
         if self.launching:
-            # No view is open yet. One write: what was interrupted may itself be writing.
+            # No view is open yet. A single write, because the interrupted code may itself be writing.
             os.write(2, b"stopping it as soon as it has started; once more: at once\n")
 
     def _hang_up(self, *_: Any) -> None:
@@ -94,8 +97,9 @@ class Signals:
 
 
 class AttachedRun(Follower):
-    """Follows a run that is ours, obeying signals while it waits. ``open_view`` is called once the run is
-    launched: what a view needs to import delays no start."""
+    """Follows a run that this client owns, and handles signals while it waits. ``open_view`` is called after
+    the launch, so that imports of the view delay no start.
+    """
 
     def __init__(
         self,
@@ -114,7 +118,7 @@ class AttachedRun(Follower):
         self.handled = 0
 
     def launch(self) -> None:
-        """Launch. Whoever is impatient meanwhile ends it, and nothing is left behind."""
+        """Launch the run. A second signal during the launch aborts it and kills what it started."""
         assert self.plan is not None and self.owner is not None
         self.signals.launching = True
         try:
@@ -123,7 +127,7 @@ class AttachedRun(Follower):
         except KeyboardInterrupt:
             self._kill_started()
             raise FollowerLeft(
-                ExitCode.STOPPED, "the start was cut short; nothing of it is left running"
+                ExitCode.STOPPED, "the start was interrupted; nothing of it is left running"
             ) from None
         finally:
             self.signals.launching = False
@@ -177,7 +181,7 @@ class AttachedRun(Follower):
 
     def _detach(self) -> None:
         assert self.handle is not None and self.owner is not None
-        with suppress(OwnershipConflict):  # somebody else has taken it over: it is in good hands
+        with suppress(OwnershipConflict):  # another client has taken it over
             self.backend.adopt(self.handle, self.owner, new_owner("detached"))
         watch = command(f"follow {self.run}")
         words = f"{self.run} goes on without this terminal; watch it with: {watch}"
@@ -188,7 +192,7 @@ class AttachedRun(Follower):
         return FollowerLeft(code, words)
 
     def _kill_started(self) -> None:
-        """What a launch that was cut short has started, if anything, is killed."""
+        """Kill whatever an interrupted launch has started."""
         assert self.owner is not None
         with suppress(AllaboardError):
             seen = self.backend.observe(self.run)
@@ -207,9 +211,10 @@ def run_to_end(
     attempts: int | None = None,
     finish: Callable[[Outcome], None] = lambda outcome: None,
 ) -> int:
-    """Launch and follow until the end; returns the exit code. ``again``: the command line that goes on with
-    the run. ``finish`` is told the outcome after the view;
-    the result counts as handed over once it is done. Raises Left when it ends earlier."""
+    """Launch and follow a run to its end; returns the exit code. ``again``: the command line that continues
+    with the run. ``finish`` gets the outcome after the view; when it returns, the result counts as handed
+    over. Raises FollowerLeft when the client leaves earlier.
+    """
     limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     with Signals() as signals:
         follower = AttachedRun(backend, plan, new_owner(), open_view, signals, again)
@@ -229,15 +234,17 @@ def run_to_end(
 
 
 def _hand_over(backend: Backend, handle: Handle) -> None:
-    """The run has succeeded whatever becomes of this: untaken, its result is handed over again."""
+    """Record that the result was taken. A failure here changes nothing: the next launch hands the result over
+    again.
+    """
     try:
         backend.hand_over(handle)
     except AllaboardError as error:
-        say(f"that the result of {handle.run} was taken could not be written down: {error}", to_stderr=True)
+        say(f"the handover of the result of {handle.run} could not be recorded: {error}", to_stderr=True)
 
 
 def event_source(backend: Backend, run: str) -> Callable[[], Sequence[Event]]:
-    """What happened to a run so far, for a view to ask when it sees a change."""
+    """A function that returns the events of a run so far."""
 
     def events() -> Sequence[Event]:
         with suppress(AllaboardError):

@@ -1,6 +1,6 @@
 """A line chart as SVG text: no script, no font, nothing fetched. Values in, text out.
 
-Colours are classes (``s0``, ``s1`` ...), which the page that holds the chart defines for light and dark.
+Colours are CSS classes (``s0``, ``s1`` ...), which the page defines for light and dark.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ _ROOM_FOR_NOTES = 600
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. ``dots``: few points that are each worth looking at. ``noisy``: drawn pale, with its trend
-    on top.
-    """
+    """One line. ``dots``: each point is marked. ``noisy``: drawn pale, with its trend on top."""
 
     name: str
     points: Points
@@ -41,7 +39,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """From values to places in the picture."""
+    """Maps values to coordinates of the picture."""
 
     width: int
     height: int
@@ -78,7 +76,7 @@ def chart(
     size: tuple[int, int] = (880, 320),
     unit: str = "step",
 ) -> str:
-    """The picture; empty text when no series has a point. ``star``: a point to be seen first."""
+    """The SVG of the chart; empty when no series has a point. ``star``: a highlighted point."""
     shown = [s for s in series if s.points]
     if not shown:
         return ""
@@ -89,7 +87,7 @@ def chart(
         *(_mark_svg(frame, mark) for mark in marks),
         *(part for n, line in enumerate(shown) for part in _line_svg(frame, line, n)),
         *([_star_svg(frame, star)] if star else []),
-        # Last: a curve that has come down to the axis would cross it out.
+        # Drawn last, so that a curve at the axis does not cross it.
         _unit_svg(frame, unit),
     ]
     label = escape(f"{title}: " + ", ".join(s.name for s in shown))
@@ -100,7 +98,7 @@ def chart(
 
 
 def thin_out(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
-    """At most so many points: each the mean of its neighbours. The first and the last stay what they are."""
+    """At most ``most`` points: each is the mean of its neighbours. The first and the last stay unchanged."""
     if len(points) <= most:
         return list(points)
     inner, size = points[1:-1], math.ceil((len(points) - 2) / (most - 2))
@@ -110,9 +108,11 @@ def thin_out(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float
 
 
 def smooth(points: Points, log: bool = False) -> list[tuple[float, float]]:
-    """The points without their noise: each the mean of the thirtieth of them around it, so nothing lags.
+    """The smoothed points: each is the mean of a centred window of a thirtieth of all points, so nothing
+    lags.
 
-    ``log``: the mean of the logarithms, which is what the eye takes on such a scale."""
+    ``log``: the mean of the logarithms, for a logarithmic scale.
+    """
     half = max(1, len(points) // 60)
     values = [math.log(y) if log else y for _, y in points]
     sums = [0.0, *accumulate(values)]
@@ -136,7 +136,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """As short as it may be: ``0.05``, ``1.2k``, ``3e-06``."""
+    """A short number: ``0.05``, ``1.2k``, ``3e-06``."""
     if value and abs(value) < 1e-3:
         return f"{value:.0e}".replace("e-0", "e-")
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -149,7 +149,7 @@ def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
     low, high = min(ys), max(ys)
-    # A loss that falls by more than fifty times shows its end on a logarithmic scale alone.
+    # Only a logarithmic scale shows the end of a loss that falls by more than fifty times.
     log = low > 0 and high / low > 50
     if log:
         low, high = low / 1.15, high * 1.15
@@ -217,7 +217,7 @@ def _mark_svg(frame: Frame, mark: Mark) -> str:
 
 def _star_svg(frame: Frame, at: tuple[float, float]) -> str:
     x, y = frame.x(at[0]), frame.y(at[1])
-    # The words beside the point, on the side where there is room for them.
+    # The text goes to the side of the point that has room.
     anchor, dx = ("end", -11) if x > frame.width * 0.7 else ("start", 11)
     below = y < frame.height * 0.3
     words = escape(f"best {at[1]:.4g}")

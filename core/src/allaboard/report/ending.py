@@ -1,5 +1,6 @@
-"""The last words of a followed run: how it ended, where everything is, what to try next; for a failure the
-reason with its evidence quoted, what to do, and the last lines of the member that failed first."""
+"""The closing lines of a followed run: how it ended, where its results are, what to do next. For a failure:
+the reason with its evidence, the fix, and the last lines of the member that failed first.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}
 
 
 def ending_lines(outcome: Outcome, again: str | None = None, *, stderr: bool = False) -> Iterator[str]:
-    """The lines. ``again``: the command line that would go on with this run, if there is one."""
+    """The lines. ``again``: the command line that continues with this run, if any."""
     ink = Ink(supports_colour(stderr))
     colour = words.COLOURS[outcome.state]
     headline, _, rest = replace(outcome, note="").message.partition("\n")
@@ -105,7 +106,7 @@ def _next_commands(outcome: Outcome, again: str | None) -> Iterator[str]:
 
 
 def command_again(verb: str, words: list[str], key: str) -> str:
-    """The command line that goes on with the run of this key."""
+    """The command line that continues with the run of this key."""
     return shlex.join(["allaboard", verb, *words, "--key", key])
 
 

@@ -76,7 +76,7 @@ def exit_code_of(error: AllaboardError) -> ExitCode:
     """The exit code of an error of ours."""
     if isinstance(error, (BackendUnreachable, StorageUnreachable)):
         return ExitCode.UNREACHABLE
-    #     # The name of a bucket or folder that does not exist is bad input, wherever the error was raised.
+    # The name of a bucket or folder that does not exist is bad input, wherever the error was raised.
     if isinstance(error, (BadInput, StorageMissing, NotStarted)):
         return ExitCode.BAD_INPUT
     return ExitCode.FAILED

@@ -1,7 +1,7 @@
-"""The time where the reader is: that of the variable TZ, else of the machine.
+"""Local times for readers: the zone is that of the variable TZ, else of the machine.
 
-An hour that comes twice, when clocks go back, shows its offset. Where TZ names nothing that is known, times
-are UTC and say so with a Z. Whoever shows no time does not load pendulum.
+An hour that comes twice, when clocks go back, shows its offset. If TZ names an unknown zone, times are UTC
+and end with Z. pendulum is imported on the first use only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def format_time(epoch: float, form: str) -> str:
 
 
 def is_same_day(first: float, second: float) -> bool:
-    """Whether both are on one day of the calendar here."""
+    """Whether both times are on the same local day."""
     return _local_datetime(first)[0].date() == _local_datetime(second)[0].date()
 
 

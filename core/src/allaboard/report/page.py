@@ -1,8 +1,8 @@
 """The page of a run: one file, nothing fetched, no script. Values in, text out.
 
-Kubeflow shows it in a frame without an origin of its own, so styles and pictures are in the page. It is as
-readable on a telephone, in the dark, printed, and years later in an archive. However much a run has written,
-the page stays small: what is left out is counted.
+Kubeflow shows it in a frame without an origin of its own, so styles and pictures are in the page. It is
+readable on a telephone, in dark mode, printed, and in an archive. The page stays small, however much a run
+has written: what is left out is counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_EVENTS = 100
 MOST_CHECKPOINTS = 100
 MOST_METRICS = 100
 _MOST_CHARTS = 12
-"""Each is some 10 KB of the page; what is not drawn is named."""
+"""A chart takes some 10 KB. Curves that are not drawn are named."""
 _MOST_MARKS = 20
 _LONGEST_NAME = 100
 _TONES = {State.SUCCEEDED: "good", State.FAILED: "bad", State.TIMED_OUT: "bad", State.LOST: "bad"}
@@ -39,9 +39,9 @@ _TONES = {State.SUCCEEDED: "good", State.FAILED: "bad", State.TIMED_OUT: "bad", 
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """What a run wrote, as far as its page shows it. ``lines``: the last ones of a member, by its name.
-    ``events``: over all attempts, oldest first. ``secrets``: values that the page must not show. ``gaps``:
-    what could not be read, in sentences.
+    """The data of a page. ``lines``: the last lines of a member, by its name. ``events``: over all attempts,
+    oldest first. ``secrets``: values that the page must not show. ``gaps``: what could not be read, in
+    sentences.
     """
 
     history: History = field(default_factory=History)
@@ -60,12 +60,12 @@ def run_page(
     kind: str = "training",
     window: tuple[float, float] | None = None,
 ) -> str:
-    """All about a run, ended or not: how it stands, where the time went, its curves, members, checkpoints and
-    events, and why it waits or failed. ``now``: when it was looked at. ``job``: shown where it is known.
-    ``window``: when the step that followed it began, and when it ended.
+    """The page of a run, ended or not: its state, phases, curves, members, checkpoints and events, and why it
+    waits or failed. ``now``: the time of the observation. ``job``: shown if known. ``window``: begin and end
+    of the pipeline step that followed the run.
     """
     seen, state = outcome.seen, outcome.state
-    # The run's own secrets, where a member printed them and where a server repeated them.
+    # The run's own secrets may be in output of members and in messages of servers.
     known = [*data.secrets, *(secret_values(job.as_mapping()) if job is not None else ())]
     headline, rest = _headline(outcome, now)
     title = seen.job or seen.run
@@ -174,7 +174,7 @@ def _curves(outcome: Outcome, history: History, job: TrainingJob | None) -> str:
     small = "".join(_figure(s.name, [s], marks, size=(430, 220)) for s in others[:_MOST_CHARTS])
     if not big and not small:
         text = (
-            "This run told no numbers on its way. "
+            "This run reported no numbers. "
             "<code>allaboard.inside.report(step=, total=, loss=)</code> in the script draws its curve here."
         )
         return "" if outcome.metrics else section("Curves", f'<p class="fine">{text}</p>')
@@ -198,7 +198,7 @@ def _is_loss(name: str) -> bool:
 
 
 def _best(history: History, job: TrainingJob | None) -> tuple[float, float] | None:
-    """Where the best checkpoint lies among the losses, if it is chosen by one of them."""
+    """The point of the best checkpoint, if a drawn loss decides which is best."""
     best = ((job.get("checkpoints") if job is not None else None) or {}).get("best") or {}
     points = history.measured.get(str(best.get("metric")), [])
     if not points or not _is_loss(str(best.get("metric"))):
@@ -245,9 +245,9 @@ def _timeline(seen: Observation, now: float, window: tuple[float, float] | None)
 def timeline(
     seen: Observation, now: float, window: tuple[float, float] | None = None
 ) -> list[tuple[str, float]]:
-    """What the time was spent on, in order, in seconds. ``window``: the beginning and the end of the step;
-    the spans sum to it, and what of the run lies outside of it (another try of the step began it) is left
-    out. Without: the spans sum to the time of the run, of one that has not ended until ``now``.
+    """The time spans of a run, in order, in seconds. ``window``: begin and end of the step. The spans then
+    sum to the window; parts of the run outside of it (from another try of the step) are left out. Without a
+    window the spans sum to the time of the run, until ``now`` if it has not ended.
     """
     phases = [(name, seconds) for name in PHASES if (seconds := seen.phases.get(name))]
     created = seen.created
@@ -274,9 +274,7 @@ def timeline(
 
 
 def _untold_phase(seen: Observation) -> str:
-    """The name of the time of which nobody tells the phase: that of a run that reports no step, and what a
-    suspension took.
-    """
+    """The name of time without a known phase: a run that reports no step, or a suspension."""
     if seen.phases.get("training"):
         return "no phase told"
     return "running, no step told" if seen.started is not None or state_of(seen).is_final else "not started"
@@ -306,7 +304,7 @@ def _members(seen: Observation) -> str:
 
 
 def _member_tone(member: MemberSeen) -> tuple[bool, int]:
-    """Who failed or restarted comes first where there is no room for all."""
+    """The CSS class of a member. Failed and restarted members come first if there is no room for all."""
     return member.phase != "failed" and not member.restarts, member.rank
 
 
@@ -324,7 +322,9 @@ def _last_lines(outcome: Outcome, data: PageData, known: Sequence[str]) -> str:
 
 
 def _cut_line(line: str, known: Sequence[str]) -> str:
-    """A line as long as the page shows it. Its secrets go first: of one that is cut the rest would stay."""
+    """A line, cut to the length that the page shows. Secrets are removed before the cut, which could leave
+    part of one.
+    """
     if len(line) <= LONGEST_LINE:
         return line
     return redact_text(line, known)[:LONGEST_LINE] + f" … {counted(len(line), 'character')} in all"
@@ -341,7 +341,7 @@ def _checkpoints(outcome: Outcome, history: History) -> str:
         )
         for saved in reversed(history.saved[-MOST_CHECKPOINTS:])
     ]
-    if not rows:  # where rank 0's lines are gone, the record may know the newest
+    if not rows:  # without rank 0's lines the observation may still name the newest
         named = [("latest", progress.checkpoint), ("best", best if best != progress.checkpoint else None)]
         facts = [(name, uri) for name, uri in named if uri]
         return section("Checkpoints", definitions(facts)) if facts else ""

@@ -1,7 +1,7 @@
-"""What a run wrote, read from its backend for its page.
+"""Reads the data of a run's page from its backend.
 
-A page is made of what can be read: what cannot is named in it. Rank 0's output is read once, from its first
-line to its last, and nothing is held of it but its reports and its end.
+A page names what could not be read. Rank 0's output is read once, from the first line to the last; only its
+reports and its last lines are kept in memory.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LONGEST = 64 << 10
 
 
 def read_page_data(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) -> PageData:
-    """All that a page shows of a run, over its attempts. ``secrets``: what the page must not show. Raises
-    nothing of ours: what cannot be read is a gap.
+    """The data of a page, over all attempts. ``secrets``: values that the page must not show. Raises no
+    AllaboardError: what cannot be read is a gap.
     """
     gaps: list[str] = []
     lines: dict[str, Sequence[str]] = {}
@@ -44,7 +44,7 @@ def read_page_data(backend: Backend, outcome: Outcome, secrets: Sequence[str] = 
 
 
 def _read_rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History, list[str]]:
-    """What rank 0 reported over all attempts, and the last of its lines that are no reports."""
+    """The reports of rank 0 over all attempts, and its last lines that are no reports."""
     seen, history = outcome.seen, History()
     ends: deque[str] = deque(maxlen=LAST_LINES)
     for attempt in range(1, seen.attempt + 1):
@@ -75,7 +75,7 @@ def _whole_lines(backend: Backend, run: str, selection: Selection) -> Iterator[s
 
 
 def _last_lines_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps: list[str]) -> list[str]:
-    """The last lines of a member: those that were kept as evidence, else what can be read now."""
+    """The last lines of a member: from the stored evidence, else read now."""
     last_lines = words.tail(outcome, member, LAST_LINES)
     if last_lines:
         return [last_state(line) for line in last_lines]

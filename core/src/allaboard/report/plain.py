@@ -1,5 +1,4 @@
-"""The view without a terminal: calm lines, one for each thing that changed, and one for progress every few
-seconds."""
+"""The view without a terminal: one line for each change, and one for progress every few seconds."""
 
 from __future__ import annotations
 
@@ -17,12 +16,13 @@ from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
 LATE = 2.0
-"""Seconds after which what happened is told with its own time."""
+"""An event older than this many seconds is printed with its own time."""
 
 
 class PlainView:
-    """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that goes on
-    with the run."""
+    """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that continues
+    with the run.
+    """
 
     def __init__(
         self,
@@ -76,19 +76,20 @@ class PlainView:
     def _line(self, text: str, aside: bool = False) -> None:
         try:
             say(text, to_stderr=self.aside or aside)
-        except BrokenPipeError:  # nobody reads any more, and the run is still ours to follow
+        except BrokenPipeError:  # the reader is gone; the run is followed all the same
             silence_stdout()
 
     def _at(self, when: float, text: str) -> None:
-        """A line with its time. These never go back: what comes late has the time of the line before it, and
-        its own beside it."""
+        """A line with its time. Times never go back: a late event gets the time of the line before it, and
+        its own time beside it.
+        """
         late = f" (at {localtime.clock(when)})" if when < self.latest - LATE else ""
         self.latest = max(self.latest, when)
         self._line(f"{localtime.clock(self.latest)}  {text}{late}")
 
     def _state(self, seen: Observation) -> Iterator[tuple[float, str]]:
         state = state_of(seen)
-        if state.is_final:  # the last words say it; but a run may be over before the first look at it
+        if state.is_final:  # the closing lines say it; but a run may end before its first observation
             started = next((c.since for c in seen.conditions if c.type == "Running"), None)
             if started is not None and not self.ran:
                 yield seen.started or started, f"running: {words.members_phrase(seen.members)}"
@@ -116,7 +117,7 @@ class PlainView:
         last = step is not None and step == seen.progress.total
         if step is None or step == self.reported:
             return
-        if state_of(seen) in (State.QUEUED, State.STARTING):  # what an earlier attempt came to; not news
+        if state_of(seen) in (State.QUEUED, State.STARTING):  # from an earlier attempt
             return
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
@@ -124,7 +125,7 @@ class PlainView:
 
 
 def launch_lines(handle: Handle) -> list[str]:
-    """What is said first: which run this is, and how it came to be."""
+    """The first lines: which run this is, and whether it was started or adopted."""
     if handle.hand_over:
         how = "succeeded before; here is its result, nothing is run"
     elif handle.adopted:
@@ -135,15 +136,15 @@ def launch_lines(handle: Handle) -> list[str]:
 
 
 def _comparable(seen: Observation) -> tuple[object, ...]:
-    """What must change for the state to be told again: of an obstacle its code, for its words come and go
-    with each try.
+    """What must change before the state is printed again. For an obstacle this is its code, because its text
+    changes with each try.
     """
     kept = (seen.obstacle.code, seen.obstacle.never) if seen.obstacle is not None else seen.waiting
     return (state_of(seen), kept)
 
 
 def _signature(seen: Observation) -> tuple[object, ...]:
-    """What must change for a look at the events to be worth it."""
+    """What must change before the events are read again."""
     return (
         seen.conditions,
         seen.members,

@@ -671,10 +671,10 @@ def test_an_upgrade_under_its_feet_changes_nothing(
     plan = a_plan(folder, script, workers=1, policy={"backoff_limit": 5}, checkpoints={"uri": "out"})
     launch = (
         "import allaboard\nfrom allaboard.backends.base import Plan\n"
-        "from allaboard.backends.local.backend import LocalBackend\nfrom allaboard.running import me\n"
+        "from allaboard.backends.local.backend import LocalBackend\nfrom allaboard.running import new_owner\n"
         f"assert allaboard.__file__.startswith({str(copy)!r})\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "LocalBackend().launch(Plan(job, 'k'), me('detached'))\n"
+        "LocalBackend().launch(Plan(job, 'k'), new_owner('detached'))\n"
     )
     environ = backend.environ | {"PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", launch], env=environ, check=True)

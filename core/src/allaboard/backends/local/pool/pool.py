@@ -485,11 +485,11 @@ class Pool:
             with contextlib.ExitStack() as opened:
                 pipes = {gpu: self._pipe(grant._folder, f"g-{grant.name}", gpu, opened) for gpu in gpus}
                 written = grant._rewrite_entry(
-                    admitted=tuple(sorted((*before, *new))), given=tuple({*given, *gpus})
+                    admitted=tuple(sorted((*before, *new))), ever_given=tuple({*given, *gpus})
                 )
                 if not written or not self._fits_machine(me, grant._entry):
                     grant._rewrite_entry(
-                        admitted=before, given=given
+                        admitted=before, ever_given=given
                     )  # what is not written down is not counted
                     return ()
                 opened.pop_all()
