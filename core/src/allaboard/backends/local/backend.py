@@ -1,8 +1,8 @@
 """The local backend: runs as real processes of this machine, one supervisor each.
 
 All state is files below ``<home>/local/<machine>``; a client may die at any instruction. A launch holds the
-record's lock from the decision until the supervisor has taken the attempt's own lock, so whoever looks in
-between waits and then sees the run.
+record's lock from the decision until the supervisor has taken the attempt's own lock: readers wait in between
+and then see the run.
 """
 
 from __future__ import annotations
@@ -83,14 +83,15 @@ ATTACHED_SECONDS = 600.0
 MEMBERS_AT_MOST = 1000
 """Members of a run on this machine: each is a process, two pipes and three files."""
 START_LIMIT, NOTICE_AFTER = 300.0, 5.0
-"""Seconds for which a supervisor that lives may take to start, and after which it is said that it is awaited.
+"""Seconds: the longest start of a living supervisor, and the time after which a notice about the wait is
+printed.
 """
 _TAIL_LINES = 200
 _LOCKED_WITHIN = 0.05
-"""Seconds after which a launch has locked the folder that it has made."""
+"""Seconds within which a launch locks the folder that it has made."""
 _POLL = 0.02
 _LOG_POLL = 0.3
-"""Seconds between two looks at logs that are followed."""
+"""Seconds between two reads of followed logs."""
 _IGNORED_FIELDS = ("image", "gang", "pod", "engine_spec")
 _IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
 
@@ -99,7 +100,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def _translate_disk_errors(verb: Verb) -> Verb:
-    """What the disk of the runs refuses to this verb is one sentence."""
+    """Turn disk errors of a method into SiteError with one sentence."""
 
     @wraps(verb)
     def wrapper(self: LocalBackend, *args: Any, **named: Any) -> Any:
@@ -113,8 +114,8 @@ class LocalBackend:
     """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment; ``patience``:
     seconds after which attached runs that it starts are stopped when nobody follows them.
 
-    Looking (`observe`, `list`, `logs`, `events`) writes nothing: it works on a disk that is full or
-    read-only, and leaves a home that is not there as it is. Raises SiteError where the disk refuses.
+    Reading (`observe`, `list`, `logs`, `events`) writes nothing: it works on a full or read-only disk and
+    does not create a missing home. Raises SiteError for errors of the disk.
     """
 
     name = "local"
@@ -136,13 +137,13 @@ class LocalBackend:
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
         self.on_silence: Callable[[str], None] | None = None
-        """Told in a sentence why a launch waits."""
+        """Called with a sentence about why a launch waits."""
 
     # Launching.
 
     @_translate_disk_errors
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        """See `Backend.launch`. What this machine cannot do is said before anything is started."""
+        """See `Backend.launch`. Raises BadInput before the start if this machine cannot run the job."""
         run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
@@ -151,7 +152,7 @@ class LocalBackend:
             if handle is not None:
                 self._touch(folder, handle)
                 return replace(handle, notes=(*handle.notes, *housekeeping.take_unreported(self.runs.parent)))
-            # A live run that a person asked for anew: it has been told to stop, and is waited for without the
+            # A live run that is replaced by a new attempt was asked to stop. Wait for its end without the
             # lock.
             self._wait_until_gone(folder)
 
@@ -210,7 +211,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
-        discard(attempt.path, folder.trash)  # of a launch that was killed here: no record tells of it
+        discard(attempt.path, folder.trash)  # left by a launch that was killed before it wrote the record
         attempt.make()
         for n, volume in enumerate(plan.job.get("storage", ())):
             if "empty_dir" in volume:
@@ -243,9 +244,7 @@ class LocalBackend:
 
     @_translate_disk_errors
     def examine(self, plan: Plan) -> tuple[str, ...]:
-        """What a launch would say to people, were it made now; nothing is started. Raises BadInput with every
-        problem.
-        """
+        """The notes that a launch would print now; nothing is started. Raises BadInput with every problem."""
         attempt = RunFolder(self.runs / plan.run).attempt(1, 1)
         owner = Owner("nobody")
         record = RunRecord(plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, owner, "", 0.0)
@@ -264,8 +263,8 @@ class LocalBackend:
         return tuple(notes)
 
     def _carried_progress(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
-        """A new attempt goes on counting lost steps where the one before stopped; a new generation does
-        not.
+        """The progress that a new attempt continues from, which keeps the count of lost steps. A new
+        generation starts at zero.
         """
         if old is None or old.generation != record.generation:
             return Progress()
@@ -277,7 +276,7 @@ class LocalBackend:
     def _prepare(
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder
     ) -> tuple[Layout, str, list[str]]:
-        """The layout for this machine, the folder its members start in, and what people should know."""
+        """The layout for this machine, the folder in which members start, and notes for people."""
         where = plan.job.folder or str(Path.cwd())
         mounts = dict(self.site.mounts)
         for n, volume in enumerate(plan.job.get("storage", ())):
@@ -309,7 +308,7 @@ class LocalBackend:
         return from_champion(job, resolve_uri(f"{STORE}{job.name}", self.site), self.environ)
 
     def _fit_layout(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
-        """Shrink the gang to the machine, or leave it to be refused."""
+        """Shrink the gang to the machine, or leave it unchanged for ``fit: strict``."""
         stated = [g for g in layout.groups if g.needs != Needs()]
         if not stated:
             return layout, []
@@ -338,16 +337,16 @@ class LocalBackend:
         return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
 
     def _storage_problems(self, layout: Layout) -> list[Problem]:
-        """What is wrong with the places that the job reads and writes, found before a start rather than at
-        the first save.
+        """Problems of the places that the job reads and writes, checked before the start rather than at the
+        first save.
         """
         from allaboard.backends.local.preflight import storage_problems
 
         return storage_problems(layout, self.environ)
 
     def _spawn(self, attempt: AttemptFolder, record: RunRecord) -> None:
-        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile. Where
-        this raises, nothing of it is left.
+        """Start the supervisor and wait until it holds its lock; this process holds the record's lock
+        meanwhile. Leaves nothing behind when it raises.
         """
         argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
         environment = {**inherited_environment(self.environ), **_import_path(self.environ)}
@@ -362,7 +361,7 @@ class LocalBackend:
                         return
                     last_line = tail(attempt.supervisor_log, 1) or "nothing"
                     raise SiteError(
-                        f"the supervisor ended at once; it said: {last_line}", code="no_supervisor"
+                        f"the supervisor ended at once; its last line: {last_line}", code="no_supervisor"
                     )
                 patient()
                 time.sleep(pause)
@@ -390,7 +389,7 @@ class LocalBackend:
     @_translate_disk_errors
     def find(self, run: str) -> RunFolder:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
-        # A foreign word need not be a name of a file at all.
+        # The word may not even be a legal file name.
         exact = RunFolder(self.runs / run) if why_not_an_object_name(run) is None else None
         if exact is not None and _exists(exact):
             return exact
@@ -399,7 +398,7 @@ class LocalBackend:
         if named:
             return max(named, key=lambda f: (*_readable_and_created(f), f.name))
         begun = [f for f in every if run and f.name.startswith(run)]
-        # What is damaged stands in nobody's way.
+        # A damaged run does not hide other runs.
         begun = [f for f in begun if len(begun) == 1 or _readable_and_created(f)[0]] or begun
         if len(begun) == 1:
             return begun[0]
@@ -413,7 +412,7 @@ class LocalBackend:
         raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
     def _run_folders(self) -> list[RunFolder]:
-        """Of all runs; none where nothing ever ran. What cannot be a run's folder is passed over."""
+        """The folders of all runs. Entries that cannot be a run's folder are skipped."""
         try:
             folders = [RunFolder(path) for path in self.runs.iterdir()]
         except FileNotFoundError:
@@ -441,8 +440,8 @@ class LocalBackend:
         return None if written is None else written[1]
 
     def _read_live_state(self, attempt: AttemptFolder, glances: _PoolViews) -> Observation | None:
-        """The same for a live attempt: its state is written when something changes, and the phase that is on
-        has gone on since.
+        """Like `_read_state`, for a live attempt. The file is written only at changes, so the current phase
+        is extended to now.
         """
         written = _read_state_file(attempt)
         if written is None:
@@ -459,11 +458,11 @@ class LocalBackend:
     def _observe_settled(
         self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _PoolViews | None = None
     ) -> Observation:
-        """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no
-        final word is lost; while a launch is under way its lock is waited for first.
+        """The observation from the record and the supervisor's state. A run without a supervisor and without
+        a final state is lost; during a launch this waits for the record's lock first.
         """
         seen = self._merge_record(folder, record, glances)
-        # Alive is None where the final word is known.
+        # `alive` is None once the final state is known.
         if locked or seen.alive is not False or state_of(replace(seen, alive=True)).is_final:
             return seen
         with wait_for_lock(folder.lock):
@@ -475,7 +474,7 @@ class LocalBackend:
     def _read_final_state(
         self, attempt: AttemptFolder, record: RunRecord
     ) -> tuple[Observation, bool | None] | None:
-        """What a supervisor wrote at its very end, and whether it is still on its way out."""
+        """The final state that a supervisor wrote, and whether the supervisor is still ending."""
         if record.outcome is None or record.deleted:
             return None
         written = _read_state_file(attempt)
@@ -487,7 +486,7 @@ class LocalBackend:
     def _read_current_state(
         self, attempt: AttemptFolder, record: RunRecord, glances: _PoolViews | None
     ) -> tuple[Observation, bool | None]:
-        # The lock before the state: a supervisor that ends in between has written its last word by then.
+        # The lock before the state: a supervisor that ends in between has then written its final state.
         live = attempt.is_live()
         known = {} if glances is None else glances
         seen = (self._read_live_state(attempt, known) if live else self._read_state(attempt)) or Observation(
@@ -535,7 +534,7 @@ class LocalBackend:
         return state_of(self._observe_settled(folder, record, locked))
 
     def _await_exit_codes(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
-        """After the final word members may still be ending for a moment: an exit code says more than
+        """Wait briefly for members that still end after the final state: an exit code says more than
         "running".
         """
         if not state_of(seen).is_final:
@@ -567,14 +566,12 @@ class LocalBackend:
 
     @_translate_disk_errors
     def events(self, run: str) -> list[Event]:
-        """Everything that happened, over all attempts, oldest first."""
+        """The events of all attempts, oldest first."""
         return in_order(e for attempt in self.find(run).attempts() for e in read_events(attempt))
 
     @_translate_disk_errors
     def saving(self, run: str) -> str | None:
-        """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
-        checkpoints.
-        """
+        """The run's own folder of checkpoints; None if its job has no checkpoints."""
         folder = self.find(run)
         record = self._read_record(folder)
         layout = _read_layout(folder.attempt(record.generation, record.attempt))
@@ -587,11 +584,11 @@ class LocalBackend:
 
     @_translate_disk_errors
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        """Those of its job, and what the secrets that it names hold now for its members' environment."""
+        """The secret values in its job, and the present values of the secrets that it names."""
         spec = self._read_record(self.find(run)).spec
         try:
             named = secret_variables(locate_secrets(self.home, spec.get("secrets", ())))
-        except BadInput:  # taken away meanwhile: what it held is known to the members alone
+        except BadInput:  # removed meanwhile: only the members know its values
             named = {}
         return (*secret_values(spec), *named.values())
 
@@ -632,8 +629,7 @@ class LocalBackend:
         attempt = selection.attempt or self.observe(run).attempt
         with self.changes(run) as changes:
             while True:
-                # Whether it has ended first, its logs second: nothing that was written before the end is
-                # missed.
+                # Observe first, then read the logs: no line written before the end is missed.
                 seen = self.observe(run)
                 living = any(m.phase == "running" for m in seen.members)
                 for item in self.logs(run, replace(selection, attempt=attempt), cursor):
@@ -699,7 +695,7 @@ class LocalBackend:
             try:
                 self._request_stop(folder, transaction.write(stopped), stop, kill)
             except OSError:
-                # What fills the disk may be this very run.
+                # This run itself may fill the disk.
                 folder.attempt(record.generation, record.attempt).make_room()
                 self._request_stop(folder, transaction.write(stopped), stop, kill)
             return Stopped()
@@ -749,20 +745,22 @@ class LocalBackend:
             self._remove(transaction, transaction.record, time.time())
 
     def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
-        """The job's files go, logs included; the record stays."""
+        """Remove the job's files, logs included; the record stays."""
         folder = transaction.folder
         deleted = replace(record.ended(state_of(self._merge_record(folder, record)), now), deleted=True)
         try:
             transaction.write(deleted)
         except OSError:
-            # What is to go may be what fills the disk.
+            # The files to remove may fill the disk.
             folder.attempt(record.generation, record.attempt).make_room()
             transaction.write(deleted)
         for attempt in folder.attempts():
             discard(attempt.path, folder.trash)
 
     def _delete_damaged(self, folder: RunFolder) -> None:
-        """No record tells whether it lives, who owns it and which attempt it is on: all of them end."""
+        """Delete a run whose record cannot be read. Its live attempt is unknown, so all
+        attempts are ended.
+        """
         if folder.path.is_symlink():
             return discard(folder.path, folder.trash)
         for attempt in folder.attempts():
@@ -794,20 +792,20 @@ class LocalBackend:
         records.change_record(self.find(handle.run), taken)
 
     def enforce(self, run: str, owner: Owner) -> None:
-        """Every limit is kept by the run's own supervisor."""
+        """Nothing to do: the run's own supervisor enforces every limit."""
 
     def housekeep(self, now: float | None = None) -> tuple[str, ...]:
-        """What nobody else does: overdue ttls, records past their age, members that outlived both their
-        keepers, what a killed removal left. Returns what could not be removed, in words.
+        """Clean up overdue ttls, expired records, members that outlived supervisor and keeper, and unfinished
+        removals. Returns sentences about what could not be removed.
 
-        May be killed at any instruction, and run beside itself and beside launches. Damaged runs stay: `list`
-        tells them.
+        May be killed at any instruction, and may run in parallel with itself and with launches. Damaged runs
+        are kept; `list` shows them.
         """
         now = time.time() if now is None else now
         keep = run_record.keep_seconds(self.environ)
         troubles = []
         for folder in self._run_folders():
-            with suppress(UnknownRun, BlockingIOError):  # somebody changes it just now
+            with suppress(UnknownRun, BlockingIOError):  # another process changes it just now
                 try:
                     if self._needs_housekeeping(folder, now, keep):
                         self._housekeep_run(folder, now, keep)
@@ -828,7 +826,7 @@ class LocalBackend:
         return tuple(dict.fromkeys(troubles))
 
     def _needs_housekeeping(self, folder: RunFolder, now: float, keep: float) -> bool:
-        """Whether there may be something to do, without a lock: of most runs there is not."""
+        """Whether a run may need housekeeping. Takes no lock, because most runs need none."""
         record = records.read_record(folder)
         if record is None:
             return _is_abandoned(folder)
@@ -840,7 +838,7 @@ class LocalBackend:
         return bool(folder.attempts()) and (record.deleted or _is_overdue(attempt, record.outcome.at, now))
 
     def _housekeep_run(self, folder: RunFolder, now: float, keep: float) -> None:
-        """Under the record's lock: a launch that is under way holds it until its supervisor lives."""
+        """Housekeep one run under its record's lock, which a launch holds until its supervisor lives."""
         with records.locked_record(folder, wait=False) as transaction:
             record = transaction.record
             if record is None or not self._needs_housekeeping(folder, now, keep):
@@ -856,7 +854,7 @@ class LocalBackend:
                 self._remove(transaction, record, now)
 
     def _wait_until_gone(self, folder: RunFolder) -> None:
-        """Until no process of the run's attempt is left. The supervisor's grace bounds it."""
+        """Wait until no process of the run's attempt is left. The members' grace bounds the wait."""
         record = self._read_record(folder)
         attempt = folder.attempt(record.generation, record.attempt)
         while attempt.is_live():
@@ -869,21 +867,21 @@ class LocalBackend:
 
     @_translate_disk_errors
     def fingerprint(self, run: str) -> dict[str, str | int]:
-        """What a process must see alike to be able to follow this run: machine, pid namespace and this very
-        folder.
+        """The machine, pid namespace and folder of a run. A process with another fingerprint cannot follow
+        it.
         """
         return fingerprint(str(self.find(run).path))
 
     @_translate_disk_errors
     def place(self) -> dict[str, str | int]:
-        """The same for all runs of this home, which is made if it is not there."""
+        """The fingerprint of all runs of this home; the home is created if missing."""
         prepare(self.home)
         return fingerprint(str(self.runs))
 
 
 class _StartTimer:
-    """Called while a supervisor is awaited: says after some seconds that it is and why, and raises SiteError
-    when that has no end.
+    """Called while a launch waits for its supervisor. Prints a notice after some seconds, and raises
+    SiteError after `START_LIMIT`.
     """
 
     def __init__(self, run: str, say: Callable[[str], None] | None) -> None:
@@ -910,7 +908,7 @@ def _machine_load() -> str:
 
 
 class _Changes:
-    """Wakes when the supervisor wrote; meanwhile keeps the run from counting as abandoned."""
+    """Wakes when the supervisor writes its state. Also marks the run as followed."""
 
     def __init__(self, backend: LocalBackend, folder: RunFolder) -> None:
         self.backend, self.folder = backend, folder
@@ -969,11 +967,11 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
 
 
 _PoolViews = dict[str, PoolView]
-"""Pools that were looked at already, so that a list of many runs looks once."""
+"""Views of pools by path, so that a list of many runs reads each pool once."""
 
 
 def _waiting_reason(queued: Mapping[str, Any], glances: _PoolViews) -> str | None:
-    """Why a run waits, as things stand now: its supervisor sleeps until it can have its slots."""
+    """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
     path, (cpu, memory, gpus) = queued["pool"], queued["room"]
     room = Capacity(cpu, memory, tuple(gpus))
     with suppress(SiteError):
@@ -988,7 +986,7 @@ def _exists(folder: RunFolder) -> bool:
 
 
 def _is_abandoned(folder: RunFolder) -> bool:
-    """Whether a folder without a record is what somebody left: a launch that is under way holds its lock."""
+    """Whether a folder without a record was abandoned. A launch in progress holds its lock."""
     return folder.path.is_dir() and not is_held(folder.lock)
 
 
@@ -1002,7 +1000,9 @@ def _readable_and_created(folder: RunFolder) -> tuple[bool, float]:
 
 
 def _read_state_file(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
-    """What the supervisor last wrote; None when it wrote nothing. Raises SiteError for anything else."""
+    """The content of the state file and its observation; None if there is none. Raises SiteError for damaged
+    content.
+    """
     body = read_json(attempt.state)
     if body is None:
         return None
@@ -1013,7 +1013,7 @@ def _read_state_file(attempt: AttemptFolder) -> tuple[dict[str, Any], Observatio
 
 
 def _read_layout(attempt: AttemptFolder) -> Layout | None:
-    """What an attempt runs; None once it is removed. Raises SiteError for anything else."""
+    """The layout of an attempt; None once it is removed. Raises SiteError for damaged content."""
     plan = read_json(attempt.plan)
     if plan is None:
         return None
@@ -1038,7 +1038,7 @@ def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
 
 
 def _damaged_observation(folder: RunFolder, error: SiteError) -> Observation:
-    """What a list shows of a run whose files are damaged."""
+    """The observation of a run whose files are damaged, for lists."""
     event = Event(None, "Warning", DAMAGED, folder.name, str(error))
     job = folder.name.rpartition("-")[0]
     return Observation(folder.name, job=job, flags=(DAMAGED,), notes=(str(error),), events=(event,))
@@ -1057,7 +1057,7 @@ def _is_final(seen: Observation) -> bool:
 
 
 def _state_file_time(attempt: AttemptFolder) -> float | None:
-    """When its supervisor wrote last, which is the last that is known of it."""
+    """The time of the supervisor's last write; None if there was none."""
     try:
         return attempt.state.stat().st_mtime
     except OSError:
@@ -1065,10 +1065,10 @@ def _state_file_time(attempt: AttemptFolder) -> float | None:
 
 
 def _loss_reason(attempt: AttemptFolder) -> str:
-    """Why nobody supervises a run that has not ended."""
+    """Why a run that has not ended has no supervisor."""
     written = _read_state_file(attempt)
     if written is not None and written[0].get("boot") != boot_id():
-        return "the machine was started anew"
+        return "the machine was rebooted"
     last_line = tail(attempt.supervisor_log, 1)
     return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
 
@@ -1093,7 +1093,7 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
 
 
 def _ignored_note(plan: Plan) -> str | None:
-    """One line that names the fields which mean nothing on one machine."""
+    """One line with the fields that have no effect on one machine; None if there are none."""
     job = plan.job
     fields = [name for name in _IGNORED_FIELDS if job.get(name) is not None]
     fields += [f"resources.{name}" for name in _IGNORED_RESOURCES if name in job.get("resources", {})]
@@ -1105,9 +1105,7 @@ def _describe_capacity(room: Capacity) -> str:
 
 
 def _import_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """The supervisor must import the very allaboard that launches it, also when that came by sys.path
-    alone.
-    """
+    """A PYTHONPATH with which the supervisor imports the same allaboard as its launcher."""
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)

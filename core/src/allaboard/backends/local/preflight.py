@@ -1,5 +1,5 @@
-"""What is wrong with the places a job reads and writes, found before a start: a missing data set, a folder
-that may not be written, a store that does not answer.
+"""Checks the places that a job reads and writes before a start: a missing data set, a folder without write
+permission, a store that does not answer.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def test_a_queued_run_can_be_adopted_and_an_abandoned_one_is_stopped(
     backend.adopt(adopted, ME, other)
     seen = ended(backend, adopted.run)
     assert state_of(seen) is State.STOPPED
-    assert seen.stop is not None and "nobody followed" in seen.stop.reason
+    assert seen.stop is not None and "no client followed" in seen.stop.reason
     stop(backend, first)
 
 

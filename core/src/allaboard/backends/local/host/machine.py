@@ -2,9 +2,8 @@
 
 Values come from files below ``root`` (a test passes another one), from the environment that is given, and,
 where GPUs are asked for and the kernel driver does not tell, from ``nvidia-smi -L``. torch is never imported.
-
-CPU is what this process may use: its affinity (cpusets included) and the quota of every control group around
-it. Memory is the machine's, or the smallest limit of a control group around us.
+CPU means the cores that this process may use: its affinity (cpusets included) and the quota of every control
+group around it. Memory is the machine's, or the smallest limit of the surrounding control groups.
 """
 
 # ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208  (pathlib is slow to import)
@@ -24,7 +23,7 @@ _DRIVER_PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What runs may have: cores, bytes, and GPU ids as CUDA_VISIBLE_DEVICES takes them."""
+    """The resources for runs: cores, bytes, and GPU ids for CUDA_VISIBLE_DEVICES."""
 
     cpu: float
     memory: int
@@ -32,7 +31,7 @@ class Capacity:
 
 
 def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, root: str = "/") -> Capacity:
-    """All three at once. ``with_gpus=False`` saves the look for GPUs when nobody asks for one."""
+    """The capacity of this machine. ``with_gpus=False`` skips the detection of GPUs."""
     return Capacity(cpus(root), memory(root), gpus(environ, root) if with_gpus else ())
 
 
@@ -61,7 +60,7 @@ def pid_namespace(root: str = "/") -> str:
 
 
 def fingerprint(folder: str) -> dict[str, str | int]:
-    """Equal exactly where ``folder`` is this very folder and its run's processes can be seen.
+    """The identity of ``folder`` and its machine. Equal only where the run's processes are visible.
 
     Keys: boot, pid_namespace, device, inode. Raises OSError when the folder is not here.
     """
@@ -185,7 +184,9 @@ def gpus(environ: Mapping[str, str] | None = None, root: str = "/") -> tuple[str
 
 
 def visible_devices(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
-    """What CUDA makes of CUDA_VISIBLE_DEVICES: ids or numbers, and the first wrong one hides the rest."""
+    """The devices that CUDA selects for CUDA_VISIBLE_DEVICES (ids or numbers). The first invalid entry hides
+    the rest.
+    """
     if value is None:
         return tuple(devices)
     chosen: list[str] = []
@@ -208,7 +209,9 @@ def _devices(root: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _devices_by_driver(root: str) -> list[str] | None:
-    """UUIDs by PCI address from the kernel driver: a millisecond. None when it does not know all we need."""
+    """UUIDs by PCI address from the kernel driver, which takes a millisecond. None if the driver's data is
+    incomplete.
+    """
     base = os.path.join(root, "proc/driver/nvidia/gpus")
     try:
         addresses = sorted(os.listdir(base))

@@ -1,13 +1,12 @@
-"""Processes as the kernel sees them: who is alive, who descends from whom, and how to leave none behind.
+"""Processes as the kernel sees them: which live, their descendants, and how to kill all of them.
 
-A process is named by its pid *and* its start time (`Identity`); a pid alone may belong to somebody else by
-now.
+A process is named by its pid *and* its start time (`Identity`); a pid alone may have been reused.
 
 Killing a tree is a race against ``fork``. `freeze_and_kill` freezes the processes it finds (SIGSTOP; a
 stopped process cannot fork), looks again until nothing new turns up, then sends SIGKILL to all of them.
 `kill_all` repeats that until two looks in a row find no process. Freezing first also keeps the tree whole
-while we look at it: killing a parent at once would hand its children to init, out of our sight. A subreaper
-(`set_subreaper`) sees even those, because they become its children.
+while it is read: killing a parent at once would reparent its children to init. A subreaper (`set_subreaper`)
+sees even those, because they become its children.
 
 Linux is read through ``/proc``. Elsewhere ``ps`` is asked, there is no prctl, and environments cannot be
 read: a child that leaves its group *and* loses its parent may then survive. ``ALLABOARD_NO_PRCTL=1`` switches
@@ -46,7 +45,7 @@ class Identity(NamedTuple):
 
 
 NO_START = -1
-"""The start of a process that has ended already: nobody lives who has it."""
+"""The start time of a process that has already ended: no living process has it."""
 
 
 class Process(NamedTuple):
@@ -158,7 +157,7 @@ def _is_program(path: str) -> bool:
 
 
 def identity(pid: int) -> Identity | None:
-    """Who has this pid now; None when nobody has, or only a zombie."""
+    """The identity of the process with this pid; None if there is none, or only a zombie."""
     process = process_of(pid)
     return None if process is None or process.dead else process.identity
 
@@ -203,10 +202,10 @@ def descendants(pid: int) -> list[Identity]:
 
 
 def descendants_of_all(roots: Iterable[int], spare: Iterable[int]) -> Iterator[Identity]:
-    """Descendants of ``roots`` that are neither in ``spare`` nor below it, each told once it is seen."""
+    """Descendants of ``roots`` that are neither in ``spare`` nor below it, each yielded when it is seen."""
     # Walking down from the root is quick enough to catch a process that forks and exits, forks and exits; but
-    # it may miss a child while its parent is exiting. So "nobody" is believed only when the whole table says
-    # it as well.
+    # it may miss a child while its parent is exiting. So an empty result counts only if the whole process
+    # table confirms it.
     roots, spare, anybody = tuple(roots), tuple(spare), False
     for who in _walk(roots, spare, children):
         anybody = True
@@ -237,7 +236,7 @@ def _walk(
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What a process was started with; {} when not ours to read, or overwritten by a process title."""
+    """The initial environment of a process; {} without permission, or if a process title overwrote it."""
     if not _LINUX:
         return {}
     try:
@@ -249,7 +248,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def find_marked(mark: str, member: str | None = None) -> list[Identity]:
-    """Living processes with ALLABOARD_MARK (and ALLABOARD_MEMBER) in their environment, if ours to read."""
+    """Living processes with ALLABOARD_MARK (and ALLABOARD_MEMBER) in a readable environment."""
     if not _LINUX:
         return []
     marks = [f"{MARK}={mark}"] if member is None else [f"{MARK}={mark}", f"{MEMBER}={member}"]
@@ -271,7 +270,7 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
 
 
 def pids_with_open_file(device: int, inode: int) -> list[int]:
-    """Pids that have this file open, among the processes we may look into. Linux only; elsewhere []."""
+    """Pids with this file open, among readable processes. Linux only; elsewhere []."""
     if not _LINUX:
         return []
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and _has_open(name, device, inode)]
@@ -308,7 +307,7 @@ def _read_file(path: str) -> bytes:
 
 
 def send_signal(who: Identity, sig: int) -> bool:
-    """Signal this very process, never a later one with its pid. False: it is gone, or not ours to signal."""
+    """Signal this process, never a later one with its pid. False: it is gone, or not permitted."""
     try:
         fd = os.pidfd_open(who.pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:
@@ -331,9 +330,9 @@ def send_signal(who: Identity, sig: int) -> bool:
 
 
 def freeze_and_kill(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
-    """One blow: freeze what ``find`` finds until nothing new turns up, kill it. Does not wait for deaths."""
+    """Freeze what ``find`` finds until nothing new turns up, then kill it. Does not wait for deaths."""
     frozen: dict[Identity, None] = {}
-    for _ in range(20):  # a storm of forks that outruns us is met again by the caller's next blow
+    for _ in range(20):  # the caller repeats this for a storm of forks that is faster
         before = len(frozen)
         for who in find():
             if who not in frozen:
@@ -349,7 +348,8 @@ def freeze_and_kill(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
 
 
 def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tuple[Identity, ...]:
-    """Kill whatever ``find`` finds until it finds nothing twice; returns who survives ``within`` seconds.
+    """Kill whatever ``find`` finds until it finds nothing twice; returns the survivors after ``within``
+    seconds.
 
     Survivors are processes that sleep in the kernel (a dead network disk) or belong to another user. Children
     of ours are left to be reaped.
@@ -383,10 +383,11 @@ def other_descendants(keep: Iterable[int] = ()) -> Iterator[Identity]:
 def kill_run(
     mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None
 ) -> tuple[Identity, ...]:
-    """Kill what a dead run left: what bears its mark, what it recorded, and all below. Returns survivors.
+    """Kill the processes of a dead run: those with its mark, the recorded ones, and their descendants.
+    Returns survivors.
 
-    ``uid`` restricts it to processes of that user: a record that somebody else wrote must not aim at ours.
-    This process and its ancestors are never touched.
+    ``uid`` restricts it to processes of that user, because another user may have written the record. This
+    process and its ancestors are never touched.
     """
     spare = {os.getpid(), *_ancestors(os.getpid())}
     recorded = set(identities)
@@ -402,7 +403,7 @@ def kill_run(
 
 
 def reap_orphan(pid: int) -> Identity | None:
-    """Who a child of ours is; None when it has ended, and then it is gone for good."""
+    """The identity of a child; None if it has ended, and then it is reaped."""
     who = identity(pid)
     if who is None:
         with contextlib.suppress(ChildProcessError):
@@ -474,11 +475,12 @@ def _prctl(option: int, argument: int | bytes) -> bool:
 def spawn_supervisor(
     argv: Sequence[str], env: Mapping[str, str], log_path: str, patient: Callable[[], None] = lambda: None
 ) -> int:
-    """Start ``argv`` as a daemon that outlives us and return its pid. Its output is appended to ``log_path``.
+    """Start ``argv`` as a daemon that outlives this process and return its pid. Its output is appended to
+    ``log_path``.
 
-    The program must call `detach` first thing; we wait for that, and call ``patient`` now and then. What it
-    raises ends the program. Raises SiteError with the reason when it cannot be started or ends before. Safe
-    in a process with threads: nothing of Python runs between fork and exec.
+    The program must call `detach` first; this waits for it and calls ``patient`` now and then. An exception
+    of ``patient`` ends the program. Raises SiteError with the reason when it cannot be started or ends
+    before. Safe in a process with threads: nothing of Python runs between fork and exec.
     """
     opened: list[int] = []
     child = 0
@@ -517,14 +519,14 @@ def spawn_supervisor(
     ended = _wait(child)
     if not answer:
         raise SiteError(
-            f"the supervisor ended at once ({ended}); it said: {_tail(log_path, log_size) or 'nothing'}",
+            f"the supervisor ended at once ({ended}); last lines:  {_tail(log_path, log_size) or 'nothing'}",
             code="no_supervisor",
         )
     return int(answer)
 
 
 def _read_start_report(reading: int, patient: Callable[[], None]) -> bytes:
-    """What the program says until it hangs up."""
+    """The report of the starting program, until it closes the pipe."""
     answer = b""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
@@ -538,11 +540,11 @@ def _read_start_report(reading: int, patient: Callable[[], None]) -> bytes:
 
 
 def _kill_half_started(child: int, reading: int) -> None:
-    """Kill a daemon that is in the midst of being born: the child, or who took over from it and says so."""
+    """Kill a daemon during its start: the child, or the process that replaced it and reported its pid."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     _wait(child)
-    # Whoever left its group by now says its pid, and hangs up; so does the end of all.
+    # A process that left its group reports its pid and closes the pipe; so does the end of all.
     with contextlib.suppress(ValueError):
         if who := identity(int(_read_start_report(reading, lambda: None))):
             send_signal(who, signal.SIGKILL)
@@ -568,7 +570,7 @@ def _duplicate_above(lowest: int, fd: int) -> int:
 def _wait(child: int) -> str:
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except ChildProcessError:  # somebody else in this process waits for all children
+    except ChildProcessError:  # another thread of this process waits for all children
         return "exit code unknown"
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
@@ -581,7 +583,7 @@ def _tail(path: str, start: int) -> str:
 
 
 def detach() -> None:
-    """First thing in the main of a program that `spawn_supervisor` starts: become a daemon, say our pid.
+    """Become a daemon and report the pid. A program that `spawn_supervisor` starts calls this first.
 
     Leaves the caller's process tree and session and closes every file descriptor above 2. Does nothing in a
     program that was started otherwise, so that it can be run in the foreground.

@@ -1,12 +1,12 @@
-"""Folders of several users of a machine, side by side: each writes into his own, and looks into the others'.
+"""Folders of several users of a machine, side by side: each user writes to the own folder and reads the
+others.
 
-A user's folder belongs to him alone: nobody else can make, rename, remove or lock anything in it. It counts
-as his because the kernel says that he owns it, not because of its name. Everything is opened relative to its
-open folder and never through a symbolic link, and without waiting (a file may turn out to be a pipe).
+Only its owner can make, rename, remove or lock anything in a user's folder. The owner by the kernel decides,
+not the folder's name. Everything is opened relative to its open folder and never through a symbolic link, and
+without waiting (a file may turn out to be a pipe).
 
-That a process lives is told by a pipe: it has the pipe open for reading, as only its user may, and whoever
-opens it for writing learns from the kernel whether a reader is there. The kernel closes it with the last
-process that has it.
+A pipe shows that a process lives: the process has it open for reading, as only its user may. Opening it for
+writing tells whether a reader exists. The kernel closes it with the last process that has it.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH116, PTH118, PTH119, PTH120, PTH208  (pathlib knows no folder descriptors)
@@ -56,9 +56,8 @@ def _user_folders_beside(parent: str, base: str, form: re.Pattern[str]) -> Itera
 
 
 def own_folder(path: str) -> tuple[str, int]:
-    """The path and a descriptor of our own folder of the pool, made if need be; others may look into it.
-
-    Raises SiteError when others could take it away, OSError when it cannot be made.
+    """The path and a descriptor of this user's folder of the pool, made if needed; others may read it. Raises
+    SiteError if others could remove it, OSError if it cannot be made.
     """
     for _ in range(_TRIES):
         own = [at for user, at in user_folders(path) if user == os.geteuid()]
@@ -80,21 +79,21 @@ def _make_own(path: str) -> None:
     if not inside:
         _refuse_unsafe(parent)
     plain = f"{os.geteuid()}" if inside else f"{os.path.basename(path)}.{os.geteuid()}"
-    # Somebody may sit on our name; then another one does as well: whose it is tells the owner.
+    # Another user may have taken the name; any other name works too, because the owner decides.
     for name in (plain, f"{plain}.{os.urandom(4).hex()}"):
         at = os.path.join(parent, name)
         try:
             os.mkdir(at, 0o700)
         except FileExistsError:
             if any(user == os.geteuid() for user, _ in user_folders(path)):
-                return  # another process of ours was quicker
+                return  # another process of this user was faster
             continue
         os.chmod(at, 0o755)
         return
 
 
 def _is_root_sticky(path: str) -> bool:
-    """Whether root made this very folder for everybody: nobody but root can then take ours away from it."""
+    """Whether root made this folder for all users: then only root can remove this user's folder from it."""
     try:
         info = os.lstat(path)
     except OSError:
@@ -106,20 +105,22 @@ def _refuse_unsafe(parent: str) -> None:
     info = os.stat(parent)
     if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX and info.st_uid != os.geteuid():
         raise SiteError(
-            f"the pool cannot be kept in {parent}: everybody may rename what others have there; "
+            f"the pool cannot be kept in {parent}: all users may rename files of others there; "
             f"`chmod +t {parent}`, or point ALLABOARD_POOL to another place",
             code="pool_not_safe",
         )
 
 
 def _lock_against_tmpfiles(folder: int) -> None:
-    """Keep systemd-tmpfiles, which clears /tmp of what is ten days old, away: it passes locked folders by."""
+    """Lock the folder against systemd-tmpfiles, which removes old files from /tmp but skips
+    locked folders.
+    """
     with contextlib.suppress(OSError):
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def new_folder(parent: int, name: str) -> int:
-    """Make and open a folder of ours that others may look into."""
+    """Make and open a folder of this user that others may read."""
     os.mkdir(name, 0o755, dir_fd=parent)
     fd = os.open(name, FOLDER, dir_fd=parent)
     os.fchmod(fd, 0o755)
@@ -127,8 +128,8 @@ def new_folder(parent: int, name: str) -> int:
 
 
 def take_lock(folder: int, name: str) -> int | None:
-    """Lock a file of ours, made if need be, that nobody else can open; None: another process of ours has it.
-    The lock lasts while the descriptor is open.
+    """Lock a private file of this user, made if needed; None: another process of this user has it. The lock
+    lasts while the descriptor is open.
     """
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
@@ -140,7 +141,7 @@ def take_lock(folder: int, name: str) -> int | None:
 
 
 def new_pipe(folder: int, name: str, path: str) -> int:
-    """Make a pipe, or open the one that is there: we read it, and everybody may write into it."""
+    """Make a pipe, or open the existing one: this process reads it, and all users may write to it."""
     with contextlib.suppress(FileExistsError):
         if os.mkfifo in os.supports_dir_fd:
             os.mkfifo(name, 0o600, dir_fd=folder)
@@ -165,7 +166,7 @@ def has_reader(folder: int, name: str) -> bool:
 
 
 def wake_reader(folder: int, name: str) -> None:
-    """Write a byte into somebody's pipe, if it is one and he reads it."""
+    """Write a byte into a pipe of any user, if it is a pipe with a reader."""
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -183,7 +184,9 @@ def drain(fd: int) -> None:
 
 
 def replace_file(folder: int, name: str, data: bytes) -> None:
-    """Replace a file in our own folder at one stroke. Not synced: after a reboot it means nothing."""
+    """Replace a file in this user's folder atomically. Not synced: after a reboot the content
+    means nothing.
+    """
     made = f".{name}.{os.urandom(4).hex()}"
     fd = os.open(
         made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
@@ -206,7 +209,7 @@ def read_small_file(folder: int, name: str, limit: int = 1 << 20) -> bytes:
     fd = os.open(name, READ, dir_fd=folder)
     try:
         status = os.fstat(fd)
-        # A hard link would put somebody's words where another may have said them.
+        # A hard link could make another user's file appear here.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > limit:
             raise OSError(errno.EINVAL, "not a plain small file", name)
         return os.read(fd, limit)

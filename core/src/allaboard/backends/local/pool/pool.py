@@ -58,11 +58,11 @@ from allaboard.untrusted import Limits, Unreadable, parse_json
 
 _VERSION = 1
 _LOCK_PATIENCE = 5.0
-"""Seconds after which one decides without the lock: it saves work, and what is right does not hang on it."""
+"""Seconds after which a process decides without the lock, which only saves work."""
 _SWEEP_AGAIN = 5.0
-"""Seconds between two attempts to kill what cannot be killed."""
+"""Seconds between two attempts to kill unkillable processes."""
 _MOST_FOREIGN = 2000
-"""Tickets and gangs of another user that are looked at."""
+"""The most tickets and gangs of another user that are read."""
 _LIMITS = Limits(size=1 << 18, depth=8, values=50_000)
 _NAME = re.compile(r"([wg])-([0-9]{17})-([0-9a-f]{8})-([cmg0]{1,3})")
 
@@ -78,7 +78,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One ticket or gang, as its ``entry.json`` says. Anybody may have written it: read with care."""
+    """One ticket or gang from its ``entry.json``. Untrusted: any user may have written it."""
 
     request: Request
     capacity: Capacity
@@ -88,7 +88,7 @@ class Entry:
     pid_namespace: str = ""
     admitted: tuple[tuple[int, tuple[str, ...]], ...] = ()
     ever_given: tuple[str, ...] = ()
-    """GPUs that it ever had: a process may keep one after the gang has given it back."""
+    """GPUs that it ever had: a process may keep one after the gang has released it."""
     ports: tuple[int, ...] = ()
     identities: tuple[Identity, ...] = ()
 
@@ -103,7 +103,7 @@ class Entry:
 
     @property
     def growth_claim(self) -> Claim | None:
-        """What an elastic gang that runs would take besides."""
+        """The additional slots that a running elastic gang would take."""
         having = {member for member, _ in self.admitted}
         missing = tuple(m for i, m in enumerate(self.request.members) if i not in having)
         elastic = self.request.minimum is not None and self.claim.minimum < len(self.request.members)
@@ -131,9 +131,9 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: bytes, is_own: bool = False) -> Entry | None:
-        """None when it is no entry: nonsense, too large. What a newer release adds to one is passed over.
+        """None for invalid or too large data. Fields of newer versions are ignored.
 
-        ``ours``: nobody but we can have written it, which saves most of the work.
+        ``is_own``: only this user can have written it, which skips most checks.
         """
         try:
             body = json.loads(data) if is_own else parse_json(data, _LIMITS)
@@ -169,7 +169,7 @@ def _parse_amount(value: Any) -> float:
 
 
 def _one_line(name: Any) -> str:
-    """A name that another user may have made up, on one line of a terminal."""
+    """A name from another user, made safe for one line of a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:200]
 
 
@@ -179,8 +179,8 @@ def _one_line(name: Any) -> str:
 class Ticket:
     """A place in the queue, held while this process lives.
 
-    ``fileno()`` becomes readable when `Pool.try_admit` is likely to succeed. A gang that is killed cannot
-    tell so: somebody has to call `Pool.advance` then (`sleeper` sees to it).
+    ``fileno()`` becomes readable when `Pool.try_admit` is likely to succeed. A killed gang wakes no ticket: a
+    waiting process must call `Pool.advance` then (`sleeper` does).
     """
 
     def __init__(self, pool: Pool, name: str, entry: Entry, folder: int, owner: int) -> None:
@@ -196,7 +196,7 @@ class Ticket:
         return self._owner
 
     def cancel(self) -> None:
-        """Leave the queue. Nothing if it was left already, or the request was admitted."""
+        """Leave the queue. Does nothing if the ticket was cancelled or admitted."""
         if self._owner >= 0:
             self._pool._release_folder(f"w-{self.name}", [self._owner, self._folder])
             self._close_pipes()
@@ -230,7 +230,7 @@ class Grant:
         return tuple(member for member, _ in self._entry.admitted)
 
     def gpus(self, member: int) -> tuple[str, ...]:
-        """For CUDA_VISIBLE_DEVICES of this member; () means none, not any."""
+        """The GPUs for CUDA_VISIBLE_DEVICES of this member; () means none."""
         return dict(self._entry.admitted).get(member, ())
 
     @property
@@ -247,11 +247,11 @@ class Grant:
         return (self._owner,)
 
     def record(self, identities: Iterable[Identity]) -> None:
-        """Write down all processes that run now, for whoever must sweep after us."""
+        """Record all running processes, for a later cleanup by another process."""
         self._rewrite_entry(identities=tuple(identities))
 
     def shrink(self, members: Iterable[int]) -> None:
-        """Give back the slots of members that ended for good."""
+        """Release the slots of members that ended for good."""
         gone = set(members)
         self._rewrite_entry(admitted=tuple(pair for pair in self._entry.admitted if pair[0] not in gone))
         for gpu in set(self._gpus) - self._entry.used.gpus:
@@ -259,7 +259,7 @@ class Grant:
         self._pool.advance()
 
     def release(self) -> None:
-        """Give back everything; may be called twice. What a process inherited stays taken until it ends."""
+        """Release everything; may be called twice. Slots inherited by a process stay taken until it ends."""
         if self._owner >= 0:
             fds = [self._slots, *self._gpus.values(), self._owner, self._folder]
             self._pool._release_folder(f"g-{self.name}", fds)
@@ -268,7 +268,9 @@ class Grant:
             self._entry = replace(self._entry, admitted=(), ports=())
 
     def _rewrite_entry(self, **changes: Any) -> bool:
-        """Rewrite the entry. A full disk or a tidied /tmp must not end a training: pipes hold without it."""
+        """Rewrite the entry. A full disk or a cleaned /tmp must not end a training: the pipes hold the slots
+        without it.
+        """
         self._entry = replace(self._entry, **changes)
         with contextlib.suppress(OSError):
             files.replace_file(self._folder, "entry.json", self._entry.to_json())
@@ -282,17 +284,17 @@ _Key = tuple[int, str]
 
 @dataclass(slots=True)
 class _PoolState:
-    """The pool as it stood when it was looked at."""
+    """The state of the pool at one moment."""
 
     queue: dict[_Key, Entry] = field(default_factory=dict)
     gangs: dict[_Key, Entry] = field(default_factory=dict)
     leftover: set[_Key] = field(default_factory=set)
-    """Gangs without supervisor and keeper, but with processes that we may not or cannot kill."""
+    """Gangs without supervisor and keeper, whose processes this user cannot kill."""
     lingering_gpus: dict[_Key, frozenset[str]] = field(default_factory=dict)
-    """GPUs that processes keep though their gang has given them back."""
+    """GPUs that processes still hold after their gang released them."""
     folders: dict[_Key, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
-    """Paths of folders that nobody reads any more and that are not ours to remove, and how they stand."""
+    """Folders of dead gangs that this user may not remove, with their state."""
 
     @property
     def order(self) -> list[_Key]:
@@ -300,7 +302,7 @@ class _PoolState:
 
     @property
     def running(self) -> list[Used]:
-        """What each gang holds, and each GPU that is kept, which comes free by itself."""
+        """The slots of each gang, and each lingering GPU by itself."""
         lingering = {gpu for gpus in self.lingering_gpus.values() for gpu in gpus}
         gangs = [entry.used for entry in self.gangs.values()]
         lone = lingering.difference(*(used.gpus for used in gangs))
@@ -314,7 +316,7 @@ class _PoolState:
         return used
 
     def admissible(self) -> dict[_Key, Allotment]:
-        """Who would be admitted now; elastic gangs that would grow come after everybody who waits."""
+        """The tickets that would be admitted now. Growing elastic gangs come after all waiting ones."""
         growing = [(key, more) for key, entry in sorted(self.gangs.items()) if (more := entry.growth_claim)]
         order = self.order
         claims = [*(self.queue[key].claim for key in order), *(more for _, more in growing)]
@@ -333,19 +335,21 @@ class Pool:
     def __init__(self, path: str, capacity: Capacity) -> None:
         self.path, self.capacity = path, capacity
         self.dead: dict[str, str] = {}
-        """Folders that were dead at the last look and are not ours to remove, and how they stand."""
+        """Folders that were dead at the last read and that this user may not remove, with their state."""
         self._at, self._own = "", -1
         self._swept: dict[str, float] = {}
 
     def close(self) -> None:
-        """Close the folder. Tickets and grants must have been given back, or are when this process ends."""
+        """Close the folder. Release tickets and grants first; otherwise the end of the process
+        releases them.
+        """
         if self._own >= 0:
             os.close(self._own)
             self._own = -1
 
     @property
     def home(self) -> str:
-        """The folder of this user in the pool; "" before there is a need for one."""
+        """The folder of this user in the pool; "" before the first request."""
         return self._at
 
     def __enter__(self) -> Pool:
@@ -362,8 +366,8 @@ class Pool:
         boot, namespace = machine.boot_id(), machine.pid_namespace()
         entry = Entry(request, self.capacity, time.time(), os.getpid(), boot, namespace)
         with self._translate_errors():
-            # Microseconds, so that a ticket's place can be told long after; the queue decides if the clock
-            # was set back. What lies a day ahead was made up.
+            # Microseconds order the tickets; after a clock was set back the queue's last number decides. A
+            # number a day ahead is a forgery.
             now = time.time_ns() // 1000
             last = max((n for n in map(_queue_number, self._names()) if n < now + 86_400_000_000), default=0)
             kinds = "".join(letter for letter in "cmg" if letter in _kind_letters(entry.claim)) or "0"
@@ -372,7 +376,7 @@ class Pool:
         return Ticket(self, name, entry, folder, owner)
 
     def reopen_ticket(self, name: str, owner: int) -> Ticket:
-        """The ticket that this process had before an exec; ``owner`` is its ``fileno()``."""
+        """Reopen the ticket that this process had before an exec; ``owner`` is its ``fileno()``."""
         with self._translate_errors():
             self._open_own_folder()
             folder = os.open(f"w-{name}", files.FOLDER, dir_fd=self._own)
@@ -384,7 +388,7 @@ class Pool:
         return Ticket(self, name, entry, folder, owner)
 
     def _make_ticket(self, name: str, entry: Entry) -> tuple[int, int]:
-        """Make a ticket's folder: under its name only when it is whole."""
+        """Make a ticket's folder. It gets its name only when it is complete."""
         self._open_own_folder()
         made = f".{name}"
         folder = files.new_folder(self._own, made)
@@ -403,10 +407,11 @@ class Pool:
         return folder, owner
 
     def try_admit(self, ticket: Ticket) -> Grant | None:
-        """Slots for at least the minimum, if it is its turn and they are free; else None, and `why_waiting`.
+        """Slots for at least the minimum, if it is the ticket's turn and they are free; else None, and
+        `why_waiting`.
 
-        What dead gangs left is killed first, and whoever else can be admitted now is woken. A grant uses the
-        ticket up.
+        First kills what dead gangs left. Also wakes the other tickets that can be admitted now. A grant
+        consumes the ticket.
         """
         files.drain(ticket._owner)
         with self._translate_errors(), self._decision_lock():
@@ -426,7 +431,7 @@ class Pool:
             return None
 
     def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
-        """Write down what is taken, and look again: None when somebody else took the same meanwhile."""
+        """Write the entry and read the pool again: None if another user took the same slots meanwhile."""
         name, folder = ticket.name, ticket._folder
         gpus = tuple(gpu for member in answer for gpu in member)
         entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)), ever_given=gpus)
@@ -450,7 +455,7 @@ class Pool:
         return fd
 
     def _fits_machine(self, me: _Key, entry: Entry) -> bool:
-        """Whether all that is written down, ours among it, fits into our view of the machine."""
+        """Whether all entries, including this one, fit the machine."""
         seen = self._read_pool(sweep=False, queue=False)
         used = seen.used
         others = [gang.used.gpus for key, gang in seen.gangs.items() if key != me]
@@ -468,7 +473,7 @@ class Pool:
         return ticket.why
 
     def grow(self, grant: Grant) -> tuple[int, ...]:
-        """Admit more members of an elastic gang where that delays nobody who waits; returns them."""
+        """Admit more members of an elastic gang if that delays no waiting ticket; returns them."""
         files.drain(grant._owner)
         missing = [i for i in range(len(grant.request.members)) if i not in grant.admitted]
         if not missing:
@@ -490,7 +495,7 @@ class Pool:
                 if not written or not self._fits_machine(me, grant._entry):
                     grant._rewrite_entry(
                         admitted=before, ever_given=given
-                    )  # what is not written down is not counted
+                    )  # without an entry the slots do not count
                     return ()
                 opened.pop_all()
             grant._gpus |= pipes
@@ -523,18 +528,18 @@ class Pool:
         return {port for key, entry in gangs.items() if key != me for port in entry.ports}
 
     def advance(self) -> None:
-        """Clear away what killed gangs left, and wake whoever can be admitted now. Never raises."""
+        """Clean up after killed gangs, and wake the tickets that can be admitted now. Never raises."""
         with contextlib.suppress(OSError, SiteError), self._decision_lock():
             seen = self._read_pool(sweep=True)
             self._wake(seen, seen.admissible())
 
     def view(self) -> PoolView:
-        """What a sentence about a place in the queue needs, read without opening what waits."""
+        """The data for a sentence about a place in the queue, read without opening waiting tickets."""
         with self._translate_errors():
             return PoolView(self._read_pool(sweep=False, queue=False), sorted(self._names()))
 
     def describe(self) -> dict[str, Any]:
-        """Who holds what and who waits, for people and ``--json``; changes nothing.
+        """The holders of slots and the queue, for people and ``--json``; changes nothing.
 
         ``capacity``, ``free``: {cpu, memory, gpus}. ``gangs``, ``queue``: [{run, user, pid, since, members,
         cpu, memory, gpus}]; gangs also have ``ports`` and ``leftover`` (supervisor and keeper are dead), and
@@ -581,7 +586,7 @@ class Pool:
     # Looking.
 
     def _names(self) -> Iterator[str]:
-        """The names of everybody's tickets and gangs, as far as they are names of such."""
+        """The names of all tickets and gangs."""
         for _, at in files.user_folders(self.path):
             with contextlib.suppress(OSError):
                 yield from filter(_NAME.fullmatch, os.listdir(at))
@@ -603,7 +608,7 @@ class Pool:
         self, seen: _PoolState, user: int, at: str, parent: int, sweep: bool, queue: bool
     ) -> None:
         is_own = user == os.geteuid()
-        names = sorted(filter(_NAME.fullmatch, os.listdir(parent)))  # those that run come first
+        names = sorted(filter(_NAME.fullmatch, os.listdir(parent)))  # running gangs come first
         for name in names if is_own else names[:_MOST_FOREIGN]:
             if name[0] == "w" and not queue:
                 continue
@@ -649,7 +654,7 @@ class Pool:
         return False
 
     def _kill_leftovers(self, key: _Key, folder: int) -> None:
-        """Kill what a dead gang left, as far as it can be seen from here and is ours to kill."""
+        """Kill what a dead gang left, if it ran in this boot and pid namespace and this user may."""
         user, name = key
         if os.geteuid() not in (user, 0) or time.monotonic() < self._swept.get(name, 0.0):
             return
@@ -662,7 +667,7 @@ class Pool:
             processes.kill_run(entry.request.mark, entry.identities, uid=None if user == 0 else user)
 
     def _wake(self, seen: _PoolState, keys: Iterable[_Key]) -> None:
-        """Tell these that a try is worth it."""
+        """Wake the owners of these tickets and gangs."""
         for key in keys:
             with contextlib.suppress(OSError):
                 folder = os.open(seen.folders[key], files.FOLDER)
@@ -674,14 +679,14 @@ class Pool:
     # Our own folder.
 
     def _open_own_folder(self) -> None:
-        """Have our own folder open: the one that others see."""
+        """Open this user's own folder, the one that others see."""
         if self._own >= 0 and not files.is_same_folder(self._at, self._own):
             self.close()
         if self._own < 0:
             self._at, self._own = files.own_folder(self.path)
 
     def _requeue(self, ticket: Ticket) -> None:
-        """Queue up again under the same number if somebody removed the folder."""
+        """Queue up again under the same number if the folder was removed."""
         self._open_own_folder()
         if not files.is_same_folder(os.path.join(self._at, f"w-{ticket.name}"), ticket._folder):
             folder, owner = self._make_ticket(ticket.name, ticket.entry)
@@ -691,7 +696,7 @@ class Pool:
             os.close(folder)
 
     def _release_folder(self, name: str, fds: Iterable[int]) -> None:
-        """Close the pipes and remove the folder; one whose slots were inherited stays, to be swept later."""
+        """Close the pipes and remove the folder. A folder with inherited slots stays for a later cleanup."""
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):
@@ -704,8 +709,8 @@ class Pool:
 
     @contextlib.contextmanager
     def _decision_lock(self) -> Iterator[None]:
-        """One process of this user at a time, to spare work. Who holds it too long (stopped, perhaps) is not
-        waited for.
+        """One process of this user decides at a time, to save work. The lock is ignored if it is held too
+        long.
         """
         self._open_own_folder()
         deadline = time.monotonic() + _LOCK_PATIENCE
@@ -721,7 +726,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """The world's errors in our words."""
+        """Turn system errors into SiteError."""
         try:
             yield
         except OSError as error:
@@ -735,13 +740,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class PoolView:
-    """What holds the slots, and who is in the queue."""
+    """The holders of slots, and the names in the queue."""
 
     _seen: _PoolState
     _names: list[str]
 
     def waiting_reason(self, name: str, asked: str, capacity: Capacity) -> str | None:
-        """Why the ticket ``name``, which asks for ``asked``, waits; None when it does not wait any more."""
+        """Why the ticket ``name``, which requests ``asked``, waits; None if it no longer waits."""
         if f"w-{name}" not in self._names:
             return None
         return _waiting_sentence(name, asked, capacity, self._seen, self._names)
@@ -756,7 +761,7 @@ def _read_entry(folder: int, is_own: bool) -> Entry | None:
 
 
 def _pids_with_file(folder: str, name: str) -> list[int]:
-    """Who has a file of the pool open, among the processes that we may look into."""
+    """The pids that have a file of the pool open, among readable processes."""
     with contextlib.suppress(OSError):
         status = os.lstat(os.path.join(folder, name))
         return [
@@ -818,7 +823,7 @@ def _waiting_sentence(me: str, asked: str, capacity: Capacity, seen: _PoolState,
 
 
 def _kind_letters(claim: Claim) -> str:
-    """What it competes for, for its name: c, m, g."""
+    """The kinds that a claim competes for, as letters of its name: c, m, g."""
     return "".join(kind[0] for kind in claim.kinds)
 
 
@@ -881,7 +886,7 @@ def _port_range() -> range:
 
 
 def _is_port_free(port: int) -> bool:
-    """Nobody listens there, on the loopback interface or on all of them (torch's store binds to all)."""
+    """Whether a port is free on the loopback interface and on all interfaces (torch's store binds to all)."""
     import socket
 
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):

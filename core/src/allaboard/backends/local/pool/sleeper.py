@@ -4,8 +4,8 @@
 something must be decided (slots, a request, a deadline) this file replaces itself by the supervisor again. It
 decides nothing itself and imports neither allaboard nor anything else that is large.
 
-One of the user's waiting processes, which holds the file ``lookout``, looks once a second for gangs that were
-killed and could not tell anybody. The others try to become the lookout now and then, in case it was killed.
+One of the user's waiting processes holds the lock of the file ``lookout`` and checks once a second for killed
+gangs, which wake no ticket. The others try to become the lookout now and then, in case it was killed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import sys
 import time
 
 _BLIND, _ELECTION = 60.0, 10.0
-"""Seconds after which the lookout has its supervisor look at everything, and after which others try to become
-it.
+"""Seconds after which the lookout's supervisor reads the whole pool, and after which others try to become the
+lookout.
 """
 _TICKETS = 5
-"""The lookout looks at those who wait every so many times that it looks at those that run."""
+"""The lookout checks waiting tickets once per so many checks of running gangs."""
 _FOREIGN = 2000
 
 
@@ -45,7 +45,7 @@ def become_sleeper(
     ``wake``, ``owner``: the pipes of the attempt and of the ticket (-1: none). ``home``: the user's folder of
     the pool ("": none). ``until``: epoch seconds, 0 for never. ``client``: a file ("": none) that must be
     touched every ``patience`` seconds. ``calm``: seconds in which a byte in ``owner``, which anybody may
-    write, does not count. ``dead``: folders that are known to be dead, and how they stand. ``keep``: another
+    write, does not count. ``dead``: folders that are known to be dead, with their state. ``keep``: another
     descriptor that stays open. Raises OSError when it cannot.
     """
     for fd in (wake, owner, keep):
@@ -53,7 +53,7 @@ def become_sleeper(
             posix.set_inheritable(fd, True)
     numbers = [str(wake), str(owner), str(until), str(patience), str(calm)]
     pairs = [text for pair in list(dead.items())[:_FOREIGN] for text in pair]
-    # Until there is a handler again, a SIGTERM waits.
+    # SIGTERM is blocked until a handler is installed again.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
     words = [*numbers, home, pool, client, str(len(pairs)), *pairs, *back]
     posix.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *words])
@@ -95,7 +95,7 @@ def _sleep(
     calm: float,
     dead: dict[str, str],
 ) -> str:
-    """Until there is something to think about; what it is."""
+    """Sleep until something must be decided; returns the reason."""
     begun = seen = time.monotonic()
     touched, folder, lookout, looks = _touch(client), _lock_home(home), -1, 0
     poll = select.poll()
@@ -166,7 +166,7 @@ def _try_lookout_lock(folder: int) -> int:
 
 
 def _has_pool_changed(pool: str, dead: dict[str, str], tickets: bool) -> bool:
-    """Whether a gang (or a ticket) stands otherwise than is known."""
+    """Whether the state of a gang (or a ticket) differs from the known one."""
     for folder in _folders(pool):
         try:
             names = sorted(filter(_is_name, posix.listdir(folder)))
@@ -206,7 +206,7 @@ def _folders(pool: str) -> list[str]:
 
 
 def _liveness(at: str) -> str:
-    """How the folder of a gang or a ticket stands; "" when it lives, or is not there any more."""
+    """The state of the folder of a gang or a ticket: "" if it lives or is gone."""
     if _has_reader(f"{at}/owner"):
         return ""
     if _has_reader(f"{at}/slots"):

@@ -1,9 +1,9 @@
-"""What nobody else does for the runs of a home, once an hour at most: overdue ttls, records past their age,
-members that outlived their keepers, and what a killed removal left (`LocalBackend.housekeep`). Here: when,
-and what was told of it.
+"""Schedules the housekeeping of a home, at most once an hour (`LocalBackend.housekeep`): overdue ttls,
+expired records, members that outlived their keepers, unfinished removals. Also keeps which problems were
+reported.
 
-A supervisor that begins starts it as a process of its own, of the lowest priority: no command waits for it,
-and verbs that only look never cause it. What cannot be removed is told once, by the next launch.
+A starting supervisor runs it as a separate process of the lowest priority: no command waits for it, and
+read-only verbs never start it. The next launch reports once what could not be removed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from allaboard.backends.local.state.paths import (
 from allaboard.errors import SiteError
 
 EVERY = 3600.0
-"""Seconds between two of them in one home."""
+"""Seconds between two housekeepings of one home."""
 _TROUBLES = "housekeeping.json"
 _LOG = "housekeeping.log"
 
 
 def is_due(base: Path, now: float) -> bool:
-    """Whether the last one in ``base`` (a home's folder of this machine) is long ago, or was never."""
+    """Whether housekeeping of ``base`` (a home's folder of this machine) is due."""
     try:
         at = (base / HOUSEKEEPING).stat().st_mtime
     except OSError:
@@ -40,9 +40,7 @@ def is_due(base: Path, now: float) -> bool:
 
 
 def start(base: Path, environ: Mapping[str, str]) -> None:
-    """Start one, if it is due. What keeps it from starting is no reason for a run not to: it is tried again
-    with the next.
-    """
+    """Start housekeeping, if due. A failure to start it never stops a run; the next run tries again."""
     if not is_due(base, time.time()):
         return
     with suppress(OSError, SiteError):
@@ -54,7 +52,7 @@ def start(base: Path, environ: Mapping[str, str]) -> None:
 
 
 def take_unreported(base: Path) -> tuple[str, ...]:
-    """What could not be removed and was not told yet; from now on it was. Raises nothing."""
+    """Sentences about what could not be removed, each returned once. Raises nothing."""
     path = base / _TROUBLES
     with suppress(OSError, SiteError):
         if not _unreported(_read_troubles(path)):
@@ -71,7 +69,7 @@ def _unreported(troubles: Mapping[str, bool]) -> list[str]:
 
 
 def _read_troubles(path: Path) -> dict[str, bool]:
-    """Each trouble in words, and whether it was told."""
+    """Each trouble in words, and whether it was reported."""
     body = read_json(path)
     troubles = body.get("troubles") if isinstance(body, dict) else None
     return (
@@ -82,7 +80,7 @@ def _read_troubles(path: Path) -> dict[str, bool]:
 
 
 def write_troubles(base: Path, troubles: Iterable[str]) -> None:
-    """What is in order again is forgotten, and told anew should it come back."""
+    """Store the troubles. A trouble that disappears and comes back is reported again."""
     path = base / _TROUBLES
     try:
         before = _read_troubles(path)

@@ -1,9 +1,8 @@
-"""Reading the members' logs: every try is a file of its own; times come from the supervisor's notes beside
-it.
+"""Reads the members' logs. Every try has its own file; times come from the supervisor's notes beside it.
 
-Files of any size pass through in blocks, and lines of any length in pieces: what is held is bounded. The
-last lines are looked for from the end, and those since a time by bisecting the notes. All lines between two
-notes have one time, so whole blocks are merged, not lines.
+Files are read in blocks and long lines in pieces, so memory is bounded. The last lines are searched from the
+end, and lines since a time by bisecting the notes. All lines between two notes have the same time, so blocks
+are merged, not lines.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def list_tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[Me
 def read_logs(
     attempt: AttemptFolder, members: Sequence[MemberSeen], selection: Selection, cursor: Cursor | None
 ) -> Iterator[LogLine | Cursor]:
-    """The lines selected, after the cursor, merged by time; the last item is the new cursor (log id ->
+    """The selected lines after the cursor, merged by time. The last item is the new cursor (log id ->
     offset).
 
     Raises BadInput for a member or rank that the run does not have.
@@ -97,7 +96,9 @@ class _Span(NamedTuple):
 
 
 def _span(member_try: MemberTry, position: int | None, since: float | None, *, open: bool) -> _Span:
-    """What is new of a try. ``open``: it may still write, so a last line without an end is left for later."""
+    """The new bytes of a try. ``open``: the try may still write, so an unfinished last line is left for
+    later.
+    """
     try:
         size = member_try.path.stat().st_size
     except FileNotFoundError:  # the run is being deleted
@@ -225,7 +226,7 @@ def _blocks(span: _Span, step: int) -> Iterator[_Block]:
     rest, at, inside = b"", span.start, False
     while at < span.end:
         data = _read_range(span.member_try.path, at, min(span.end, at + step))
-        if not data:  # somebody has cut the file
+        if not data:  # the file was truncated
             return
         begin, at, data = at - len(rest), at + len(data), rest + data
         over = at >= span.end
@@ -288,7 +289,7 @@ TimeRange = tuple[float | None, int | None]
 
 
 class _TimeNotes:
-    """Which byte of a log was there when: lines of "offset epoch", both rising. Notes of months are many."""
+    """The times of a log's bytes: lines of "offset epoch", both rising. The file may be large."""
 
     def __init__(self, log: Path) -> None:
         self.path = log.with_suffix(".times")

@@ -113,22 +113,22 @@ class AttemptFolder:
             reserve.write(" " * _RESERVED)
 
     def make_room(self) -> None:
-        """Give up what is reserved: the disk is full, and there is a last word to write."""
+        """Free the reserved space: the disk is full, and the final state must be written."""
         with suppress(OSError):
             self.reserve.unlink()
 
     def is_live(self) -> bool:
-        """Whether supervisor or keeper live: somebody holds the lock."""
+        """Whether the supervisor or the keeper lives: one of them holds the lock."""
         return is_held(self.live)
 
     def write_request(self, name: str, body: Mapping[str, Any]) -> None:
-        """Leave a request for the supervisor and wake it. Nobody, if the run was deleted meanwhile."""
+        """Write a request for the supervisor and wake it. Does nothing if the run was deleted meanwhile."""
         with suppress(FileNotFoundError):
             write_json(self.requests / f"{name}.json", body)
             self.wake_supervisor()
 
     def wake_supervisor(self) -> None:
-        """Wake the supervisor; nobody listening is no error."""
+        """Wake the supervisor; no error if it is gone."""
         try:
             fd = os.open(self.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -179,7 +179,7 @@ def runs_folder(home: str) -> Path:
     """The runs of this machine below a home; it need not be there yet (`prepare` makes it). A home on a
     shared disk serves many machines.
 
-    Raises SiteError when a newer allaboard wrote it, when it may not be read, or when it is somebody else's.
+    Raises SiteError if a newer allaboard wrote it, if it cannot be read, or if it belongs to another user.
     """
     base = Path(home) / "local" / machine_id()[:12]
     with translate_disk_errors(home):
@@ -225,7 +225,7 @@ def _exists(path: Path) -> bool:
 
 
 def _make_own(base: Path) -> None:
-    """Refuse a folder of somebody else, and close one of ours that an older version left open."""
+    """Refuse a folder of another user, and make a folder of this user private."""
     info = base.stat()
     if info.st_uid != os.geteuid() and info.st_uid != _owner_on_this_disk(base):
         owner = user_name(info.st_uid)
@@ -242,9 +242,7 @@ def _make_own(base: Path) -> None:
 
 
 def _close_home(home: Path) -> None:
-    """Make a home private that was made open, if it is a home and nothing else: not a folder that other
-    things share.
-    """
+    """Make an open home private, unless the folder holds other files as well."""
     info = home.stat()
     is_home = home.name == ".allaboard" or {p.name for p in home.iterdir()} <= _HOME_HOLDS
     if is_home and info.st_uid == os.geteuid() and stat.S_IMODE(info.st_mode) & 0o077:
@@ -252,9 +250,7 @@ def _close_home(home: Path) -> None:
 
 
 def _owner_on_this_disk(folder: Path) -> int | None:
-    """Whose a file is that we make there: some disks (of a network, of another system) know one owner
-    only.
-    """
+    """The owner of files that this process creates there: some network disks have one owner for all files."""
     import tempfile
 
     try:
@@ -265,8 +261,8 @@ def _owner_on_this_disk(folder: Path) -> int | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for its user alone, whatever the umask, and those above it that are not there. One that
-    somebody removes meanwhile is made again.
+    """Make a folder with mode 0700, whatever the umask, and its missing parents. A folder that is removed
+    meanwhile is made again.
     """
     if not _exists(folder.parent):
         make_private(folder.parent)
@@ -308,7 +304,7 @@ def _private(path: str, flags: int) -> int:
 
 @contextmanager
 def translate_disk_errors(home: str) -> Iterator[None]:
-    """What the disk refuses in here is one sentence that says what to do: SiteError."""
+    """Turn errors of the disk into a SiteError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -331,7 +327,7 @@ def _describe_disk_error(home: str, error: OSError) -> str:
         case errno.EROFS:
             trouble, remedy = "the disk is read-only", other
         case errno.EACCES | errno.EPERM:
-            trouble, remedy = "this user may not use it", other
+            trouble, remedy = "permission denied", other
         case errno.ENOTDIR | errno.EEXIST:
             trouble, remedy = "a file is where a folder should be", f"move it away, or {other}"
         case errno.ENAMETOOLONG:
@@ -385,8 +381,8 @@ def damaged_error(path: Path, trouble: str) -> SiteError:
 
 
 def discard(path: Path, trash: Path) -> None:
-    """Remove a file, a link or a folder: for whoever looks it is gone at one stroke, and what a kill leaves
-    in ``trash`` counts no more. Nothing behind a link is touched. Raises SiteError for what stays.
+    """Remove a file, a link or a folder atomically, by a rename into ``trash``; leftovers in ``trash`` are
+    ignored. Nothing behind a link is touched. Raises SiteError if something cannot be removed.
     """
     discarded = trash / f"{path.parent.name}.{path.name}.{secrets.token_hex(4)}"
     try:
@@ -395,7 +391,7 @@ def discard(path: Path, trash: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        if error.errno not in _FULL:  # what frees room must not need any
+        if error.errno not in _FULL:  # this must work on a full disk
             raise _not_removed_error(path, error) from error
         discarded = path
     remove(discarded)
@@ -411,14 +407,14 @@ def remove(path: Path) -> None:
         if os.path.lexists(path):
             _make_removable(path)
             shutil.rmtree(path)
-    except FileNotFoundError:  # somebody else removes it, too
+    except FileNotFoundError:  # another process removes it, too
         pass
     except OSError as error:
         raise _not_removed_error(path, error) from error
 
 
 def _make_removable(top: Path) -> None:
-    """Give its user back the folders that a member has closed even to him."""
+    """Restore the user's access to folders that a member made inaccessible."""
     with suppress(OSError):
         top.chmod(0o700)
     for folder, names, _ in os.walk(top):
@@ -439,8 +435,8 @@ def _not_removed_error(path: Path, error: OSError) -> SiteError:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
-    """Hold a file's lock; its descriptor. It goes with the process, however that ends. The file may be
-    removed by who holds it. Without ``wait``: raises BlockingIOError where somebody else holds it.
+    """Hold a file's lock and yield its descriptor. The kernel frees the lock when the process ends. The
+    holder may remove the file. Without ``wait``: raises BlockingIOError if another process holds it.
     """
     while True:
         make_private(path.parent)
@@ -455,7 +451,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
             raise
         if is_same_file(path, fd):
             break
-        os.close(fd)  # who held it before us removed it: what we locked is no longer the file of that name
+        os.close(fd)  # the previous holder removed the file: the locked file no longer has this name
     try:
         yield fd
     finally:
@@ -464,7 +460,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
 
 @contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
-    """Once nobody holds a file's lock. Nothing is made: without the file nobody does."""
+    """Wait until a file's lock is free, and hold it. Creates nothing: a missing file has no holder."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -478,7 +474,7 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds a file's lock. Nothing is made, and nobody is waited for."""
+    """Whether a process holds a file's lock. Creates nothing and does not wait."""
     try:
         # For reading: also where the disk has become read-only under a run.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

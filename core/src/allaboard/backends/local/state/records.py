@@ -48,7 +48,7 @@ def refuse_link(folder: RunFolder) -> None:
 
 
 def _record_trouble(record: RunRecord, name: str) -> str | None:
-    """Why a record cannot be one of the run ``name``. Raises ValueError for an outcome that is none."""
+    """Why a record cannot be one of the run ``name``. Raises ValueError for an invalid outcome."""
     if record.run != name:
         return f"is the record of {record.run!r}"
     texts = (record.key, record.job, record.spec_hash, record.uid, record.owner.id)
@@ -76,7 +76,7 @@ class Transaction:
         return record
 
     def restore(self, record: RunRecord | None) -> None:
-        """As it stood before; None: there was no run. Raises nothing: what cannot be written stays."""
+        """Write the earlier record back; None: there was no run. Raises nothing."""
         with suppress(OSError):
             self.folder.record.unlink(missing_ok=True) if record is None else self.write(record)
             self.record = record
@@ -84,8 +84,8 @@ class Transaction:
 
 @contextmanager
 def locked_record(folder: RunFolder, *, wait: bool = True) -> Iterator[Transaction]:
-    """Nobody else changes the record meanwhile. Where this ends without a record, nothing of the run is left
-    behind. Without ``wait``: raises BlockingIOError where somebody changes it now.
+    """Lock the record for a change. If no record exists at the end, the run's folder is removed. Without
+    ``wait``: raises BlockingIOError if another process changes it.
     """
     refuse_link(folder)
     with locked(folder.lock, wait=wait) as lock:
@@ -94,7 +94,7 @@ def locked_record(folder: RunFolder, *, wait: bool = True) -> Iterator[Transacti
         try:
             yield Transaction(folder, read_record(folder))
         finally:
-            # Once it was removed, a folder of its name is somebody else's new run.
+            # After its removal, a folder of that name belongs to a new run.
             if is_same_file(folder.lock, lock) and not folder.record.exists():
                 with suppress(OSError, SiteError):
                     discard(folder.path, folder.trash)

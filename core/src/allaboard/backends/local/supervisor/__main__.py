@@ -1,10 +1,9 @@
 """The supervisor: the process that owns one attempt of a run, from admission to the last member's end.
 
-It carries out what `controller` decides: asks the pool for slots, has the keeper start and end members, reads
-what they write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe
-that wakes it. A run that was never admitted is `sleeper` most of the time: the same process with the same
-locks, and a few MB instead of many. It imports all that it needs before its first member starts, so that an
-upgrade under its feet changes nothing.
+It carries out what `controller` decides: requests slots, lets the keeper start and end members, reads their
+logs, and keeps ``state.json`` current. Clients talk to it through files and a pipe that wakes it. A run that
+was never admitted is mostly a `sleeper`: the same process with the same locks, but a few MB. The supervisor
+imports everything before its first member starts, so that an upgrade of the package changes nothing.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Supervisor:
     # The loop.
 
     def main(self, again: dict[str, Any] | None = None) -> None:
-        """``again``: what `_sleep_small` wrote down before this process slept."""
+        """``again``: the state that `_sleep_small` saved before this process slept."""
         if again is None:
             self._begin(time.time())
         else:
@@ -118,7 +117,7 @@ class Supervisor:
             self._probe_members(now)
             before = self.operator.conditions, self.operator.waiting
             self._carry_out(self.operator.tick(now))
-            # A deadline may end the job, and leave nothing to be done: its members run on.
+            # A deadline may end the job and leave no action: its members run on.
             self.dirty |= (self.operator.conditions, self.operator.waiting) != before
             self._check_client(now)
         self._end()
@@ -126,7 +125,7 @@ class Supervisor:
     # Waiting in the queue, or suspended, as a small program.
 
     def _sleep_small(self) -> None:
-        """Sleep as a small program while nothing of the run was ever started and nothing is to be done."""
+        """Sleep as a small program while no member was ever started and no action is due."""
         operator = self.operator
         idle = self.keeper is None and self.grant is None and not operator.ended and not self.over
         if (
@@ -164,7 +163,7 @@ class Supervisor:
             )
 
     def _restore(self, again: dict[str, Any]) -> None:
-        """Be again what rested."""
+        """Restore the state of the supervisor that slept."""
         seen = Observation.from_dict(read_json(self.folder.state)["seen"])
         operator = self.operator
         operator.conditions, operator.waiting = seen.conditions, seen.waiting
@@ -193,7 +192,7 @@ class Supervisor:
             self._carry_out(self.operator.begin(now))
 
     def _has_secrets(self, now: float) -> bool:
-        """Read once: a member that is started again has the values of the first one. Without them: failed."""
+        """Read the secrets once: restarted members get the same values. The job fails without them."""
         try:
             self.secrets = secret_variables(self.plan["secrets"])
         except BadInput as error:
@@ -205,7 +204,7 @@ class Supervisor:
         return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
 
     def _sleep(self) -> bool:
-        """Until something happened; true when slots may have become free."""
+        """Sleep until something happens; true if slots may have become free."""
         place = self.ticket or (self.grant if self._may_grow() else None)
         sources = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
         now = time.time()
@@ -224,12 +223,14 @@ class Supervisor:
         return place is not None and place.fileno() in ready
 
     def _is_starting(self, now: float) -> bool:
-        """Whether a rendezvous or a first step is awaited, which are timed closely, though not for ever."""
+        """Whether a rendezvous or a first step is due soon, which is polled at short intervals for a limited
+        time.
+        """
         marks = self.operator.marks
         return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSE_WATCH
 
     def _end(self) -> None:
-        """The last word: first the state, then the record, then the slots."""
+        """End the attempt: write the state, then the record, then release the slots."""
         if self.keeper is not None:
             self.keeper.close()
         if self.grant is not None:
@@ -266,16 +267,14 @@ class Supervisor:
         self._start_members()
 
     def _start_members(self) -> None:
-        """Those whose turn it is. Starting a thousand takes many seconds, in which people may want another
-        thing.
-        """
+        """Start the next few members. Starting a thousand takes many seconds, in which a stop may arrive."""
         while self.to_start and len(self.starting) < _AT_ONCE:
             spawn = self.to_start.pop(next(iter(self.to_start)))
             self.starting.add(spawn.member.name)
             self._spawn(spawn.member, spawn.number)
 
     def _request_slots(self) -> None:
-        """Queue up; while that cannot be done, say so and try again later."""
+        """Request slots; on failure report why and try again later."""
         needs = [self._need(m) for m in self.layout.members]
         elastic = self.layout.elastic
         request = Request(
@@ -291,7 +290,7 @@ class Supervisor:
         self._admission()
 
     def _pool_unusable(self, error: SiteError) -> None:
-        """The pool cannot be used now: a reason to wait, never to end."""
+        """Wait while the pool cannot be used. The run never ends because of it."""
         self.operator.waiting = f"waits for its slots; {error}; it is tried again from time to time"
         self.dirty = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
@@ -302,7 +301,7 @@ class Supervisor:
         return Need(group.needs.cpu, group.needs.memory, group.needs.gpu)
 
     def _admission(self, woken: bool = True) -> None:
-        """Try for slots: when the pool woke us, else now and then."""
+        """Try to get slots: after a wake-up of the pool, and now and then."""
         if not woken and time.monotonic() - self.tried < _ADMISSION_EVERY:
             return
         self.tried = time.monotonic()
@@ -314,7 +313,7 @@ class Supervisor:
             self._request_slots()
 
     def _reopen_ticket(self, ticket: Ticket) -> None:
-        # Anybody may wake us as often as he likes.
+        # Any user may write to the pipe, as often as they like.
         short = time.monotonic() - self.rested < _SHORT_SLEEP
         self.calm = min(_LONGEST_CALM, max(_CALM, 2 * self.calm)) if short else 0.0
         try:
@@ -339,7 +338,7 @@ class Supervisor:
         self.operator.waiting = why
 
     def _may_grow(self) -> bool:
-        """An elastic gang that started at its least takes in further members when there is room."""
+        """Whether an elastic gang that started below its maximum may take further members."""
         elastic = self.layout.elastic is not None and not self.operator.ended
         return elastic and self.grant is not None and len(self.grant.admitted) < self.layout.total
 
@@ -387,7 +386,7 @@ class Supervisor:
         )
 
     def _remove(self) -> None:
-        """The ttl is over: logs and state go, the record stays."""
+        """The ttl has passed: remove logs and state, keep the record."""
         with suppress(OSError, SiteError):  # else the next allaboard process removes it
             records.change_record(
                 self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r
@@ -419,12 +418,12 @@ class Supervisor:
 
     def _on_exited(self, member: str, code: int, at: float) -> None:
         self.identities.pop(member, None)
-        # Its last lines first: they may hold the result, and a restart begins another log.
+        # Read its last lines first: they may hold the result, and a restart begins another log.
         self._read_log(member, at, last=True)
         self._carry_out(self.operator.on_exited(member, code, at))
 
     def _on_keeper_died(self) -> None:
-        """Somebody killed the keeper: nothing that it kept may live on. The members count as killed."""
+        """The keeper was killed: kill all members. They count as killed."""
         assert self.keeper is not None
         self.keeper.on_keeper_death()
         now = time.time()
@@ -459,7 +458,7 @@ class Supervisor:
                     self._carry_out(self.operator.ask_resume(now))
 
     def _check_client(self, now: float) -> None:
-        """An attached run that nobody has looked at for long is stopped."""
+        """Stop an attached run that no client followed for too long."""
         if now - self.owner_read < _OWNER_EVERY or self.operator.ended:
             return
         self.owner_read = now
@@ -475,7 +474,9 @@ class Supervisor:
         # The monotonic clock stands still while the machine sleeps: a closed laptop stops nothing.
         patience = self.plan["attached_seconds"]
         if self.attached and time.monotonic() - self.client_seen[1] > patience:
-            reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
+            reason = (
+                f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
+            )
             stop = Stop("allaboard", reason, now)
             with suppress(OSError, SiteError):
                 records.change_record(self.run, lambda r: replace(r, stop=r.stop or stop))
@@ -523,7 +524,7 @@ class Supervisor:
                     self.dirty = True
         late = operator.started is not None and now - operator.started > _RENDEZVOUS_PATIENCE
         if self.can_hear and not self.heard and (late or operator._has_condition("Succeeded")):
-            self._flag("rendezvous_never_happened", f"nobody ever listened at 127.0.0.1:{self.port}", now)
+            self._flag("rendezvous_never_happened", f"no process ever listened at 127.0.0.1:{self.port}", now)
 
     def _flag(self, code: str, text: str, now: float) -> None:
         if code not in self.flags:
@@ -567,7 +568,7 @@ class Supervisor:
         try:
             self._write_state_file(self._observation(now), now, over)
         except OSError as error:
-            # A disk that is full, read-only or away for a while ends no run: the next look tries again.
+            # A disk that is full, read-only or temporarily gone ends no run: the next round tries again.
             self._on_write_error(error, now)
             if over:
                 self._write_final_state()
@@ -587,7 +588,7 @@ class Supervisor:
             self._write_outcome(state, now)
 
     def _waiting_place(self, ticket: Ticket) -> dict[str, Any]:
-        """What a reader needs to tell at any time why this run waits."""
+        """The data from which a reader computes why this run waits."""
         room = ticket.entry.capacity
         return {
             "pool": self.pool.path,
@@ -597,7 +598,7 @@ class Supervisor:
         }
 
     def _write_final_state(self) -> None:
-        """The last word, without which the run counts as lost: worth to wait for room."""
+        """Write the final state, without which the run counts as lost. Waits for space if needed."""
         end = time.monotonic() + _LAST_WORD_PATIENCE
         while time.monotonic() < end:
             try:
@@ -624,7 +625,7 @@ class Supervisor:
             with open_private(self.folder.events, "a") as file:
                 file.write(lines)
         except OSError:
-            with suppress(OSError):  # written in part, it would be told twice
+            with suppress(OSError):  # a partial write would repeat events
                 os.truncate(self.folder.events, size)
             raise
         self.written_events += len(fresh)
@@ -633,12 +634,12 @@ class Supervisor:
         def ended(record: RunRecord) -> RunRecord:
             return record.ended(state, now) if record.uid == self.plan["uid"] else record
 
-        with suppress(SiteError):  # a damaged record ends no run, and is told to whoever looks
+        with suppress(SiteError):  # a damaged record ends no run; readers report it
             records.change_record(self.run, ended)
 
 
 def _read_request(path: Path) -> dict[str, Any]:
-    """What somebody asks for; nothing, when it cannot be read: no request may end a run."""
+    """The content of a request; empty if it cannot be read, because no request may end a run."""
     try:
         body = read_json(path)
     except (AllaboardError, OSError):
@@ -662,9 +663,9 @@ def main() -> int:
     plan = {**(read_json(folder.plan) or {}), "live_fd": live}
     record = records.read_record(RunFolder(folder.path.parent))
     if record is None or record.uid != plan.get("uid") or record.outcome is not None:
-        return 0  # somebody gave this attempt up before it began
+        return 0  # this attempt was given up before it began
     if again is None:
-        # Before we are a subreaper: it is no child of ours, and outlives us.
+        # Before this process is a subreaper: housekeeping must outlive it.
         housekeeping.start(folder.path.parents[2], os.environ)
     set_subreaper()
     for name in (signal.SIGHUP, signal.SIGINT):
@@ -683,7 +684,7 @@ def main() -> int:
 
 
 def _take_lock(path: Path) -> int:
-    """The attempt's lock, ours from now on. Whoever looks whether we live has it for a moment."""
+    """Take the attempt's lock. Readers that test whether the supervisor lives hold it for a moment."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _LOCK_PATIENCE
     while True:
@@ -698,9 +699,7 @@ def _take_lock(path: Path) -> int:
 
 
 def _on_term(folder: AttemptFolder) -> None:
-    """The machine shuts down, or somebody terminates us: end the members with their grace, by the ordinary
-    way.
-    """
+    """SIGTERM (a shutdown, for example): stop the run as usual, with the members' grace."""
     folder.write_request(
         "stop-sigterm",
         {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()},

@@ -1,8 +1,8 @@
 """The operator for one machine: what a PyTorchJob's controller and the kubelet would do, as a state machine.
 
-Nothing here touches a process or a clock: whoever drives it says what happened and when, and carries out the
-actions it answers with. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides,
-clean-up, suspend, deadline) and the kubelet's in-place restarts.
+Nothing here touches a process or a clock: the caller reports what happened and when, and carries out the
+returned actions. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides, clean-up,
+suspend, deadline) and the kubelet's in-place restarts.
 
 Where this differs from the operator, on purpose (tests/cluster/parity plays both and has every difference as
 a row):
@@ -80,7 +80,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to do: the supervisor may go."""
+    """Nothing is left to do: the supervisor may end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ Action = Spawn | Terminate | Kill | Acquire | Release | Finish | Remove
 
 @dataclass(slots=True)
 class _MemberState:
-    """What is known of one member."""
+    """The state of one member."""
 
     member: Member
     phase: str = "pending"
@@ -128,7 +128,9 @@ class PhaseEnds:
 
 @dataclass(slots=True)
 class Operator:
-    """One attempt. Every method takes the time in epoch seconds and returns what must be done, in order."""
+    """The operator of one attempt. Methods take the time in epoch seconds and return the actions to carry
+    out, in order.
+    """
 
     layout: Layout
     created: float
@@ -167,12 +169,12 @@ class Operator:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has its final word (members may still be ending)."""
+        """Whether the job has its final condition (members may still be ending)."""
         return self._has_condition("Succeeded") or self._has_condition("Failed") or self.stop is not None
 
     @property
     def stopped(self) -> bool:
-        """Stopped by somebody, and nothing of it runs any more."""
+        """Whether the run was stopped and no member is busy."""
         return (
             self.stop is not None
             and not self._is_final()
@@ -236,7 +238,7 @@ class Operator:
             self.marks.stepped = now
 
     def on_called_off(self, name: str, now: float) -> list[Action]:
-        """The member was to start, was told to end, and has not been started: there is nothing of it."""
+        """The member was terminated before it was started: no process exists."""
         state = self.members[name]
         state.alive, state.kill_at, state.tries = False, None, state.tries - 1
         self.owed_restarts.discard(name)
@@ -251,7 +253,7 @@ class Operator:
         return self.on_exited(name, 128, now, reason="StartError")
 
     def on_exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
-        """The member's main process ended and nothing of it is left. ``code``: minus n for signal n."""
+        """The member's main process ended and no process of it is left. ``code``: minus n for signal n."""
         state = self.members[name]
         state.alive, state.kill_at, state.ended = False, None, now
         state.exit_code = 128 - code if code < 0 else code
@@ -308,11 +310,11 @@ class Operator:
         return self._update_conditions(now)
 
     def _is_owed_a_start(self, state: _MemberState) -> bool:
-        """Whether a restart of it was counted and has not begun."""
+        """Whether a restart of the member was counted but has not begun."""
         return state.due is not None or state.is_restart
 
     def _fail_if_used_up(self, now: float) -> list[Action]:
-        """Fail a job whose restarts are used up. One failure at a time: those granted before come first."""
+        """Fail a job whose restarts are used up. Restarts that were granted before come first."""
         if not self.failure or self.owed_restarts or self._is_ending:
             return []
         return self._fail("BackoffLimit", now)
@@ -339,7 +341,7 @@ class Operator:
         return [Kill(o.member) for o in others if o.alive] + self._start_gang_again(now)
 
     def _start_gang_again(self, now: float) -> list[Action]:
-        """Once every process of the old gang is gone, the new one starts when the delay is over."""
+        """Start the new gang after the delay, once every process of the old gang is gone."""
         waiting = [o for o in self.members.values() if o.is_restart]
         if not any(o.alive for o in waiting):
             for state in waiting:
@@ -347,7 +349,7 @@ class Operator:
         return []
 
     def _update_conditions(self, now: float) -> list[Action]:
-        """What the members' states mean for the job."""
+        """Update the job's conditions from the members' states."""
         verdict = self.engine.judge(self.layout, self.counts())
         if verdict.running and not self._is_ending and not verdict.succeeded:
             self._condition("Running", now)
@@ -386,7 +388,7 @@ class Operator:
     # The end of members.
 
     def _clean_pods(self, now: float) -> list[Action]:
-        """Apply clean_pods: under none what runs goes on, and may be restarted no more."""
+        """Apply clean_pods. With none, running members go on but are no longer restarted."""
         keeps = self.layout.policy.clean_pods == "none"
         for state in self.members.values():
             if state.due is not None or (state.is_restart and not state.alive):
@@ -404,7 +406,7 @@ class Operator:
         return policy == "all" or (policy == "running" and phase in ("running", "pending"))
 
     def _end_all(self, now: float) -> list[Action]:
-        """SIGTERM to everything alive, SIGKILL when the grace is over; at the end the slots are free."""
+        """Send SIGTERM to all living members, SIGKILL after the grace; then release the slots."""
         self.settle_until = None
         actions: list[Action] = []
         for state in self.members.values():
@@ -414,7 +416,7 @@ class Operator:
         return actions + self._release_and_finish(now)
 
     def _on_member_gone(self, state: _MemberState, now: float) -> list[Action]:
-        """A member ended after the job had its final word, or while it is suspended."""
+        """A member ended after the job's final condition, or while it is suspended."""
         if self.suspended:
             state.phase = "deleted"
         elif state.exit_code == 0:
@@ -426,7 +428,7 @@ class Operator:
         return self._release_and_finish(now)
 
     def _release_and_finish(self, now: float) -> list[Action]:
-        """What remains to do when something has ended: release, finish."""
+        """The actions after something ended: release, finish."""
         if any(o.busy for o in self.members.values()):
             return []
         if self.suspended and not self.ended:
@@ -445,7 +447,7 @@ class Operator:
     # What people ask for.
 
     def ask_stop(self, stop: Stop, kill: bool, now: float) -> list[Action]:
-        """Somebody wants it stopped; a second time with ``kill`` ends the grace."""
+        """Stop the run. A second call with ``kill`` ends the grace."""
         if self.over:
             return []
         if self.stop is None and not self._is_final():
@@ -460,9 +462,7 @@ class Operator:
         return [Kill(member) for member in living] if kill and living else actions
 
     def ask_suspend(self, now: float) -> list[Action]:
-        """Every member goes, whatever its state; the slots are given back. Suspending a job that ended does
-        nothing.
-        """
+        """End every member and release the slots. Suspending a job that ended does nothing."""
         if self.ended or self.suspended:
             return []
         return self._on_suspended(now)
@@ -486,7 +486,7 @@ class Operator:
         return self._end_all(now)
 
     def ask_resume(self, now: float) -> list[Action]:
-        """The members start again from index 0; they find their checkpoint themselves."""
+        """Start the members again from index 0; they find their checkpoint themselves."""
         if self.ended or not self.suspended or any(o.alive for o in self.members.values()):
             return []
         self.suspended = False
@@ -499,14 +499,14 @@ class Operator:
         return self._ask()
 
     def on_refused(self, reason: str, text: str, now: float) -> list[Action]:
-        """Something that every member needs is not there: the job fails before one of them starts."""
+        """Fail the job before its start: something that every member needs is missing."""
         self._condition("Created", now)
         return self._fail("Failed", now, reason=reason, text=text)
 
     # Time.
 
     def tick(self, now: float) -> list[Action]:
-        """What is due: restarts, kills after the grace, deadline, clocks, ttl."""
+        """The actions that are due: restarts, kills after the grace, deadline, clocks, ttl."""
         actions: list[Action] = []
         for state in self.members.values():
             if state.kill_at is not None and now >= state.kill_at:
@@ -546,7 +546,7 @@ class Operator:
         )
 
     def due(self) -> float | None:
-        """When `tick` has something to do next, as far as it is known."""
+        """The next time at which `tick` has something to do, if known."""
         times = [
             t
             for o in self.members.values()
@@ -571,9 +571,7 @@ class Operator:
     # What is seen.
 
     def phase(self) -> str:
-        """The phase that is on: the first whose end has not been seen, past those that cannot be seen
-        here.
-        """
+        """The current phase: the first whose end was not seen, without those that cannot be seen here."""
         marks = self.marks
         if marks.admitted is None:
             return "admitted"
@@ -596,7 +594,7 @@ class Operator:
         }[self.phase()]
 
     def phases(self, now: float) -> dict[str, float | None]:
-        """Seconds in each phase, the one that is on included; None: not seen. Images mean nothing on one
+        """Seconds in each phase, including the current one; None: not seen. There is no image phase on one
         machine.
         """
         marks = self.marks

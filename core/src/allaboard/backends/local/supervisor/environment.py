@@ -38,12 +38,12 @@ from allaboard.layout import Layout, Member, allaboard_environment
 from allaboard.names import nearest
 
 NAMES_LOOKED_AT = 5000
-"""Of one folder, for the name that was meant."""
+"""The most names of a folder that are compared for a suggestion."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment without what belongs to the orchestrator (its secrets are in there)."""
+    """The caller's environment without variables of the orchestrator, which may hold its secrets."""
     return {name: value for name, value in environ.items() if not name.startswith(_PRIVATE)}
 
 
@@ -57,9 +57,7 @@ def member_environment(
     cpus: float,
     secrets: Mapping[str, str],
 ) -> dict[str, str]:
-    """Everything a member finds in its environment. The engine's variables win over the job's, as on a
-    cluster.
-    """
+    """The environment of a member. The engine's variables win over the job's, as on a cluster."""
     group = layout.group(member.group)
     assert group is not None
     place = Place("127.0.0.1", port, "127.0.0.1", port)
@@ -155,7 +153,7 @@ def why_not_startable(
 
 
 def _similar_programs(program: str, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """What somebody may have meant by a program that is not there: the likeliest first."""
+    """Suggestions for a missing program, the likeliest first."""
     if os.sep in program:
         yield from _names_in(os.path.dirname(os.path.join(folder, program)))
         return

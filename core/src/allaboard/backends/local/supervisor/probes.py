@@ -1,4 +1,4 @@
-"""What can be seen of members from outside: the lines they write, and whether they met at the rendezvous."""
+"""Observes members from outside: the lines they write, and whether they met at the rendezvous."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
 _CHUNK = 1 << 20
 _AT_ONCE = 32
-"""Chunks that one look reads; whoever writes faster is read on at the next."""
+"""Chunks that one call reads; the next call continues."""
 _MOST_REPORTS = 2000
-"""Reports of one look: the newest. A script that uses `allaboard.inside` writes ten a second."""
+"""The most reports of one call: the newest. A script that uses `allaboard.inside` writes ten a second."""
 _LONGEST_LINE = LONGEST + 256
 _STEP = 0.5
 _NEEDLE = PREFIX.encode()
@@ -56,7 +56,7 @@ class LogWatch:
         lines: deque[bytes] = deque(maxlen=_MOST_REPORTS)
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self.offset)
-            # Up to the size at the beginning: somebody who writes without end would never let us go.
+            # Up to the size at the beginning: a member that writes without end would keep this loop busy.
             remaining = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
             while remaining > 0 and (chunk := file.read(min(remaining, _CHUNK))):
                 self.offset += len(chunk)
@@ -68,7 +68,7 @@ class LogWatch:
 
     def _note(self, now: float) -> None:
         self.noted_at = now
-        # A disk that is full costs the times of some lines.
+        # A full disk only loses the times of some lines.
         with suppress(OSError), open_private(self.path.with_suffix(".times"), "a") as notes:
             notes.write(f"{self.offset} {now:.3f}\n")
 
@@ -83,7 +83,7 @@ class LogWatch:
 
 
 def resolve_checkpoint_link(report: Report, own: str | None) -> Report:
-    """The report, its checkpoint named by where it really lies if a link leads out of the run's folder."""
+    """The report, with the real path of its checkpoint if a link leads out of the run's folder."""
     uri = report.fields.get("uri")
     if report.kind != "checkpoint" or own is None or not isinstance(uri, str) or not is_below(uri, own):
         return report
@@ -105,7 +105,7 @@ class Rendezvous:
 
 
 def probe_port(port: int) -> Rendezvous | None:
-    """Who is at a port of the loopback, from /proc/net/tcp; None where there is no such file."""
+    """The state of a loopback port from /proc/net/tcp; None without such a file."""
     suffix = f":{port:04X}".encode()
     is_listening, connected, readable = False, 0, False
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

@@ -53,7 +53,7 @@ _ABANDONED_LIMIT = 30.0
 
 
 _POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Whoever sends one of these to the keeper means the supervisor, which knows about grace."""
+"""Signals to the keeper that are meant for the supervisor, which knows about grace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ Event = Started | Exited | SpawnFailed
 
 
 class _Wire:
-    """One end of the line: frames in, frames out, file descriptors beside the frames that announce them."""
+    """One end of the socket: frames with file descriptors."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -122,7 +122,7 @@ class _Wire:
             self.open = False
 
     def queue(self, message: Mapping[str, Any]) -> None:
-        """Send as much as there is room for, the rest at the next `flush`: never waits for the peer."""
+        """Send as much as fits, the rest at the next `flush`. Never waits for the peer."""
         self._out += _frame({**message, "fds": 0})
         self.flush()
 
@@ -185,7 +185,9 @@ def _parse_frame(payload: bytes) -> list[int]:
 
 
 class Keeper:
-    """The supervisor's handle. For one thread; a dead keeper raises nothing here: `alive` turns false."""
+    """The supervisor's handle of the keeper, for one thread. A dead keeper raises nothing: `alive` turns
+    false.
+    """
 
     def __init__(self, pid: int, sock: socket.socket, mark: str) -> None:
         self.pid = pid
@@ -298,7 +300,7 @@ class Keeper:
 
         def left() -> Iterator[Identity]:
             yield from processes.other_descendants(keep)
-            if not processes.has_prctl():  # orphans went to init: what we were told and the mark must do
+            if not processes.has_prctl():  # orphans went to init: find them by their identities and the mark
                 here = {
                     who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.is_alive(who)
                 }
@@ -330,7 +332,7 @@ class Keeper:
         """Whether the keeper, which hung up, did so because nothing was left to keep. Reaps it."""
         try:
             return os.waitpid(self.pid, 0)[1] == 0
-        except ChildProcessError:  # reaped by somebody else: not known
+        except ChildProcessError:  # reaped elsewhere: unknown
             return False
 
 
@@ -442,7 +444,7 @@ class _KeeperLoop:
             case "spawn":
                 self.spawn(message, fds)
             case "signal" if member and member.report is not None:
-                # Until its exec the child still ignores what we ignore: it would be lost.
+                # Until its exec the child still ignores the signals that the keeper ignores.
                 member.early_signals.append(message["sig"])
             case "signal" if member and member.ended is None:
                 self.signal(member, message["sig"])
@@ -509,7 +511,7 @@ class _KeeperLoop:
         mains = {member.pid: member for member in self.members.values() if member.ended is None}
         for pid, code, maxrss in processes.reap():
             if member := mains.get(pid):
-                member.early_signals.clear()  # its pid may be somebody else's by now
+                member.early_signals.clear()  # its pid may have been reused
                 self.settle_report(member)
                 member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
                 self.start_killing(member)
@@ -518,7 +520,7 @@ class _KeeperLoop:
         if member.deadline is None:
             member.deadline = time.monotonic() + _CLOSING_LIMIT
             if member.ended is None:
-                # The group at one stroke: no fork within it outruns that.
+                # The whole group at once: no fork within it is faster.
                 with contextlib.suppress(OSError):
                     os.killpg(member.pid, signal.SIGSTOP)
 
@@ -526,12 +528,12 @@ class _KeeperLoop:
         return [member for member in self.members.values() if member.is_being_killed]
 
     def kill_round(self, member: _Member) -> None:
-        """One round of killing; tells the end when nothing is left, or when it will not go."""
+        """One round of killing. Reports the end when nothing is left, or after the deadline."""
         remaining = processes.freeze_and_kill(lambda: self.processes_of(member))
         if remaining or member.ended is None:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
-            # It sleeps in the kernel. Say so rather than let the supervisor wait for ever.
+            # A process sleeps in the kernel. Report it as a survivor rather than wait for ever.
             member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": time.time()}
         del self.members[member.name]
         if member.failure:
@@ -541,7 +543,7 @@ class _KeeperLoop:
             self.send_event("exited", member.name, **member.ended, survivors=survivors)
 
     def processes_of(self, member: _Member) -> Iterator[Identity]:
-        """What lives of a member: its main process, orphans that were its own, and all below these."""
+        """The processes of a member: its main process, its orphans, and their descendants."""
         mains = {each.pid for each in self.members.values() if each.ended is None}
         others = {each.pid for each in self.members.values() if each is not member}
         roots: list[int] = []
@@ -564,7 +566,7 @@ class _KeeperLoop:
         """Processes of members that lost their parent: our children now, among the main processes."""
         if processes.has_prctl():
             return processes.children(os.getpid())
-        # They are init's. Those that left the session and hid their environment are out of reach.
+        # They belong to init. Those that left the session and hid their environment cannot be found.
         sessions = {each.pid for each in self.members.values()}
         in_session = (p.pid for p in processes.processes().values() if p.session in sessions and not p.dead)
         marked = (
@@ -573,7 +575,9 @@ class _KeeperLoop:
         return {*in_session, *marked}
 
     def owner_of(self, process: processes.Process) -> str | None:
-        """Which member an orphan belonged to; anybody if it hides and all are ending; None: not known."""
+        """The member that an orphan belonged to; `_UNKNOWN_MEMBER` if it hides and all are ending; None:
+        unknown.
+        """
         environment = processes.environment(process.pid)
         if environment.get(processes.MARK) == self.mark:
             return environment.get(processes.MEMBER)
@@ -583,7 +587,7 @@ class _KeeperLoop:
         return _UNKNOWN_MEMBER if all(member.is_being_killed for member in self.members.values()) else None
 
     def end(self) -> None:
-        """The supervisor is gone, or told us to leave: nothing of ours may outlive us."""
+        """End the keeper: the supervisor is gone or asked for it. Kills everything below."""
         deadline = time.monotonic() + _ABANDONED_LIMIT
         while processes.kill_all(self.all_processes, within=1.0) and time.monotonic() < deadline:
             pass
@@ -613,7 +617,7 @@ _UNKNOWN_MEMBER = ""
 def _exec_member(
     argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str, fds: Iterable[int], report: int
 ) -> NoReturn:
-    """In the forked child: turn into the member's program, or report why not. Never returns."""
+    """In the forked child: exec the member's program, or report the error. Never returns."""
     stage = "setup"
     try:
         keeper = os.getppid()
@@ -637,7 +641,7 @@ def _exec_member(
         os.chdir(cwd)
         stage = "exec"
         _exec(argv, env)
-    except Exception as error:  # whatever it is, the supervisor must hear of it
+    except Exception as error:  # every error must reach the supervisor
         number = error.errno or 0 if isinstance(error, OSError) else 0
         failure = {
             "stage": stage,
@@ -650,7 +654,9 @@ def _exec_member(
 
 
 def _default_signals() -> None:
-    """As a shell does: Python ignores SIGPIPE, a client maybe SIGINT, and exec keeps what is ignored."""
+    """Reset signals as a shell does: Python ignores SIGPIPE, a client maybe SIGINT, and exec keeps ignored
+    signals.
+    """
     for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(sig, signal.SIG_DFL)
@@ -688,7 +694,7 @@ def _explain(
         case "exec", errno.ENOENT if "/" not in argv[0]:
             return f"command {argv[0]!r} is not found in PATH ({_path(env)})"
         case "exec", errno.ENOENT if os.path.exists(argv[0]):
-            return f"command {argv[0]!r} is there, but the interpreter in its first line is not"
+            return f"command {argv[0]!r} exists, but the interpreter in its first line does not"
         case "exec", errno.ENOENT:
             return f"command {argv[0]!r} does not exist (looked from {cwd})"
         case "exec", errno.EACCES:

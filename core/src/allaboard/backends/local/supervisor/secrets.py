@@ -1,8 +1,8 @@
 """Secrets on one machine: a folder per secret below ``<home>/secrets``, a file per key, readable by their
 owner alone.
 
-Values are read once, before the first member starts, and go nowhere but into the members' environment: not
-into the record, the plan, a log or a message. What is wrong with any of them is said before anything starts.
+Values are read once, before the first member starts. They go only into the members' environment, never into
+the record, the plan, a log or a message. Problems are reported before anything starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
 
 
 class _UnusableSecret(Exception):
-    """A file or folder of secrets that cannot be taken; the message is for people."""
+    """A file or folder of secrets that cannot be used; the message is for people."""
 
 
 def folder_of(home: str, name: str) -> Path:
@@ -34,9 +34,7 @@ def folder_of(home: str, name: str) -> Path:
 
 
 def locate_secrets(home: str, secrets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The secrets of a job with their folders. Raises BadInput with everything for which one cannot be
-    used.
-    """
+    """The secrets of a job with their folders. Raises BadInput with every problem."""
     entries = []
     problems: list[Problem] = []
     for n, secret in enumerate(secrets):
@@ -123,8 +121,8 @@ def _check_private(path: Path, info: os.stat_result) -> None:
 
 
 def _read_value(path: Path, wanted: bool) -> bytes:
-    """The bytes of a plain file; where they are not wanted, only that they can be read. Waits for nothing:
-    it may turn out to be a pipe.
+    """The bytes of a plain file; with ``wanted=False`` only checks that it can be read. Never blocks: it may
+    turn out to be a pipe.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
