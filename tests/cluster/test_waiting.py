@@ -129,7 +129,7 @@ NODES = r"0/\d+ nodes are available: .*1 Insufficient cpu.*"
         pytest.param(
             "none",
             rf"4 of 5 members hold places and idle, because 1 has none \({NODES}\); "
-            "without a gang scheduler nobody takes these places back",
+            "without a gang scheduler these places are not taken back",
             marks=pytest.mark.needs("kube-scheduler", "training-operator"),
         ),
     ],

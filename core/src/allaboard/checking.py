@@ -55,13 +55,13 @@ def _read_fields(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[T
     flawed = {p.path for p in problems}
     reader = Reader(lenient)
     values = reader.mapping(Fields, copied(fields), "")
-    # What a value cannot be at all is said once.
+    # An invalid value is reported once.
     problems += [p for p in reader.problems if p.path not in flawed]
     problems += _missing_fields(values)
     problems += _contradictions(_without_problems(values, problems))
     if not _errors(problems):
         problems += _size_problems(values)
-    # Of a job that cannot be taken nobody asks more than its name.
+    # Of an invalid job only the name is used further.
     name = values.get("name")
     taken = values if not _errors(problems) else {"name": name} if isinstance(name, str) else {}
     return TrainingJob(folder=folder, **taken), sorted(problems, key=lambda p: p.severity != "error")

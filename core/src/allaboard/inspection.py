@@ -1,6 +1,5 @@
-"""A job as it lies here: what is wrong with it by itself (`allaboard.checking`), and the files that it ships.
-
-Files are looked at only where the folder of the job is known, and none is read that is too large.
+"""Checks a job on this machine: its fields (`allaboard.checking`), and the files that it ships. Files are
+checked only if the folder of the job is known, and too large ones are not read.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from allaboard.spec.job import TrainingJob, member_count
 
 VERSION = 1
 BACKOFF_LIMIT = 3
-"""Restarts of a job that does not say. The operator's own default is no limit: a script with a typo would
-crash for ever, and hold its GPUs. It is written out when a job is rendered, so that every backend keeps the
-same one.
+"""The default number of restarts. The operator's own default is no limit: a script with a typo would crash
+for ever, and hold its GPUs. It is written out when a job is rendered, so that every backend keeps the same
+one.
 """
 
 

@@ -350,7 +350,7 @@ def redact_job(fields: object) -> Any:
 
 
 def redact_message(path: str, message: str) -> str:
-    """What is said about the field at ``path``: of a secret's, no value is quoted in it."""
+    """A message about the field at ``path``. For a secret field, quoted values are removed."""
     field = path.rpartition(".")[2].partition("[")[0]
     if names_a_secret(field) and field not in _STRUCTURE:
         message = _QUOTED.sub(HIDDEN, message)
@@ -373,7 +373,8 @@ def redact_texts(value: Any, known: Iterable[str] = ()) -> Any:
 
 def secret_values(fields: object) -> tuple[str, ...]:
     """The whole values that `redact_job` hides, and the passwords and signatures of URLs, for
-    `redact_text(..., known=...)`: a job's own secrets where they come back in somebody else's words."""
+    `redact_text(..., known=...)`: a job's own secrets in messages of others.
+    """
     walk = _Walk()
     walk.value(fields)
     return tuple(sorted({v for v in walk.hidden if len(v) >= KNOWN_FROM}))

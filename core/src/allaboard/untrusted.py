@@ -297,7 +297,7 @@ def _shown(value: Any) -> str:
     """Any value as text; one whose own text cannot be had by its type."""
     try:
         return repr(value)
-    except Exception:  # somebody else's __repr__, or a number with too many digits
+    except Exception:  # a foreign __repr__, or a number with too many digits
         return f"a {type(value).__name__}"
 
 

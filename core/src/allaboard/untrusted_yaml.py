@@ -135,7 +135,7 @@ def _loader(yaml: Any, limits: Limits) -> Any:
     def whole(loader: Any, node: Any) -> Any:
         word = node.value
         if ":" in word:
-            return word  # sexagesimal: 12:30 is a time to everybody but YAML 1.1
+            return word  # sexagesimal in YAML 1.1; people mean a time: 12:30
         if len(word) > limits.digits:
             stop(node, f"a number has {len(word)} characters; {limits.digits} are allowed")
         try:

@@ -66,7 +66,7 @@ SENTENCES: dict[str, tuple[str, GangView, str | None]] = {
         "none",
         look(a_pod("worker-0"), a_pod("worker-1"), waits("worker-2", NO_GPU)),
         f"2 of 3 members hold places and idle, because 1 has none ({SHORT}); "
-        "without a gang scheduler nobody takes these places back",
+        "without a gang scheduler these places are not taken back",
     ),
     "all placed": ("none", look(*(a_pod(n) for n in ALL)), None),
     "some ended well": ("none", look(a_pod("worker-0", "Succeeded"), *(a_pod(n) for n in ALL[1:])), None),
@@ -229,7 +229,7 @@ def test_gangs_that_started_in_part_name_those_they_wait_for() -> None:
 
     assert (
         of(x=whole, y=[waits("b", NO_GPU)])
-        == f"{told}without a gang scheduler nobody takes these places back"
+        == f"{told}without a gang scheduler these places are not taken back"
     )
     assert of(x=half, y=whole) == f"{told}x is {forever}"
     assert of(x=half, y=half) == f"{told}x, y are {forever}"

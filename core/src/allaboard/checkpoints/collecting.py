@@ -1,9 +1,9 @@
 """Copy one complete checkpoint elsewhere, disk or bucket: verified at both ends, its manifest last.
 
 It lands in ``<into>/<run>/step-<12 digits>/``, so that checkpoints of many runs can be collected into one
-place. What is there already and verifies is not copied again, so a copy that was interrupted goes on where
-it stopped. Another checkpoint under that name (a run that was trained anew) is never overwritten: the
-folder's name then ends in the digest of what it holds.
+place. Verified parts are not copied again, so an interrupted copy continues where it stopped. Another
+checkpoint under that name (from another generation) is never overwritten: the folder's name then ends in the
+digest of what it holds.
 
 A source that is torn or corrupted is passed over for the next one (the one before for ``latest``, the
 second best for ``best``), and `Collected.notes` says so; a step that was named is that step or an error.
@@ -233,7 +233,7 @@ def _copy_part(
         raise Corrupt(problem)
     raise StorageError(
         f"{join(target.uri, key)}: the copy has other bytes than its source, and was removed; "
-        "collect again, and look at that disk or bucket"
+        "collect again, and check that disk or bucket"
     )
 
 

@@ -1,12 +1,12 @@
-"""Holds: a reader says "not now" to retention, for a while.
+"""Holds: a reader delays retention for a while.
 
     <uri>/<run>/holds/step-000000000120-1f0c9a77e2b4.json
     {"version": 1, "step": 120, "by": "collect on ...", "expires": "2026-11-21T13:00:00.250Z"}
 
-A hold is a small object with an expiry, so that a reader that was killed holds nothing for ever. A reader
-places its hold first and looks for the manifest afterwards; retention that missed the hold has then either
-removed the manifest already, and the reader sees that, or leaves the parts for an hour, during which it
-looks for holds again.
+A hold is a small object with an expiry, so that a killed reader holds nothing for ever. A reader places its
+hold first and looks for the manifest afterwards; retention that missed the hold has then either removed the
+manifest already, and the reader sees that, or leaves the parts for an hour, during which it looks for holds
+again.
 """
 
 from __future__ import annotations

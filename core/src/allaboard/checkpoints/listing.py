@@ -69,10 +69,9 @@ def _entries(store: Store) -> Iterator[Entry]:
 
 
 def scan(store: Store) -> list[Checkpoint | Torn]:
-    """Everything in a run's folder that has a manifest, oldest step first: complete, or torn with the
-    reasons.
+    """All checkpoints in a run's folder, oldest step first: complete ones, and torn ones with the reasons.
 
-    A folder without a manifest is no checkpoint (it was being written, or was let go) and is not mentioned.
+    A folder without a manifest is no checkpoint (unfinished, or retired) and is left out.
     """
     items = (_inspect_folder(store, folder) for folder in folders(store).values())
     return [item for item in items if item is not None]
@@ -85,7 +84,7 @@ def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:
     try:
         manifest = read_manifest(store, folder.step)
     except StorageMissing:
-        return None  # let go since the listing
+        return None  # retired since the listing
     except Corrupt as error:
         return Torn(folder.step, uri, (str(error),))
     problems = tuple(_size_problems(manifest, folder))

@@ -1,8 +1,9 @@
-"""What may go: keep the newest few, and never the newest complete one, the best, or one that a reader holds.
+"""Retention: keeps the newest few checkpoints, and never removes the newest complete one, the best, or one
+that a reader holds.
 
-Going takes two steps, so that a reader that has just read a manifest finds its parts. First the manifest
-goes, and with it the checkpoint; `retired.json` stands in its place and names the parts. An hour later the
-parts go, unless a reader holds them. `prune` does both; every save of a `Checkpointer` calls it.
+Removal takes two steps, so that a reader that has just read a manifest finds its parts. First the manifest is
+replaced by `retired.json`, which names the parts. An hour later the parts are removed, unless a reader holds
+them. `prune` does both; every save of a `Checkpointer` calls it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ ABANDONED_AFTER = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """``retired`` were let go now, ``kept`` are the complete ones that stay, ``held`` stay only because a
+    """``retired`` were retired now, ``kept`` are the complete ones that stay, ``held`` stay only because a
     reader holds them.
 
-    ``removed`` are the steps whose files went now, ``bytes`` what that freed; ``waiting`` are steps let go
-    whose parts still wait.
+    ``removed`` are the steps whose files were removed now, ``bytes`` their size; ``waiting`` are retired
+    steps whose parts still exist.
     """
 
     kept: tuple[int, ...] = ()
@@ -94,11 +95,11 @@ def prune(
     parts_after: float = PARTS_AFTER,
     protect: Collection[int] = (),
 ) -> Pruned:
-    """Let go what retention does not want, and remove the files of what went earlier. ``now`` is epoch
+    """Retire checkpoints that are not kept, and remove the files of those retired earlier. ``now`` is epoch
     seconds.
 
-    Safe to repeat and to be killed at any moment. A torn checkpoint is left for somebody to look at.
-    Raises BadInput for ``keep`` below 1, StorageError.
+    Safe to repeat and to be killed at any moment. A torn checkpoint is kept for inspection. Raises BadInput
+    for ``keep`` below 1, StorageError.
     """
     check_keep(keep)
     complete = [checkpoint for checkpoint in scan(store) if isinstance(checkpoint, Checkpoint)]
@@ -135,7 +136,7 @@ def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: st
     """Take the manifest away, so that the step is no checkpoint any more; its parts go later."""
     folder = folder_name(step)
     body = {"version": VERSION, "step": step, "retired": rfc3339(now), "reason": reason, "parts": list(parts)}
-    # The note first: whoever is killed in between leaves a checkpoint that is still whole.
+    # The note first: a kill in between leaves a checkpoint that is still complete.
     store.write(f"{folder}/{RETIRED}", (json.dumps(body) + "\n").encode())
     store.delete([f"{folder}/{MANIFEST}"])
 
@@ -185,7 +186,7 @@ def _parts_of(store: Store, folder: Folder) -> set[str]:
     try:
         manifest = Manifest.decode(read_small(store, where), where)
     except Corrupt:
-        return set(folder.files)  # torn: somebody may want to look at it
+        return set(folder.files)  # torn: kept for inspection
     return {MANIFEST, *(part.name for part in manifest.parts)}
 
 

@@ -1,8 +1,8 @@
-"""One checkpoint, written so that nobody ever sees half of it, whatever is killed when.
+"""Writes one checkpoint atomically: a kill at any moment never leaves a partial checkpoint under its name.
 
-**On a disk** everything goes into a staging folder below ``<run>/.saving/``, parts first, then the
-manifest; every file and folder is flushed; one rename gives the folder its final name. What a killed writer
-left in ``.saving`` is known by its lock, which died with it, and goes with the next save.
+**On a disk** everything goes into a staging folder below ``<run>/.saving/``, parts first, then the manifest;
+every file and folder is flushed; one rename gives the folder its final name. What a killed writer left in
+``.saving`` has a free lock and is removed by the next save.
 
 **In a bucket** the parts go first and the manifest last; before it the checkpoint does not exist.
 
@@ -53,12 +53,10 @@ Source = bytes | bytearray | memoryview | Path | Callable[[HashedFile], object]
 
 
 def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
-    """Write a checkpoint: ``manifest`` tells everything but the parts. What comes back is complete and
-    durable.
+    """Write a checkpoint: ``manifest`` has everything but the parts. The result is complete and durable.
 
-    ``store`` is the run's folder. Raises BadInput for illegal names or no parts, StorageError when it
-    cannot be written; then what was there before is untouched and nothing half-written stays under the
-    final name.
+    ``store`` is the run's folder. Raises BadInput for illegal names or no parts, StorageError when it cannot
+    be written. Existing data then stays unchanged, and nothing partial stays under the final name.
     """
     if not parts:
         raise BadInput(f"checkpoint of step {manifest.step}: it has no parts; give at least one")
@@ -153,7 +151,7 @@ def _publish_into_existing(staged: Path, final: Path) -> None:
         _sync_folder(final)
         (staged / MANIFEST).replace(final / MANIFEST)
     except BaseException:
-        if (staged / MANIFEST).exists():  # else the new manifest stands, and the parts are needed
+        if (staged / MANIFEST).exists():  # else the new manifest exists, and its parts are needed
             for path in moved:
                 with suppress(OSError):
                     path.unlink()
@@ -179,7 +177,7 @@ def _staging(root: Path) -> Iterator[Path]:
 
 
 def _locked_name(base: Path) -> tuple[Path, int]:
-    """A name that nobody uses, and the file whose lock says that its writer lives."""
+    """An unused name, and the file whose lock shows that its writer lives."""
     for _ in range(_TRIES):
         base.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):  # another writer has just removed the empty folder
@@ -204,8 +202,8 @@ def sweep_staging(root: Path) -> None:
 
 
 def _sweep_one(own: Path, now: float) -> None:
-    """Nobody writes there any more: the lock is free, or where no lock can tell, nothing changed for a
-    day.
+    """Remove a staging folder without a writer: its lock is free, or nothing changed for a day where locks do
+    not work.
     """
     try:
         with ask_lock(lock_of(own)) as (answer, opened):
@@ -317,7 +315,7 @@ def _save_in_bucket(
         for name, (called, source) in parts.items():
             written.append(_upload_part(store, f"{folder}/{name}", called, source))
     except StorageUnreachable:
-        raise  # nobody answers: what was sent is no checkpoint, and goes when it is a day old
+        raise  # no answer: the parts without a manifest are no checkpoint, and are removed after a day
     except BaseException:
         with suppress(StorageError):
             store.delete(f"{folder}/{sent}" for sent in (*(part.name for part in written), name))

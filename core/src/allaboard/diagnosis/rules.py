@@ -30,7 +30,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """``blame``: what to look at first. ``retryable``: the same spec, unchanged, may succeed later."""
+    """``blame``: what to check first. ``retryable``: the same spec, unchanged, may succeed later."""
 
     code: str
     summary: str
@@ -179,7 +179,7 @@ _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 1
 
 
 def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
-    """All that can be said, the cause first. Empty for a run that goes well."""
+    """All diagnoses, the cause first. Empty for a healthy run."""
     state = state_of(seen)
     diagnoses = [*_ending_diagnoses(seen, state), *(_obstacle_diagnoses(seen) if not state.is_final else ())]
     others = (d for d in _warning_diagnoses(seen) if d.code not in {f.code for f in diagnoses})
@@ -329,7 +329,7 @@ _NOT_STARTED = re.compile(
 
 
 def _start_error(seen: Observation) -> Diagnosis | None:
-    """Of members that are gone, an event may tell that their program could not be started."""
+    """The event that says why the program of a deleted member could not be started."""
     for event in reversed(seen.events):
         match = _NOT_STARTED.match(event.message)
         if match is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
@@ -342,7 +342,7 @@ def _start_error(seen: Observation) -> Diagnosis | None:
 
 
 def _is_victim(seen: Observation, member: MemberSeen) -> bool:
-    """Whether this member only says that somebody else went away."""
+    """Whether this member only reports that a peer went away."""
     if member.exit_code == 143:
         return True
     lines = strip_lines(seen.tails.get(member.name, ""))
@@ -411,7 +411,7 @@ def _diagnose_by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
 def _diagnose_exception(
     seen: Observation, member: MemberSeen, own: RaisedException, rule: _Pattern
 ) -> Diagnosis:
-    """Type, message, the line of their code, and who."""
+    """A diagnosis of an exception: type, message, the line of user code, and the member."""
     at = f" at {own.where}" if own.where is not None else ""
     return Diagnosis(
         rule.code,
@@ -439,7 +439,7 @@ def _traceback_place(member: MemberSeen, own: RaisedException | None) -> tuple[E
 
 
 def _last_error(lines: Sequence[Line]) -> str:
-    """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
+    """The line with the exception: the last unindented one like ``SomeError: message``."""
     errors = [
         line.text.strip()
         for line in lines
@@ -568,7 +568,7 @@ _WAITS = {
 
 
 def _wait_diagnosis(seen: Observation, flag: str) -> Diagnosis:
-    """Told by the words of whoever holds it, which say what is missing."""
+    """A diagnosis of a wait, in the words of the scheduler or queue, which say what is missing."""
     code, retryable, fix = _WAITS[flag]
     words = seen.waiting or "some members hold places and idle while others have none"
     evidence = (Evidence(f"run/{seen.run}", "waiting", words),)
@@ -576,7 +576,7 @@ def _wait_diagnosis(seen: Observation, flag: str) -> Diagnosis:
 
 
 def _diagnose_node_lost(seen: Observation) -> Diagnosis:
-    """Told by what is seen of the members: who they are, and where."""
+    """A diagnosis of members on a lost node: which members, and where."""
     words = next(
         (n for n in seen.notes if "do not end" in n), "members do not end, though their grace is over"
     )

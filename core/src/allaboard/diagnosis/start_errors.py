@@ -1,4 +1,4 @@
-"""Why a program could not be started, by what a container runtime says of it. Values in, values out."""
+"""Why a program could not be started, from the message of a container runtime. Values in, values out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from allaboard.names import nearest
 
 PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "bash", "sh", "uv", "pip")
-"""What a misspelt program may have been meant to be; what is in an image is not known."""
+"""Suggestions for a misspelt program. The content of an image is not known."""
 
 
 def why_not_started(message: str) -> tuple[str, str, bool]:
-    """(code, in words, whether it may pass) by what a runtime says of a program that it could not start."""
+    """(code, sentence, whether a retry may succeed) for a runtime's message about a failed start."""
     if re.search(
         r"nvidia-container-cli|no runtime for \"nvidia\"|driver/library version|driver not loaded", message
     ):

@@ -76,7 +76,7 @@ class Engine(Protocol):
         """The merge patch of a job object that suspends it, or resumes it."""
 
     def managed_by(self, job: Mapping[str, Any]) -> str | None:
-        """Whom a job object names as the one who reconciles it; None: nobody."""
+        """The controller that a job object names in managedBy; None: none."""
 
     def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
         """The init containers that the operator adds to the members of a role of a job object."""
@@ -91,7 +91,7 @@ class Engine(Protocol):
         """What the engine's operator injects into a member."""
 
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
-        """Who decides whether the job runs or has succeeded."""
+        """Whether the job runs or has succeeded, by its replica counts."""
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition."""

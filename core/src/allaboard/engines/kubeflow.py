@@ -2,8 +2,8 @@
 coming up. Values in, values out.
 
 Read from the Training Operator 1.9.4: pkg/apis/kubeflow.org/v1/common_types.go, pkg/controller.v1/common. A
-status may be absent, and so may every field of it; a zero counter is left out. Pods are told by the labels
-that the operator puts on them.
+status may be absent, and so may every field of it; a zero counter is left out. Pods are identified by the
+operator's labels.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def suspension(wanted: bool) -> dict[str, Any]:
 
 
 def ends(kind: str) -> dict[str, str]:
-    """The reasons of the events by which the operator tells how a job of this kind ended."""
+    """The reasons of the operator's events about the end of a job of this kind."""
     return {f"{kind}Succeeded": "succeeded", f"{kind}Failed": "failed"}
 
 
@@ -208,7 +208,7 @@ def _members(
 
 
 def newest_pods(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """The pod of each member: a pod that is made anew has the name of the one before, and both may be there
+    """The newest pod of each member. A recreated pod has the name of the previous one, and both may exist
     while the old one ends.
     """
     by_index: dict[tuple[str, int], Mapping[str, Any]] = {}
@@ -266,7 +266,7 @@ NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"
 
 
 def _start_error(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
-    """What the runtime said of a program that it could not start."""
+    """The runtime's message about a program that it could not start."""
     state = next(
         (
             container_state

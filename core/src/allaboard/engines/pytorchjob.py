@@ -1,4 +1,5 @@
-"""PyTorchJob, kubeflow.org/v1: its object and what it says, what its operator injects, who decides.
+"""PyTorchJob, kubeflow.org/v1: its object and status, the environment that its operator injects, and its
+success rules.
 
 Read from the Training Operator, release 1.9.4: pkg/controller.v1/pytorch (envvar.go, elastic.go,
 pytorchjob_controller.go), pkg/util/status.go, and its CRD. The local backend uses this module to be the

@@ -1,4 +1,4 @@
-"""Who has a place and who has not, and what schedulers say about it. Values in, values out.
+"""Which members have a place, and what schedulers say about the others. Values in, values out.
 
 Schedulers explain themselves in the condition PodScheduled of a pod, which is not cut as the event
 FailedScheduling is:
@@ -21,7 +21,7 @@ from allaboard.gangs.base import GangView
 from allaboard.units import from_rfc3339
 
 SILENT = 60.0
-"""Seconds after which a pod that no scheduler has said a word about is one that nobody schedules."""
+"""Seconds after which a pod without any scheduler message counts as unscheduled by any scheduler."""
 
 STUCK = 120.0
 """Seconds without any member gaining or losing a place, after which a gang that started in part is stuck."""
@@ -38,9 +38,9 @@ _ECHO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Members by where they stand, by name. ``held``: on a node, ended ones not counted; ``done``: succeeded;
-    ``waiting``: no place was found; ``gated``: held back by a gate; ``silent``: no scheduler has said a word;
-    ``missing``: how many have no pod.
+    """Members by state of placement, by name. ``held``: on a node, ended ones not counted; ``done``:
+    succeeded; ``waiting``: no place was found; ``gated``: held back by a gate; ``silent``: no message from a
+    scheduler; ``missing``: how many have no pod.
     """
 
     held: tuple[str, ...]
@@ -93,8 +93,8 @@ def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
 
 
 def scheduler_message(view: GangView) -> str | None:
-    """What the scheduler said that tells the most: of the pod that did not fit, not of those turned away with
-    it. Shortened to the part that names the reasons.
+    """The most informative scheduler message: of the pod that did not fit, not of those rejected with it.
+    Shortened to the reasons.
     """
     messages = [_short(message) for message in _messages(view.pods.values())]
     messages.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
@@ -119,7 +119,7 @@ def _messages(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _earlier_messages(view: GangView) -> Iterator[str]:
-    """What it said of the pods that are there now, the latest first, but for echoes."""
+    """Earlier messages about the present pods, the latest first, without echoes."""
     uids = {pod["metadata"].get("uid") for pod in view.pods.values()}
     for event in reversed(view.events):
         about = event.get("involvedObject") or {}
@@ -156,7 +156,7 @@ def pod_age(pod: Mapping[str, Any], now: float) -> float:
 
 
 def unnoticed_reason(view: GangView, at: Places) -> str | None:
-    """The sentence when no scheduler looks at the pods at all."""
+    """The sentence if no scheduler handles the pods."""
     quiet = [name for name in at.silent if pod_age(view.pods[name], view.now) >= SILENT]
     if not quiet or at.waiting or at.placed:
         return None
@@ -196,8 +196,8 @@ def unknown_scheduler_reason(view: GangView, scheduler: str) -> str | None:
 
 
 def cannot_rejoin_reason(view: GangView, at: Places, scheduler: str) -> str | None:
-    """The sentence when a member that was made anew waits for ever: gang schedulers count the members that
-    have not ended alone, and these are too few.
+    """The sentence if a recreated member waits for ever: gang schedulers count only members that have not
+    ended, and these are too few.
     """
     joining = (*at.waiting, *at.silent)
     if not joining or not at.done or view.total - len(at.done) >= view.needed:

@@ -46,7 +46,7 @@ from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
 from allaboard.units import rfc3339, seconds
 
-#: With less than this share of a disk free, what retention let go of does not wait its hour.
+#: With less than this share of a disk free, retired checkpoints are removed without the hour's delay.
 SCARCE = 0.2
 
 Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
@@ -68,7 +68,7 @@ class Every:
         every = cls()
         if text.isdecimal():
             every = cls(steps=int(text))
-        elif text[-1:].isalpha():  # 2.5 is neither: nobody should have to guess
+        elif text[-1:].isalpha():  # 2.5 is ambiguous
             with suppress(ValueError):
                 every = cls(seconds=seconds(text))
         if not (every.steps or every.seconds):
@@ -131,13 +131,13 @@ class Checkpointer:
     # --- resume
 
     def resume(self) -> ResumedCheckpoint | None:
-        """Where to go on: the newest whole checkpoint of this run, of any attempt; else what ``start_from``
-        names; else None.
+        """The checkpoint to continue from: the newest complete one of this run, of any attempt; else that of
+        ``start_from``; else None.
 
-        A damaged one is passed over for the one before, with a warning. Every byte has been read and
-        checked when this returns. All ranks get the same answer; call it on all of them, after
-        ``init_process_group`` where there is one. Raises BadInput for a ``start_from`` that is not there,
-        Corrupt for one that is damaged, StorageError.
+        A damaged one is skipped with a warning, and the one before is used. Every byte is verified when this
+        returns. All ranks get the same answer; call it on all of them, after ``init_process_group`` if there
+        is one. Raises BadInput for a ``start_from`` that is not there, Corrupt for one that is damaged,
+        StorageError.
         """
         checkpoint = self._find_on_rank0()
         if checkpoint is not None:
@@ -153,8 +153,8 @@ class Checkpointer:
         return checkpoint
 
     def _find_on_rank0(self) -> ResumedCheckpoint | None:
-        """Rank 0 looks and tells the others, its error included: a rank that fails alone leaves its
-        peers waiting.
+        """Rank 0 finds the checkpoint and broadcasts it, or its error: a rank that failed alone would leave
+        its peers waiting.
         """
         dist = _distributed()
         if dist is None:
@@ -223,8 +223,8 @@ class Checkpointer:
         self._warn("checkpoint_corrupt", text)
 
     def _set_aside(self, item: Checkpoint, why: str) -> None:
-        """No longer a checkpoint: else retention would keep it as the newest and let go of the whole one
-        before.
+        """Retire a damaged checkpoint: retention would otherwise keep it as the newest and retire the
+        complete one before.
         """
         if ranks()[0] != 0:
             return
@@ -252,7 +252,7 @@ class Checkpointer:
                 f"Checkpointer.step: {type(state).__name__} is not a function that returns the state; "
                 "write lambda: model.state_dict(), so that nothing is built when nothing is due"
             )
-        folder_name(step)  # a step that is none is an error on every rank, now
+        folder_name(step)  # an invalid step is an error on every rank at once
         if ranks()[0] != 0:
             shutdown.after_step(time.monotonic())
             return None
@@ -314,7 +314,9 @@ class Checkpointer:
         return False
 
     def _prune_after_save(self, saved: Checkpoint) -> bool | None:
-        """Let go what is not wanted any more; whether the saved one is the best (None: nobody asked)."""
+        """Retire old checkpoints; returns whether the saved one is the best (None: no metric is
+        configured).
+        """
         try:
             if self._keep is not None:
                 self._prune(saved.step, 0.0 if self._is_space_scarce() else PARTS_AFTER)
@@ -355,7 +357,9 @@ class Checkpointer:
     # --- leave
 
     def close(self) -> None:
-        """Hand SIGTERM back to whoever had it. If it came meanwhile, the script ends with exit code 143."""
+        """Restore the earlier SIGTERM handler. If SIGTERM came meanwhile, the script ends with
+        exit code 143.
+        """
         asked = shutdown.requested
         shutdown.uninstall()
         if asked:
@@ -453,8 +457,8 @@ def _save_with_torch(state: Any, file: Any) -> None:
 
 @contextmanager
 def _without_crc32(serialization: Any) -> Iterator[None]:
-    """The manifest's SHA-256 covers every byte. torch's own checksum beside it costs a quarter of the save,
-    and `torch.load` does not look at it.
+    """The manifest's SHA-256 covers every byte. torch's own checksum costs a quarter of the save, and
+    `torch.load` does not check it.
     """
     switch = getattr(serialization, "set_crc32_options", None)  # since torch 2.6
     if switch is None:

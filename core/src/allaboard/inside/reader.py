@@ -134,10 +134,10 @@ class ShardReader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the reader was that gave this state, with any number of ranks and any batch size.
+        """Continue at the position of this state, with any number of ranks and any batch size.
 
         Seed and shuffling of the state replace this reader's: with others, samples would be lost and
-        repeated. BadInput when the state is none, or belongs to other data.
+        repeated. BadInput if the state is invalid or belongs to other data.
         """
         position, seed, shuffle = _read_state(state, self._index)
         if (seed, shuffle) != (self._order.seed, self._order.shuffle):
@@ -206,7 +206,7 @@ class _OpenShards:
             where = f"{self._store.uri}/{shard.name}"
             if load_index(self._store).content != self._index.content:
                 raise BadInput(
-                    f"{where} is gone: the data set was prepared anew while it was read; train again"
+                    f"{where} is gone: the data set was prepared again while it was read; train again"
                 ) from error
             raise Corrupt(f"{where} is in the index and not there; prepare the data set again") from error
 
@@ -261,7 +261,9 @@ class _Opening:
         self._thread.start()
 
     def result(self) -> _OpenShard | None:
-        """The shard, once it is open. None when that failed: whoever needs it tries again, and hears why."""
+        """The shard, once it is open. None if opening failed: the caller then opens it again and gets the
+        error.
+        """
         self._thread.join()
         return self._opened
 

@@ -44,8 +44,8 @@ def result(**metrics: Any) -> None:
     """The metrics that the training ends with, such as ``result(val_loss=0.03, accuracy=0.98)``: numbers,
     strings, lists and mappings of them.
 
-    The last result of a run counts. BadInput when something cannot be said in JSON. One of more than 64 KiB
-    is not kept, and the run is flagged: no training shall fail at its end for the length of a line.
+    The last result of a run counts. BadInput for values that JSON cannot represent. A result of more than 64
+    KiB is dropped and the run is flagged: no training fails at its end because of a long line.
     """
     write_report("result", metrics=metrics)
 
@@ -210,7 +210,7 @@ def _write_stdout(text: str) -> None:
         with suppress(OSError):
             os.write(1, text.encode())
     except (OSError, ValueError, AttributeError):
-        pass  # nobody listens any more
+        pass  # the reader is gone
 
 
 _writer = ReportWriter(_write_stdout)

@@ -27,11 +27,11 @@ BYTES_PART = "state.bin"
 
 
 class ResumedCheckpoint:
-    """A complete checkpoint. ``step`` is where training goes on, ``metrics`` what was measured there.
+    """A complete checkpoint. ``step`` is where training continues, ``metrics`` were measured there.
 
     ``resumed`` is True for a checkpoint of this very run; False when training starts from other weights
-    (``start_from``): then ``step`` is 0, because this run has done none, and ``checkpoint.step`` tells how
-    far those weights had come.
+    (``start_from``): then ``step`` is 0, because this run has done none, and ``checkpoint.step`` is the step
+    of those weights.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ResumedCheckpoint:
             why = str(error).strip().partition("\n")[0]
             raise BadInput(
                 f"{self.uri}: the state holds more than tensors and plain values; torch runs no foreign code "
-                f"unasked ({why}); if you trust it: torch.load(found.path(), weights_only=False)"
+                f"unasked ({why}); if you trust it: torch.load(checkpoint.path(), weights_only=False)"
             ) from error
         finally:
             self._remove_copy(path)
@@ -217,7 +217,7 @@ def _open_with_hold(uri: str) -> tuple[Store, Checkpoint]:
         )
         try:
             read_manifest(store, checkpoint.step)
-        except StorageMissing:  # let go before the hold was seen; checkpoint_at says so if none is left
+        except StorageMissing:  # retired before the hold was seen; checkpoint_at raises if none is left
             stack.close()
             continue
         atexit.register(stack.close)

@@ -1,11 +1,11 @@
-"""SIGTERM inside the training process: somebody wants the machine back, and there are some seconds to save.
+"""Handles SIGTERM inside the training process: the machine is needed, and there are some seconds to save.
 
-The handler only raises a flag; nothing is saved inside it, where half a step may be under way. Rank 0 saves
-at its next step boundary and leaves with exit code 143 (128 + SIGTERM), which the operators read as "may be
-retried". The other ranks keep stepping, because rank 0 may need one more collective with them to reach its
-boundary; when it has left, their collective fails, and that is not an error to report: they leave with 143
-too, with one line instead of a traceback. A rank that is asked alone (its pod is drained, or deleted from an
-elastic gang) leaves once it is plain that rank 0 goes on: waiting for SIGKILL would only keep its peers.
+The handler only sets a flag; it saves nothing, because a step may be in progress. Rank 0 saves at its next
+step boundary and exits with code 143 (128 + SIGTERM), which the operators treat as retryable. The other ranks
+keep stepping, because rank 0 may need one more collective with them to reach its boundary; when it has left,
+their collective fails, and that is not an error to report: they leave with 143 too, with one line instead of
+a traceback. A rank that alone gets SIGTERM (its pod is drained, or deleted from an elastic gang) exits once
+rank 0 evidently continues: waiting for SIGKILL would only delay its peers.
 
 A handler that was installed before is called as well; if it wants to exit, that waits until the save is
 done. Children that are forked (data loader workers) get the earlier handler back, so that their parent can
@@ -28,11 +28,11 @@ from allaboard.errors import AllaboardError
 
 EXIT_CODE = 143
 ALONE_AFTER = 5.0
-"""Seconds in which all who are asked together have been asked."""
+"""Seconds within which all ranks of a common shutdown have got their SIGTERM."""
 
 
 class Shutdown:
-    """Whether this process was asked to end. One per process: `shutdown`."""
+    """Whether this process got SIGTERM. One instance per process: `shutdown`."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -44,8 +44,8 @@ class Shutdown:
         self._watching_forks = False
 
     def install(self, peers: Callable[[], tuple[int, int]]) -> None:
-        """Take SIGTERM over; ``peers`` tells rank and world size. Only the main thread can; from another
-        one nothing happens.
+        """Install the SIGTERM handler; ``peers`` returns rank and world size. Does nothing outside of the
+        main thread.
         """
         self._peers = peers
         if threading.current_thread() is not threading.main_thread():
@@ -55,14 +55,14 @@ class Shutdown:
         if sys.excepthook != self._on_exception:
             self._hook_before, sys.excepthook = sys.excepthook, self._on_exception
         if not self._watching_forks and hasattr(os, "register_at_fork"):
-            # Blocked meanwhile: a signal that comes between the fork and `uninstall` would reach nobody.
+            # Blocked meanwhile: a signal between the fork and `uninstall` would be lost.
             os.register_at_fork(
                 before=_block, after_in_parent=_unblock, after_in_child=self._after_fork_in_child
             )
             self._watching_forks = True
 
     def uninstall(self) -> None:
-        """Put back what was there before `install`."""
+        """Restore the handlers from before `install`."""
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, self._handler_before or signal.SIG_DFL)
         if sys.excepthook == self._on_exception:
@@ -70,8 +70,9 @@ class Shutdown:
         self.requested, self._steps, self._first = False, 0, None
 
     def after_step(self, now: float) -> None:
-        """A rank other than 0 has done a step. ``now``: of a clock that does not go back. Two steps with rank
-        0 and some seconds after it was asked, rank 0 was not: it would have left at its next step.
+        """A rank other than 0 has done a step. ``now``: of a monotonic clock. After two more steps with rank
+        0 and some seconds, rank 0 evidently got no SIGTERM: it would have exited at its next step. Then this
+        rank exits.
         """
         if not self.requested:
             return
@@ -92,14 +93,14 @@ class Shutdown:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         if callable(self._handler_before):
-            with suppress(SystemExit):  # it is going to end; first the state is saved
+            with suppress(SystemExit):  # the exit waits until the state is saved
                 self._handler_before(number, frame)
 
     def _on_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         rank, world = self._peers()
-        # Our own errors (the disk is full, say) and those of a process without peers are real ones.
+        # Errors of allaboard (a full disk, say) and of a process without peers are real errors.
         if not self.requested or world < 2 or isinstance(error, (AllaboardError, KeyboardInterrupt)):
             self._hook_before(kind, error, trace)
             return
@@ -120,9 +121,7 @@ def _unblock() -> None:
 
 
 def exit_at_once() -> None:
-    """End without running what waits for peers that are gone (the destructors of process groups hang or
-    abort).
-    """
+    """Exit without destructors of process groups, which hang or abort without their peers."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Which checkpoint is the champion: a history of small records that only grows.
+"""The champion of a store: an append-only history of small records.
 
     <store>/promoted/000000000003.json     the highest number is the champion
 
@@ -37,7 +37,7 @@ from allaboard.untrusted import Unreadable, parse_json
 
 FOLDER = "promoted"
 VERSION = 1
-#: A lost race means that somebody else promoted; so many in a row mean that something else is wrong.
+#: A lost race means a concurrent promotion; so many in a row mean another problem.
 TRIES = 100
 
 _KEY = re.compile(FOLDER + r"/(\d{12})\.json")
@@ -162,13 +162,12 @@ def promote(
     reason: str = "",
     single_writer: bool = False,
 ) -> Decision:
-    """Make a checkpoint the champion if the gate lets it. ``metrics``: those of its evaluation; None takes
+    """Make a checkpoint the champion if it passes the gate. ``metrics``: those of its evaluation; None takes
     its manifest's.
 
-    ``checkpoint`` is the uri of one complete checkpoint. ``single_writer`` says that nobody else promotes
-    into this store; only then is a server taken that cannot write conditionally. Raises BadInput when no
-    complete checkpoint is at the uri, StorageUnsupported for such a server, StorageError; then nothing was
-    promoted.
+    ``checkpoint`` is the uri of one complete checkpoint. ``single_writer`` asserts that nothing else promotes
+    into this store; it is required for servers without conditional writes. Raises BadInput when no complete
+    checkpoint is at the uri, StorageUnsupported for such a server, StorageError. Nothing is promoted then.
     """
     _, item = checkpoint_at(checkpoint)
     clean, nonfinite = plain(item.metrics if metrics is None else metrics)
@@ -197,7 +196,7 @@ def rollback(
     reason: str = "",
     single_writer: bool = False,
 ) -> Decision:
-    """Promote an old champion again: number ``to``, or the one before the present one. No gate is asked.
+    """Promote an old champion again: number ``to``, or the previous one. No gate applies.
 
     Raises BadInput when there is no such promotion, or when its checkpoint is gone.
     """
@@ -262,11 +261,11 @@ def _create_next(store: Store, draft: Promotion, gate: Gate | None, single_write
         try:
             _create_record(store, record, single_writer)
         except StorageConflict:
-            continue  # somebody else was faster: look again, and judge against the new champion
+            continue  # another promotion was faster: read again, and judge against the new champion
         return Decision(verdict, record, record, lost, seen.problems)
     raise OwnershipConflict(
         f"{join(store.uri, FOLDER)}: lost {TRIES} races for the next number; "
-        "look for what promotes all the time, and try again"
+        "find the process that promotes all the time, and try again"
     )
 
 
@@ -326,7 +325,7 @@ def _read_promotions(store: Store, all_of_them: bool) -> History:
 
 
 def _decode(raw: bytes, number: int) -> Promotion:
-    """Raises ValueError, in words, for what is no record of ours."""
+    """Raises ValueError with a sentence for anything but a promotion record."""
     try:
         body = parse_json(raw, nonfinite=True, spelling=False)
     except Unreadable as error:

@@ -74,7 +74,7 @@ def _operators(engine: Engine, facts: ClusterFacts) -> str | None:
 
 
 def _kind(gang: Gang, facts: ClusterFacts) -> str | None:
-    """The kind of object to make: the preferred one that is served; when nobody asked, the preferred one."""
+    """The kind of object to make: the preferred one that is served; the preferred one if unknown."""
     return next((kind for kind in gang.KINDS if facts.serves(kind) is not False), None)
 
 
@@ -169,7 +169,7 @@ def _unknown(path: str, name: Any, known: list[str]) -> Iterator[Problem]:
 
 
 def check_place(facts: ClusterFacts) -> None:
-    """Raises BadInput for what the place says and nobody can mean."""
+    """Raises BadInput for invalid settings of the place."""
     problems = [
         *name_problems(facts.gang or AUTO, "ALLABOARD_GANG"),
         *_unknown("ALLABOARD_ENGINE", facts.engine or AUTO, [AUTO, *ENGINES]),

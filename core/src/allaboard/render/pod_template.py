@@ -350,7 +350,7 @@ def _item_path(item: Any, path: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value that stands where nothing stood: without nulls and what was said to the merge."""
+    """A value that is new in the merge, without nulls and merge directives."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items() if v is not None and k != _PATCH}
     return [_plain(v) for v in value] if isinstance(value, list) else value
@@ -483,7 +483,7 @@ def _container_problems(container: Mapping[str, Any], at: str) -> Iterator[Probl
 
 
 def _mappings(items: Any) -> list[Mapping[str, Any]]:
-    """The items of a list that are mappings, in their places; what is none is said elsewhere."""
+    """The items of a list; items that are no mappings become {} (reported elsewhere)."""
     return [item if isinstance(item, Mapping) else {} for item in items] if isinstance(items, list) else []
 
 

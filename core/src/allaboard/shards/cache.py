@@ -35,7 +35,7 @@ if sys.platform != "win32":
 
 LIMIT = 20 * 2**30
 _NAME = re.compile(r"[0-9a-f]{64}")
-# Without O_NONBLOCK opening a pipe of that name waits for ever.
+# Without O_NONBLOCK, opening a pipe of that name blocks.
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -95,7 +95,7 @@ class Cache:
         with ExitStack() as stack:
             with suppress(SiteError):  # nowhere to lock: then several may do it at once
                 stack.enter_context(self._lock(shard.sha256[:2]))
-            if self._read_note(shard) == state:  # somebody else did it while we waited
+            if self._read_note(shard) == state:  # another process fetched it meanwhile
                 return
             with translate_os_errors(path, "reading"), os.fdopen(os.dup(fd), "rb", buffering=0) as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -127,7 +127,7 @@ class Cache:
         if fd is not None:
             return fd
         with self._lock(shard.sha256[:2]):
-            fd = self._open_kept(path, shard)  # somebody else was faster
+            fd = self._open_kept(path, shard)  # another process was faster
             return fd if fd is not None else self._fetch(store, shard, path)
 
     def _open_kept(self, path: Path, shard: Shard) -> int | None:
@@ -142,7 +142,7 @@ class Cache:
             path.unlink(missing_ok=True)
             return None
         with suppress(OSError):
-            os.utime(path, (time.time(), status.st_mtime))  # the time of access is our record of use
+            os.utime(path, (time.time(), status.st_mtime))  # the access time records the last use
         return fd
 
     def _fetch(self, store: Store, shard: Shard, path: Path) -> int:
@@ -174,8 +174,8 @@ class Cache:
             raise _corrupt_error(where, f"it has {entry.size} bytes, the index says {shard.size}")
 
     def _sweep_incoming(self, folder: Path) -> None:
-        """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for
-        that shard again.
+        """Remove complete downloads that were never verified: their process was killed, and the shard may
+        never be requested again.
         """
         for path in folder.iterdir():
             with suppress(OSError, SiteError):
@@ -207,7 +207,7 @@ class Cache:
 
     @contextmanager
     def _lock(self, name: str, wait: bool = True) -> Iterator[None]:
-        """``wait``: False for a BlockingIOError where somebody has it."""
+        """Without ``wait``: raises BlockingIOError if another process holds it."""
         path = self.folder / "locks" / name
         with translate_os_errors(path, "writing"):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ class _Preparation:
         return self._publish(journal)
 
     def _new_journal(self) -> Journal:
-        """The journal of this call: what an earlier one did and still stands."""
+        """The journal of this call, with the shards of earlier calls that still exist."""
         before, earlier = self._before, self._journal_before
         journal = Journal(self._store, self._fingerprint)
         if self._fingerprint is None:
@@ -206,7 +206,7 @@ class _Preparation:
         return index
 
     def _remove_old_shards(self, shards: Iterable[Shard]) -> None:
-        """Remove every other shard, and the journal last: it tells the next call that there may be some."""
+        """Remove every other shard, and the journal last: it shows the next call that there may be some."""
         keep = {shard.name for shard in shards}
         shards_there = (entry.key for entry in self._store.entries() if SHARD_NAME.fullmatch(entry.key))
         self._store.delete([name for name in shards_there if name not in keep])
@@ -300,9 +300,7 @@ def _is_intact(store: Store, shard: Shard) -> bool:
 
 
 def _work_folder(store: Store) -> Path:
-    """Where shards are written to: where they will stay when the store is a disk, else a folder of our
-    own.
-    """
+    """The folder in which shards are written: their final one for a disk store, else a temporary folder."""
     folder = store.local_path()
     return folder if folder is not None else own_folder() / "unfinished"
 

@@ -41,7 +41,7 @@ Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 ``module:function`` or ``file.py:function``."""
 
 MOST_PROBLEMS = 100
-CHECKED_AFTER_ERROR = 1000  # samples of an iterable that are still looked at after the first bad one
+CHECKED_AFTER_ERROR = 1000  # samples of an iterable that are still checked after the first bad one
 
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<function>[A-Za-z_]\w*)")
 
@@ -172,7 +172,7 @@ def _name(number: int, key: str) -> str:
 
 
 class _Problems:
-    """What was found so far, at most `MOST_PROBLEMS` of it in words."""
+    """The problems so far; at most `MOST_PROBLEMS` are kept in words."""
 
     def __init__(self) -> None:
         self._found: list[Problem] = []
@@ -388,7 +388,7 @@ def _shown(path: str) -> str:
 
 
 def encode(item: Any, number: int) -> Sample | list[Problem]:
-    """The sample that this mapping stands for, or all that is wrong with it."""
+    """The sample of this mapping, or all of its problems."""
     name = f"sample {number}"
     if not isinstance(item, Mapping):
         wrong = f"is a {type(item).__name__}; give a mapping such as {{'__key__': 'cat/1', 'png': b'...'}}"

@@ -1,4 +1,4 @@
-"""Read an index, and look whether the shards are what it says."""
+"""Read an index, and verify the shards against it."""
 
 from __future__ import annotations
 

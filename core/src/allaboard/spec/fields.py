@@ -385,7 +385,7 @@ def _why_not_a_mig_profile(value: str) -> str | None:
 
 
 def _quoted(value: Any) -> str:
-    """What helps who forgot the quotes."""
+    """The hint for missing quotes."""
     if isinstance(value, bool):
         return "; quote it (yes, no, on, off, true and false are truth values in YAML)"
     return "; quote it" if value is None or isinstance(value, (int, float)) else ""
@@ -394,7 +394,7 @@ def _quoted(value: Any) -> str:
 def _number_text(value: int | float) -> str:
     try:
         return spelled(value)
-    except ValueError:  # too many digits, which is said already
+    except ValueError:  # too many digits, which is reported already
         return ""
 
 
@@ -498,7 +498,7 @@ def _show_value(value: Any) -> str:
 def _shorten(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # somebody else's __repr__, or a number with too many digits
+    except Exception:  # a foreign __repr__, or a number with too many digits
         return f"a {type(value).__name__}"
     return show(text, quote=False)
 

@@ -1,4 +1,4 @@
-"""Who a run is: its key, its spec and the hash of it (contract, section 1).
+"""The identity of a run: its key, its spec and the hash of the spec (contract, section 1).
 
 The hash covers the canonical JSON of the fields that the author set, after templating; no default, key,
 attempt, resume or secret value is in it. The JSON itself is kept in the run record, so that a difference can
@@ -20,7 +20,7 @@ HASH_VERSION = "v1"
 
 
 def fresh_key() -> str:
-    """The key of a call that gave none: never met again, so the call trains anew."""
+    """A unique key for a call without one, so that every call trains again."""
     return f"once/{secrets.token_hex(16)}"
 
 

@@ -77,7 +77,7 @@ def _read_file(path: str | Path, limits: Limits) -> bytes:
     file = job_folder(path)
     name = display_name(file)
     try:
-        # A pipe that nobody writes to must not be waited for, nor a terminal taken over.
+        # Never block on a pipe without a writer, and never take over a terminal.
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | _NOT_WAITING)
         try:
             _check_kind(fd, file, name, limits)

@@ -39,8 +39,8 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def in_pod(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a pod: by what Kubernetes and its pipelines write into the environment of
-    each container, or, where somebody has emptied that, by the service account's files.
+    """Whether this process runs in a pod: by variables that Kubernetes and KFP set in each container, or else
+    by the service account's files.
     """
     import os.path
 
@@ -76,11 +76,11 @@ def site_of(
     fit: str | None = None,
     base: str = ".",
 ) -> Site:
-    """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``,
-    ``ALLABOARD_MOUNTS`` (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
+    """The site with these settings; missing ones come from ``ALLABOARD_STORE``, ``ALLABOARD_MOUNTS``
+    (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
 
-    Where nobody says ``fit``, a pod is strict: what it lacks was not asked for, and a training that goes on
-    with less of it would look well.
+    The default of ``fit`` is strict in a pod: a shrunk training would use less than requested without a
+    visible sign.
     """
     fit = fit or environ.get("ALLABOARD_FIT") or ("strict" if in_pod(environ) else "shrink")
     if fit not in ("shrink", "strict"):

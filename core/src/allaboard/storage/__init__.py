@@ -26,9 +26,8 @@ def open_store(uri: str | os.PathLike[str], *, environ: Mapping[str, str] | None
     """The store at ``uri``: ``s3://bucket/prefix``, ``file:///folder`` or a plain path (``~`` and relative
     paths become absolute now).
 
-    Nothing is touched or asked yet; the first use does. ``environ`` stands in for the process's environment
-    when the place, the credentials and the region of S3 are looked up. `BadInput` when ``uri`` is none of
-    these.
+    Nothing is accessed before the first use. ``environ`` stands in for the process's environment when the
+    place, the credentials and the region of S3 are looked up. `BadInput` when ``uri`` is none of these.
     """
     if isinstance(uri, os.PathLike):
         return DiskStore(_folder(os.fspath(uri), environ))

@@ -51,7 +51,7 @@ from allaboard.units import show_bytes
 _TEMP = re.compile(re.escape(OWN) + r"([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}\.tmp")
 _CHUNK = 8 * 2**20
 _DAY = 86400.0
-_SWEEP_EVERY = 3600.0  # seconds between two looks into the same folder by one process
+_SWEEP_EVERY = 3600.0  # seconds between two sweeps of the same folder by one process
 _TRIES = 20  # a folder that was just made may be removed by a delete() that found it empty
 
 
@@ -63,7 +63,7 @@ class DiskStore:
     ) -> None:
         self._root = root
         self._fence = fence or root  # the folder that was opened; `below` keeps it
-        self._swept = {} if swept is None else swept  # folder -> when this process last looked for leftovers
+        self._swept = {} if swept is None else swept  # folder -> time of this process's last sweep
 
     def __repr__(self) -> str:
         return f"DiskStore({self.uri!r})"
@@ -178,8 +178,8 @@ class DiskStore:
             sweep(folder, now)
 
     def _sweep_around(self, folder: Path) -> None:
-        """``folder`` is new. Beside it may lie one whose writer was killed in it, and which nobody will
-        enter again.
+        """Sweep the siblings of a new ``folder``: a killed writer may have left one that no process will use
+        again.
         """
         if self._fence not in folder.parents or str(folder.parent) in self._swept:
             return
@@ -193,15 +193,17 @@ class DiskStore:
 
     def _remove_empty(self, folder: Path) -> None:
         with suppress(FileNotFoundError):
-            sweep(folder, folder.stat().st_mtime)  # its own clock: we have just changed it
+            sweep(
+                folder, folder.stat().st_mtime
+            )  # the file system's clock: this process has just changed the folder
             _sync_folder(folder)
         while folder != self._root:
             try:
                 folder.rmdir()
             except FileNotFoundError:
-                pass  # somebody else was faster
+                pass  # another process was faster
             except OSError:
-                return  # not empty, or not ours to remove; then it may stay
+                return  # not empty, or no permission: it stays
             folder = folder.parent
 
 
@@ -246,7 +248,7 @@ def replace_on_success(
     """A file to write to that appears under ``path`` when the block ends, durable; when the block raises,
     nothing happened.
 
-    Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when
+    Missing folders are made, and ``made`` gets the uppermost. With ``exclusive``: `StorageConflict` when
     ``path`` exists.
     """
     with translate_os_errors(path, "writing"):
@@ -329,7 +331,7 @@ def _make_folders(folder: Path) -> Path | None:
 
 
 def _link(temp: Path, path: Path) -> None:
-    """Give the finished file its name if nobody has it."""
+    """Give the finished file its name if the name is free."""
     try:
         os.link(temp, path)
     except FileExistsError:
@@ -373,7 +375,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (PermissionError, FileNotFoundError):
-        return  # a folder that may be written and not be listed; one that somebody emptied and removed since
+        return  # a folder without read permission, or one that was removed meanwhile
     try:
         os.fsync(fd)
     except OSError as error:
@@ -468,7 +470,7 @@ def _copy(
 
 @contextmanager
 def translate_os_errors(path: Path, doing: str) -> Iterator[None]:
-    """The one place where the system's errors become ours."""
+    """Turn system errors into StorageError. This is the only place that does."""
     try:
         yield
     except OSError as error:
@@ -476,7 +478,7 @@ def translate_os_errors(path: Path, doing: str) -> Iterator[None]:
 
 
 def translate_error(error: OSError, path: Path, doing: str) -> StorageError:
-    """``error`` in our words: the place, the trouble in the system's own words, what to do."""
+    """The StorageError for ``error``: the place, the system's message, what to do."""
     number = error.errno or 0
     kind, advice = _ADVICE.get(number, (StorageError, "see what the system says about this path"))
     words = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"

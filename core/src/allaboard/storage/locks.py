@@ -1,5 +1,5 @@
-"""The locks that tell whose process lives: a file beside what it keeps, which the process holds locked. The
-kernel frees the lock however the process ends. Nobody is waited for. Standard library only.
+"""Lock files that show whether a process lives: the process holds the lock of a file beside its data. The
+kernel frees the lock however the process ends. Nothing here waits. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if sys.platform != "win32":
 
 SUFFIX = ".lock"
 _ATTEMPTS = 20  # a sweep may take a new lock file for one that was left
-# A name may turn out to be a link, or a pipe whose other end nobody opens.
+# A name may turn out to be a link, or a pipe without a writer.
 _PLAINLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Lock(Enum):
-    """HELD: another process has it. FREE: nobody had it, and it is ours now. UNKNOWN: no lock can tell, as on
-    Windows and on file systems without locks.
+    """HELD: another process has it. FREE: it was free, and this process holds it now. UNKNOWN: locks do not
+    work, as on Windows and some file systems.
     """
 
     HELD = "held"
@@ -33,7 +33,7 @@ class Lock(Enum):
 
 
 def take_lock(fd: int) -> Lock:
-    """Lock an open file, until it is closed, if nobody has it."""
+    """Lock an open file until it is closed, if the lock is free."""
     if sys.platform == "win32":
         return Lock.UNKNOWN
     try:
@@ -47,8 +47,8 @@ def take_lock(fd: int) -> Lock:
 
 @contextmanager
 def ask_lock(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
-    """How the lock of a file stands, and the file's status; what was free is ours within the block. A link, a
-    pipe, or a file that may not be read is UNKNOWN, and is not followed, waited for or opened.
+    """The state of a file's lock, and the file's status. A free lock is held within the block. A link, a pipe
+    or an unreadable file is UNKNOWN; it is not followed, waited for or opened.
 
     Raises FileNotFoundError when nothing is there.
     """
@@ -70,8 +70,8 @@ def ask_lock(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
 
 
 def locked_name(base: Path, mode: int = 0o600) -> tuple[Path, int]:
-    """A name in ``base`` that nobody uses, and the descriptor of its lock (`lock_of`), which is ours until it
-    is closed. Raises OSError.
+    """An unused name in ``base``, and the descriptor of its lock (`lock_of`), which is held until it is
+    closed. Raises OSError.
     """
     for _ in range(_ATTEMPTS):
         path = base / secrets.token_hex(8)

@@ -80,7 +80,7 @@ class S3Store:
         """The store at ``s3://bucket/prefix``. `BadInput` when that names no bucket or no prefix."""
         bucket, _, rest = uri.split(":", 1)[1].removeprefix("//").partition("/")
         prefix = rest.strip("/")
-        if "@" in bucket:  # never repeat what stands there
+        if "@" in bucket:  # never repeat the probe
             raise BadInput(
                 "an s3:// address holds no credentials; write s3://bucket/prefix and set AWS_PROFILE, "
                 "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -114,8 +114,8 @@ class S3Store:
             for page in self._pages(prefix)
             for item in page.get("Contents", ())
         )
-        # Sorted by most servers already, which costs nothing then; not by all. What is no key of ours is left
-        # out: the marks that consoles make for folders ('x/'), and our own probes.
+        # Sorted by most servers already, which costs nothing then; not by all. Other keys are left out: the
+        # markers that consoles make for folders ('x/'), and the probes of this module.
         yield from sorted(
             (entry for entry in objects if not key_trouble(entry.key)), key=lambda entry: entry.key
         )
@@ -195,7 +195,7 @@ class S3Store:
     def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
         key = checked_key(key)
         with disk.translate_os_errors(path, "reading"), path.open("rb"):
-            pass  # said before anything is sent
+            pass  # checked before anything is sent
         with self._translate_errors(key, "writing") as client, _translate_file_errors(path, "reading"):
             self._send(client, str(path), key, progress)
 
@@ -281,7 +281,7 @@ class S3Store:
                     self._bucket_must_exist(client)
                     return None
                 if _status(error) not in (500, 502, 503, 504):
-                    # An answer to HEAD has no body, so the reason is missing; one to GET tells it.
+                    # An answer to HEAD has no body and no reason; an answer to GET has one.
                     client.s3.get_object(**where, Range="bytes=0-0")
                 raise
 
@@ -290,7 +290,9 @@ class S3Store:
             try:
                 client.s3.list_objects_v2(Bucket=self._bucket, Prefix=self._full_key(""), MaxKeys=1)
             except client.ClientError as error:
-                if _code(error) != "AccessDenied":  # who may not list was told the truth about the object
+                if (
+                    _code(error) != "AccessDenied"
+                ):  # without permission to list, the answer about the object counts
                     raise
             client.seen.add(self._bucket)
 
@@ -300,7 +302,7 @@ class S3Store:
 
     @contextmanager
     def _translate_errors(self, key: str, doing: str) -> Iterator[_Client]:
-        """The one place where the errors of S3 and its library become ours."""
+        """Turn errors of S3 and its library into StorageError. This is the only place that does."""
         client = None
         try:
             client = _client(self._environ)
@@ -313,7 +315,7 @@ class S3Store:
 
 @contextmanager
 def _translate_file_errors(path: Path, doing: str) -> Iterator[None]:
-    """Trouble with the file on this side of a transfer, told apart from that with the server."""
+    """Turn errors of the local file of a transfer into StorageError, apart from errors of the server."""
     try:
         yield
     except OSError as error:  # which some errors of the library are as well
@@ -360,7 +362,7 @@ def _honours_if_none_match(client: _Client, bucket: str, probe: str) -> bool:
             return False
         raise
     finally:
-        if made:  # who may not delete it leaves an empty object that is never listed
+        if made:  # without permission to delete, an empty object stays that is never listed
             with suppress(*_foreign_errors()):
                 client.s3.delete_object(Bucket=bucket, Key=probe)
     return False
@@ -372,9 +374,7 @@ def _new_marker() -> dict[str, str]:
 
 @dataclass(eq=False)
 class _Client:
-    """The library's client with what we learned about its server. Shared by all stores with the same
-    settings.
-    """
+    """The library's client with known facts about its server. Shared by all stores with the same settings."""
 
     s3: Any
     endpoint: str
@@ -406,7 +406,7 @@ class _Client:
 
         class Watcher(BaseSubscriber):  # type: ignore[misc]
             def on_queued(self, future: Any, **_: Any) -> None:
-                if size is not None:  # of a download: the pieces must be of the very object that we looked at
+                if size is not None:  # of a download: all pieces must be of the same object
                     future.meta.provide_transfer_size(size)
                     future.meta.provide_object_etag(etag)
 
@@ -487,7 +487,7 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
         )
     try:
         s3 = session.create_client("s3", config=config, **place)
-    except ValueError as error:  # botocore's word for an endpoint that is no URL
+    except ValueError as error:  # botocore's error for an endpoint that is no URL
         endpoint = settings.get("AWS_ENDPOINT_URL_S3") or settings.get("AWS_ENDPOINT_URL") or "of the profile"
         raise BadInput(
             f"AWS_ENDPOINT_URL {shown(endpoint)!r} is no address of a server; write it like http://127.0.0.1:9000"
@@ -570,7 +570,9 @@ def _status(error: BaseException) -> int:
 
 
 def _translated(error: BaseException, place: str, doing: str, client: _Client | None) -> StorageError:
-    """``error`` in our words: the place, what was being done where, the server's own words, what to do."""
+    """The StorageError for ``error``: the place, the operation and server, the server's message,
+    what to do.
+    """
     error = getattr(error, "last_exception", None) or error
     kind, advice = _judged(error)
     answer = _translate_client_error(error)
@@ -620,7 +622,7 @@ _BROKEN_OFF = (
     "the answer broke off; this may pass, try again; nothing half-written stays",
 )
 
-# The code that the server gives, or the HTTP status when its answer has no body -> who must act, and how.
+# The server's error code, or the HTTP status of an answer without a body -> the error class, and the advice.
 _ADVICE: dict[str, tuple[type[StorageError], str]] = {
     "NoSuchBucket": (StorageMissing, "make the bucket, or correct its name or AWS_ENDPOINT_URL"),
     "NoSuchKey": (StorageMissing, _LOOK),
@@ -683,7 +685,7 @@ _LIBRARY: dict[str, tuple[type[StorageError], str]] = {
     "S3DownloadFailedError": (StorageUnreachable, "it was replaced while it was read; try again"),
     "S3UploadFailedError": _BROKEN_OFF,
     "RetriesExceededError": _BROKEN_OFF,
-    "OSError": _BROKEN_OFF,  # of a socket: those of files are told apart before
+    "OSError": _BROKEN_OFF,  # of a socket: errors of files were handled before
 }
 _STALE = {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
 _NO_BATCHES = {

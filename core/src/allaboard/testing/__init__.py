@@ -1,5 +1,4 @@
-"""Builders and a fake backend for tests: ours and yours. They say only what matters and behave like the real
-thing.
+"""Builders and a fake backend for tests of allaboard and of its users. They behave like the real ones.
 
 >>> from allaboard.testing import FakeBackend, a_job
 >>> backend = FakeBackend()
@@ -35,7 +34,7 @@ from allaboard.testing.cluster import FakeCluster as FakeCluster
 
 
 def a_job(**fields: Any) -> TrainingJob:
-    """A job that is right: two members of ``python train.py``, unless said otherwise."""
+    """A valid job: two members of ``python train.py`` by default."""
     return TrainingJob(**{"name": "digits", "command": ["python", "train.py"], "workers": 2, **fields})
 
 
@@ -84,12 +83,12 @@ def seen(state: State | str = State.RUNNING, **fields: Any) -> Observation:
 
 
 class FakeBackend:
-    """A backend in memory whose runs go through ``script``, one observation per look, and stay at its last
+    """A backend in memory whose runs go through ``script``, one item per observation, and stay at the last
     one.
 
     It keeps the launch table of the contract (through `allaboard.follow.run_record`), owners, attempts and
     hand-over, and notes every call in `calls`. ``scripts``: one script per attempt; the last serves all
-    further ones. `break_for(n)` makes it unreachable for the next n looks.
+    further ones. `break_for(n)` makes it unreachable for the next n observations.
     """
 
     name = "fake"

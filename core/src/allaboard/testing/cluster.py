@@ -1,6 +1,6 @@
-"""A cluster in memory, for tests: ours and yours. What answers is at the level of
-`allaboard.backends.kubernetes.client.api.Api`, so everything of the Kubernetes backend above the wire runs
-on it, without a network, a process or a second of waiting.
+"""A cluster in memory, for tests of allaboard and of its users. What answers is at the level of
+`allaboard.backends.kubernetes.client.api.Api`, so everything of the Kubernetes backend above the wire runs on
+it, without a network, a process or a second of waiting.
 
 >>> from allaboard.testing.cluster import FakeCluster
 >>> cluster = FakeCluster(trains_for=60)
@@ -91,9 +91,9 @@ class Died(BaseException):
 
 
 class FakeCluster:
-    """``trains_for``: seconds until every member of a job ends well; None: it trains until somebody ends it.
-    ``served``: the kinds that it knows; ``shows``: those of them that discovery tells, and by which a launch
-    chooses its gang scheduler. ``now``: its clock, epoch seconds.
+    """``trains_for``: seconds until every member of a job succeeds; None: until the test ends it. ``served``:
+    the kinds that it knows; ``shows``: those that discovery lists, by which a launch chooses its gang
+    scheduler. ``now``: its clock, epoch seconds.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class FakeCluster:
         for namespace in namespaces:
             self.add_namespace(namespace)
 
-    # For tests: clients, time, and a look inside.
+    # For tests: clients, time, and access to the objects.
 
     def client(
         self, faults: Mapping[int, str | Exception] | None = None, namespace: str = "default"
@@ -674,7 +674,7 @@ class FakeHub:
 
 
 class FakeChanges:
-    """Whoever waits makes time pass, five seconds at most, and is woken."""
+    """Waiting advances the cluster's time by five seconds at most, and wakes the caller."""
 
     def __init__(self, cluster: FakeCluster, run: str) -> None:
         self.cluster, self.run = cluster, run
@@ -734,7 +734,7 @@ class AsyncFakeChanges:
 
 
 class FakeKeeper:
-    """Keeps a Lease as time passes here, until the follower is said to have `died`."""
+    """Renews a Lease as the cluster's time passes, until the test calls `died`."""
 
     def __init__(self, cluster: FakeCluster, api: FakeApi) -> None:
         self.cluster, self.api = cluster, api

@@ -108,8 +108,8 @@ def a_pod(
     uid: str | None = None,
     scheduler: str | None = None,
 ) -> Json:
-    """The pod of a member. ``placed``: when it got its node, None: no scheduler has said a word;
-    ``unschedulable``: what one said instead; ``waiting``: what its container waits for, in ``words``;
+    """The pod of a member. ``placed``: when it got its node, None: not scheduled; ``unschedulable``: the
+    scheduler's message; ``waiting``: the reason of its waiting container, with the message ``words``;
     ``last``: how its container ended before; ``reason`` and ``exit_code``: how it has ended now;
     ``pod_reason``: of the pod.
     """

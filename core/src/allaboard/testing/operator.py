@@ -1,9 +1,8 @@
-"""The operators and the kubelet of a `FakeCluster`: what they do to jobs and pods, in small.
+"""The operators and the kubelet of a `FakeCluster`: a small model of what they do to jobs and pods.
 
-Only as much as a client can tell: conditions and their order, pods of the right names and labels, owners, the
-deadline that is looked at when something changes and at no other time, clean-up, ttl, suspension. It is the
-Training Operator for every engine: what differs between kinds is asked of the engine. Sources as in
-`allaboard.engines.kubeflow`.
+It models only what a client can observe: conditions and their order, names and labels of pods, owners, the
+deadline that is checked only at changes, clean-up, ttl, suspension. It is the Training Operator for every
+engine: what differs between kinds is asked of the engine. Sources as in `allaboard.engines.kubeflow`.
 """
 
 from __future__ import annotations

@@ -366,7 +366,9 @@ def test_an_attached_run_that_nobody_follows_is_stopped(backend: LocalBackend, f
     attached = backend.launch(a_plan(folder, SLEEP), ME)
     alone = backend.launch(a_plan(folder, SLEEP, key="k2"), Owner("me", "detached", "detached"))
     seen = ended(backend, attached.run, 60)
-    assert state_of(seen) is State.STOPPED and seen.stop is not None and "no client followed" in seen.stop.reason
+    assert (
+        state_of(seen) is State.STOPPED and seen.stop is not None and "no client followed" in seen.stop.reason
+    )
     assert not state_of(backend.observe(alone.run)).is_final
 
 
