@@ -140,6 +140,7 @@ def test_one_is_suspended_and_resumed(nightly: Desk) -> None:
     assert nightly("resume", "nightly")[0] == 2
     body = json.loads(nightly("resume", "nightly", "--adopt", "--json")[1])
     assert (body["run"], body["key"], body["diagnoses"]) == ("nightly", "", [])
+    assert body["state"] != "suspended"
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert not job["spec"]["runPolicy"]["suspend"]
     assert labels.SUSPENDED_BY not in job["metadata"]["annotations"]

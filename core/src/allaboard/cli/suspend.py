@@ -11,13 +11,15 @@ from allaboard.backends.base import Backend
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import SiteError
-from allaboard.observation import Observation
+from allaboard.observation import Observation, State
 from allaboard.report.commands import command
 from allaboard.report.terminal import say, show_json
 from allaboard.status import has_released_slots, state_of, summary
 
 _PATIENCE = 60.0
 """Seconds to wait beyond the members' grace."""
+_SETTLE = 10.0
+"""Seconds in which the operator takes back the condition Suspended of a resumed job."""
 
 
 @click.command(
@@ -63,7 +65,14 @@ def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     backend, seen = at.open_to_change(run, "resume", adopt)
     name = seen.run
     backend.resume(name)
-    seen = _wait_until(backend, name, lambda s: not s.suspended, "resumed")
+    accepted_until = time.monotonic() + _SETTLE
+
+    def is_resumed(seen: Observation) -> bool:
+        if seen.suspended:
+            return False
+        return state_of(seen) is not State.SUSPENDED or time.monotonic() > accepted_until
+
+    seen = _wait_until(backend, name, is_resumed, "resumed")
     watch = command(f"follow {name}")
     _print_run(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,10 +27,8 @@ from allaboard.errors import Corrupt, SiteError, StorageFull
 from allaboard.shards.index import Shard
 from allaboard.storage.base import Store
 from allaboard.storage.disk import sweep, translate_os_errors, unnamed_file
+from allaboard.storage.locks import Lock, take_lock
 from allaboard.storage.scratch import own_folder
-
-if sys.platform != "win32":
-    import fcntl
 
 LIMIT = 20 * 2**30
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -152,7 +149,7 @@ class Cache:
             incoming.parent.mkdir(parents=True, exist_ok=True)
             sweep(incoming.parent, time.time())
             self._sweep_incoming(incoming.parent)
-        self._find_cached(store, shard)
+        self._check_claimed_size(store, shard)
         self._make_room(shard.size)
         self._download(store, shard, incoming)
         if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
@@ -166,8 +163,8 @@ class Cache:
             incoming.replace(path)
             return fd
 
-    def _find_cached(self, store: Store, shard: Shard) -> None:
-        """A size that is only claimed makes no room and is not downloaded."""
+    def _check_claimed_size(self, store: Store, shard: Shard) -> None:
+        """Raises Corrupt if the object has another size than the index says, before room is made for it."""
         entry = store.stat(shard.name)
         if entry is not None and entry.size != shard.size:
             where = f"{store.uri}/{shard.name}"
@@ -179,7 +176,7 @@ class Cache:
         """
         for path in folder.iterdir():
             with suppress(OSError, SiteError):
-                if _NAME.fullmatch(path.name) and sys.platform != "win32":
+                if _NAME.fullmatch(path.name):
                     with self._lock(path.name[:2], wait=False):
                         path.unlink()
 
@@ -207,14 +204,16 @@ class Cache:
 
     @contextmanager
     def _lock(self, name: str, wait: bool = True) -> Iterator[None]:
-        """Without ``wait``: raises BlockingIOError if another process holds it."""
+        """Without ``wait``: raises BlockingIOError unless this process gets the lock. With it, each process
+        fetches for itself where locks do not work; the rename keeps that right.
+        """
         path = self.folder / "locks" / name
         with translate_os_errors(path, "writing"):
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if sys.platform != "win32":  # there each process fetches for itself; the rename keeps it right
-                fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if take_lock(fd, wait=wait) is not Lock.FREE and not wait:
+                raise BlockingIOError(f"{path}: the lock is not free")
             yield
         finally:
             os.close(fd)

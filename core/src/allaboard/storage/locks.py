@@ -1,5 +1,5 @@
 """Lock files that show whether a process lives: the process holds the lock of a file beside its data. The
-kernel frees the lock however the process ends. Nothing here waits. Standard library only.
+kernel frees the lock however the process ends. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Lock(Enum):
     UNKNOWN = "unknown"
 
 
-def take_lock(fd: int) -> Lock:
-    """Lock an open file until it is closed, if the lock is free."""
+def take_lock(fd: int, *, wait: bool = False) -> Lock:
+    """Lock an open file until it is closed. Without ``wait`` only if the lock is free; with it never HELD."""
     if sys.platform == "win32":
         return Lock.UNKNOWN
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return Lock.HELD
     except OSError:

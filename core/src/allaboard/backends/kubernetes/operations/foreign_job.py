@@ -88,8 +88,8 @@ class OthersJob:
         _, *notes = self.observe(self.job).notes
         what = "; ".join([f"{self.engine.KIND} {self.job!r} was not started by allaboard", *notes])
         raise BadInput(
-            f"{what}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs and "
-            "events take its name"
+            f"{what}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs, "
+            "events and report take its name"
         )
 
     def _change(self, verb: str, uid: str = "") -> str:
