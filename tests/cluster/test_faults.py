@@ -964,7 +964,7 @@ def test_who_is_away_for_too_long_is_unreachable_and_the_run_goes_on(
 
         def attached(policy: FollowPolicy) -> Outcome:
             follower = Follower(backend, one.plan.run, on_seen=one.saw)
-            return follower.to_the_end(policy)
+            return follower.follow_to_end(policy)
 
         # Too long: whoever follows gives up, and says so; the run is not touched.
         with proxy.during(Drop()):

@@ -66,7 +66,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
                 continue
             # A supervisor that lives would restart the members that are swept.
             attempt = run.attempt(record.generation, record.attempt)
-            attempt.ask("end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True})
+            attempt.write_request(
+                "end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True}
+            )
             deadline = time.monotonic() + 60
             while attempt.is_live() and time.monotonic() < deadline:
                 time.sleep(0.02)

@@ -134,7 +134,7 @@ class LocalStage:
             if record is not None:
                 attempt = run.attempt(record.generation, record.attempt)
                 ask = {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True}
-                attempt.ask("end", ask)
+                attempt.write_request("end", ask)
                 deadline = time.monotonic() + 30
                 while attempt.is_live() and time.monotonic() < deadline:
                     time.sleep(0.02)

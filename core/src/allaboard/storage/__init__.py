@@ -1,8 +1,8 @@
-"""Where bytes live: a folder or an S3 bucket behind one interface. Opening a folder needs the standard
-library alone.
+"""Where bytes live: a folder or an S3 bucket behind one interface. A folder needs only the standard library.
 
-store = open_store("s3://bucket/models") # or a path, or file:///data/models store.write("run-1/note.txt",
-b"all aboard") [entry.key for entry in store.entries("run-1")]
+store = open_store("s3://bucket/models")  # or a path, or file:///data/models
+store.write("run-1/note.txt", b"all aboard")
+[entry.key for entry in store.entries("run-1")]
 """
 
 from __future__ import annotations
