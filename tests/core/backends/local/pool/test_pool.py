@@ -301,7 +301,7 @@ def test_a_gpu_that_a_forgotten_process_holds_is_not_given_away(pool: Pool) -> N
 
 HOLD = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=3, gpu=2),), run="doomed")))
+grant = pool.try_admit(pool.request_slots(Request(sys.argv[2], (Need(cpu=3, gpu=2),), run="doomed")))
 import subprocess
 env = {"PATH": os.environ["PATH"], **({"ALLABOARD_MARK": sys.argv[2]} if sys.argv[3] == "marked" else {})}
 member = subprocess.Popen(["sleep", "600"], pass_fds=grant.fds(0), env=env, start_new_session=True)
@@ -355,7 +355,7 @@ def test_a_gang_counts_while_its_keeper_holds_the_owner_lock(pool: Pool) -> None
     """The supervisor is dead and the keeper still killing: nothing is given away yet, and nothing swept."""
     code = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request("m", (Need(cpu=4),))))
+grant = pool.try_admit(pool.request_slots(Request("m", (Need(cpu=4),))))
 import subprocess
 keeper = subprocess.Popen(["sleep", "600"], pass_fds=grant.owner_fds)
 print(keeper.pid, flush=True)
@@ -376,7 +376,7 @@ def test_the_ticket_of_a_killed_process_vanishes(pool: Pool) -> None:
     admitted(pool, cpu(1))
     code = """
 pool = Pool(sys.argv[1], ROOM)
-ticket = pool.ask(Request("m", (Need(cpu=4),)))
+ticket = pool.request_slots(Request("m", (Need(cpu=4),)))
 print("queued", flush=True)
 time.sleep(600)
 """
@@ -394,12 +394,12 @@ CYCLE = """
 pool = Pool(sys.argv[1], ROOM)
 print("up", flush=True)
 while True:
-    ticket = pool.ask(Request("m", (Need(1, 1, 1),) * 2, minimum=1))
+    ticket = pool.request_slots(Request("m", (Need(1, 1, 1),) * 2, minimum=1))
     grant = pool.try_admit(ticket)
     if grant is None:
         ticket.cancel()
     else:
-        pool.port(grant); grant.record([(1, 1)]); grant.shrink([1]); pool.grow(grant); grant.release()
+        pool.reserve_port(grant); grant.record([(1, 1)]); grant.shrink([1]); pool.grow(grant); grant.release()
 """
 
 
@@ -502,7 +502,7 @@ def open_path() -> Iterator[str]:
 @pytest.mark.parametrize("first", [0, NOBODY], ids=["root made it", "another user made it"])
 def test_users_share_one_pool_whoever_made_it(first: int, open_path: str) -> None:
     with another(
-        "Pool(sys.argv[1], ROOM).ask(Request('', (Need(),))); print('made', flush=True)",
+        "Pool(sys.argv[1], ROOM).request_slots(Request('', (Need(),))); print('made', flush=True)",
         open_path,
         user=first,
         umask=0o077,
@@ -510,8 +510,8 @@ def test_users_share_one_pool_whoever_made_it(first: int, open_path: str) -> Non
         assert line(maker) == "made"
     take = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request("m", (Need(cpu=3, gpu=2),), run="his")))
-print(grant.gpus(0), pool.port(grant), flush=True)
+grant = pool.try_admit(pool.request_slots(Request("m", (Need(cpu=3, gpu=2),), run="his")))
+print(grant.gpus(0), pool.reserve_port(grant), flush=True)
 sys.stdin.readline()
 grant.release()
 print("released", flush=True)
@@ -564,7 +564,7 @@ def test_a_user_neither_counts_nor_kills_what_a_killed_run_of_another_left_but_r
             roots.wait()
             ask = """
 pool = Pool(sys.argv[1], ROOM)
-cpus, gpu = pool.ask(Request("m", (Need(cpu=2),))), pool.ask(Request("m", (Need(gpu=1),)))
+cpus, gpu = pool.request_slots(Request("m", (Need(cpu=2),))), pool.request_slots(Request("m", (Need(gpu=1),)))
 print(pool.try_admit(cpus) is None, pool.try_admit(gpu).gpus(0), flush=True)
 sys.stdin.readline()
 print(pool.try_admit(cpus) is None, len(os.listdir(sys.argv[1] + ".0")), flush=True)
@@ -595,7 +595,7 @@ def test_an_entry_of_one_user_never_aims_at_processes_of_another(open_path: str)
         identity = until(lambda: processes.identity(target.pid), "started")
         lie = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=1),))))
+grant = pool.try_admit(pool.request_slots(Request(sys.argv[2], (Need(cpu=1),))))
 grant.record([processes.Identity(int(sys.argv[3]), int(sys.argv[4]))])
 print("lied", flush=True)
 os.kill(os.getpid(), 9)
@@ -691,7 +691,7 @@ def test_where_root_made_a_shared_folder_everybodys_is_in_it(open_path: str) -> 
         admitted(beside, ONE_GPU)
         os.mkdir(open_path)
         os.chmod(open_path, 0o1777)
-        code = "grant = Pool(sys.argv[1], ROOM); t = grant.ask(Request('', (Need(gpu=1),)));"
+        code = "grant = Pool(sys.argv[1], ROOM); t = grant.request_slots(Request('', (Need(gpu=1),)));"
         code += "print(grant.try_admit(t).gpus(0), os.listdir(sys.argv[1]), flush=True)"
         with another(code, open_path, user=NOBODY) as his:
             assert line(his) == f"('1',) ['{NOBODY}']", "and what is beside it counts as well"
@@ -701,7 +701,7 @@ def test_two_who_make_it_at_once_share_it(path: str) -> None:
     code = """
 sys.stdin.readline()
 pool = Pool(sys.argv[1], ROOM)
-ticket = pool.ask(Request("m", (Need(cpu=1),)))
+ticket = pool.request_slots(Request("m", (Need(cpu=1),)))
 print(os.fstat(pool._own).st_ino, flush=True)
 """
     with contextlib.ExitStack() as stack:
@@ -849,7 +849,7 @@ MISCHIEF = """
 import fcntl, json
 base = sys.argv[1] + "." + str(os.geteuid())
 pool = Pool(sys.argv[1], ROOM)
-real = pool.try_admit(pool.ask(Request("m", (Need(cpu=1),), run="evil\\x1b[31m\\nrun")))
+real = pool.try_admit(pool.request_slots(Request("m", (Need(cpu=1),), run="evil\\x1b[31m\\nrun")))
 held = [os.open(sys.argv[1] + ".0", os.O_RDONLY)]
 fcntl.flock(held[0], fcntl.LOCK_SH)
 for name in os.listdir(sys.argv[1] + ".0"):
@@ -906,7 +906,7 @@ def test_what_another_user_makes_locks_or_renames_stops_nobody(open_path: str) -
 def test_a_dead_gangs_slots_are_free_though_another_user_keeps_its_files_open(open_path: str) -> None:
     code = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request("", (Need(cpu=4),), run="doomed")))
+grant = pool.try_admit(pool.request_slots(Request("", (Need(cpu=4),), run="doomed")))
 print("holds", flush=True)
 time.sleep(600)
 """
@@ -941,7 +941,7 @@ def test_of_two_who_take_the_same_slots_at_once_one_takes_it_back(
     stops.
     """
     ours, theirs = pool.request_slots(cpu(3)), pool.request_slots(cpu(3))
-    real = pool_module.files.write_whole
+    real = pool_module.files.replace_file
     grants: list[Grant | None] = []
 
     def slow(folder: int, name: str, data: bytes) -> None:
@@ -964,8 +964,8 @@ def test_one_who_stops_while_he_decides_stops_nobody(pool: Pool, monkeypatch: py
     monkeypatch.setattr(pool_module, "_LOCK_PATIENCE", 0.05)
     code = """
 pool = Pool(sys.argv[1], ROOM)
-pool.ask(Request("", (Need(cpu=1),)))
-with pool._deciding():
+pool.request_slots(Request("", (Need(cpu=1),)))
+with pool._decision_lock():
     print("decides", flush=True)
     time.sleep(600)
 """
