@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import NODES, PODS, SERVICEACCOUNTS
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.observation import Owner
 from allaboard.render import labels
 from allaboard.reportline import encode
@@ -52,7 +52,7 @@ async def launch(plane: ControlPlane, namespace: str, count: int) -> list[str]:
         async def start(n: int) -> None:
             async with turn:
                 plan = Plan(
-                    checked(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
+                    require_valid(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
                 )
                 handle = await backend.launch(plan, Owner("bench", "deferred", "detached"))
                 await say_running(api, handle.run)

@@ -190,21 +190,21 @@ class Rate:
 def plan_of(number: int) -> Any:
     """A job with a name of its own, read and checked as from a file."""
     from allaboard.backends.base import Plan
-    from allaboard.checking import checked
+    from allaboard.checking import require_valid
     from allaboard.spec.job import TrainingJob
     from allaboard.spec.loader import parse
 
     fields = {**parse(JOB, "job.yaml"), "name": f"train-{number}"}
-    return Plan(checked(TrainingJob(**fields)), f"bench/{secrets.token_hex(4)}")
+    return Plan(require_valid(TrainingJob(**fields)), f"bench/{secrets.token_hex(4)}")
 
 
 def render(number: int) -> tuple[dict[str, Any], ...]:
     from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
     from allaboard.spec.site import site_of
 
     return prepare_attempt(
-        plan_of(number), 1, 1, site_of({}, store="s3://bench/store"), of_place({}, NAMESPACE), {}
+        plan_of(number), 1, 1, site_of({}, store="s3://bench/store"), assumed_facts({}, NAMESPACE), {}
     ).manifests
 
 
@@ -257,13 +257,13 @@ async def posting(kubeconfig: Path) -> None:
 
 async def launching(kubeconfig: Path) -> None:
     """Launches: exactly once, whoever dies."""
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
     from allaboard.spec.site import site_of
 
     plans = [plan_of(n) for n in range(JOBS)]
     async with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).async_api() as api:
         backend = AsyncKubernetesBackend(
-            api, site=site_of({}, store="s3://bench/store"), facts=of_place({}, NAMESPACE), environ={}
+            api, site=site_of({}, store="s3://bench/store"), facts=assumed_facts({}, NAMESPACE), environ={}
         )
         owner = Owner("bench", phase="detached", kind="detached")
         await side_by_side([lambda plan=plan: backend.launch(plan, owner) for plan in plans])

@@ -29,7 +29,7 @@ from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.cli import main
 from allaboard.errors import BackendUnreachable
 from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, follow, run_async
@@ -119,7 +119,7 @@ class Place:
     def plan(self, key: str, **fields: Any) -> Plan:
         """Two members, code and a PodGroup; its pods are no scheduler's: they stay as they are made."""
         given = {"image": "lab/train:1", "code": ["train.py"], "pod": {"spec": {"schedulerName": "nobody"}}}
-        job = checked(a_job(**given, **fields))
+        job = require_valid(a_job(**given, **fields))
         return Plan(TrainingJob(folder=str(self.folder), **job.as_mapping()), key)
 
     def leave(self) -> None:
@@ -964,7 +964,7 @@ def test_who_is_away_for_too_long_is_unreachable_and_the_run_goes_on(
 
         def attached(policy: FollowPolicy) -> Outcome:
             follower = Follower(backend, one.plan.run, on_seen=one.saw)
-            return follower.to_the_end(policy)
+            return follower.follow_to_end(policy)
 
         # Too long: whoever follows gives up, and says so; the run is not touched.
         with proxy.during(Drop()):

@@ -24,7 +24,7 @@ from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import installed, rbac
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.observation import Owner
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
@@ -41,7 +41,7 @@ def checks(kubeconfig: Path, namespace: str, **job: Any) -> list[Check]:
     """Every check of a job, as the user of this kubeconfig."""
     with Access(str(kubeconfig), None, namespace, environ={}).api(Patience(budget=5.0)) as api:
         found = run_sync(installed.survey_cluster(api.server, namespace), api)
-        plan = Plan(checked(a_job(**{**JOB, **job})), "k")
+        plan = Plan(require_valid(a_job(**{**JOB, **job})), "k")
         made = prepare_attempt(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace=namespace)), {})
         return run_sync(preflight(made, found), api)
 
@@ -188,7 +188,7 @@ def test_a_submitter_may_do_all_that_is_done(cluster: Cluster, namespace: str) -
     )
     with Access(str(account), None, namespace, environ={}).api() as api:
         backend = KubernetesBackend(api)
-        plan = Plan(checked(a_job(**{**JOB, "command": ["sleep", "1000"]})), "k")
+        plan = Plan(require_valid(a_job(**{**JOB, "command": ["sleep", "1000"]})), "k")
         owner = Owner("ada", "worker", "attached")
         handle = backend.launch(plan, owner)
         seen = backend.observe(handle.run, evidence=True)
@@ -209,7 +209,7 @@ def test_a_submitter_may_make_gangs(cluster: Cluster, namespace: str) -> None:
     assert stops(checks(account, namespace, gang={"scheduler": "coscheduling"})) == {}
     with Access(str(account), None, namespace, environ={}).api() as api:
         backend = KubernetesBackend(api, facts=ClusterFacts(namespace=namespace))
-        plan = Plan(checked(a_job(**{**JOB, "gang": {"scheduler": "coscheduling"}})), "k")
+        plan = Plan(require_valid(a_job(**{**JOB, "gang": {"scheduler": "coscheduling"}})), "k")
         owner = Owner("ada", "worker", "attached")
         handle = backend.launch(plan, owner)
         assert backend.observe(handle.run, evidence=True).notes == ()
@@ -219,7 +219,7 @@ def test_a_submitter_may_make_gangs(cluster: Cluster, namespace: str) -> None:
 
 def test_a_viewer_sees_everything_and_changes_nothing(cluster: Cluster, namespace: str) -> None:
     submitter, viewer = (apply_role(cluster, role, namespace) for role in ("submitter", "viewer"))
-    plan = Plan(checked(a_job(**JOB)), "k")
+    plan = Plan(require_valid(a_job(**JOB)), "k")
     owner = Owner("ada", "worker", "attached")
     with Access(str(submitter), None, namespace, environ={}).api() as api:
         ours = KubernetesBackend(api)
@@ -265,7 +265,7 @@ def test_what_the_operator_does_by_itself_is_seen(
         before = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
         backend = KubernetesBackend(api, facts=ClusterFacts(namespace=namespace))
         owner = Owner("ada", "worker", "attached")
-        handle = backend.launch(Plan(checked(a_job(**JOB)), "k"), owner)
+        handle = backend.launch(Plan(require_valid(a_job(**JOB)), "k"), owner)
         until("the operator to start it", lambda: backend.observe(handle.run).started)
         after = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
         backend.stop(handle, owner, "the test", "it is over", kill=True)
@@ -282,7 +282,7 @@ def test_an_operator_with_the_gang_flag_is_seen(
         namespace = plane.make_namespace("gangs")
         with Access(str(plane.kubeconfig), None, namespace, environ={}).api() as api:
             backend = KubernetesBackend(api, facts=ClusterFacts(namespace=namespace))
-            backend.launch(Plan(checked(a_job(**JOB)), "k"), Owner("ada", "worker", "detached"))
+            backend.launch(Plan(require_valid(a_job(**JOB)), "k"), Owner("ada", "worker", "detached"))
             base = ClusterFacts(namespace=namespace)
             until(
                 "its PodGroup",

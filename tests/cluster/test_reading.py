@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.observe.observation import Memory, observation, remembered
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.engines import engine_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import lay_out
@@ -105,7 +105,7 @@ def start(plane: ControlPlane, kubelet: ProcessKubelet, namespace: str, mark: st
         toleration = {"key": OWN, "operator": "Equal", "value": mark, "effect": "NoSchedule"}
         where = {"nodeSelector": {OWN: mark}, "tolerations": [toleration]}
         given = {"image": "alpine", "spot": {"grace": 1}, "pod": {"spec": where}, **fields}
-        job = checked(a_job(**{"command": ["sh", "-c", script], **given}))
+        job = require_valid(a_job(**{"command": ["sh", "-c", script], **given}))
         layout = lay_out(job, engine_of(job), run_name(job.name, namespace))
         uid = labels.launch_uid(namespace, 1, 1)
         found = render(job, layout, replace(ASSUMED, namespace=namespace), launch=uid, spec_hash="v1:x")

@@ -21,7 +21,7 @@ from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out
@@ -30,7 +30,7 @@ from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.manifests import CODE_LIMIT, Rendered, render
 from allaboard.render.pod_template import sample_pod
-from allaboard.running import me, read_job
+from allaboard.running import new_owner, read_job
 from allaboard.spec.identity import spec_hash, spec_of
 from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
@@ -155,7 +155,7 @@ FACTS = {
 
 
 def made(fields: dict[str, Any], facts: ClusterFacts, attempt: int = 1, generation: int = 1) -> Rendered:
-    job = checked(TrainingJob.of(a_job(**{"image": "lab/train:1", "code": list(CODE), **fields})))
+    job = require_valid(TrainingJob.of(a_job(**{"image": "lab/train:1", "code": list(CODE), **fields})))
     layout = lay_out(job, engine_of(job), run_name(job.name, "k"), attempt, generation)
     launch = labels.launch_uid("k", generation, attempt)
     return render(job, layout, facts, launch=launch, spec_hash=spec_hash(spec_of(job)), code=CODE)
@@ -251,7 +251,7 @@ def test_an_operator_that_makes_the_gang_itself_takes_what_it_is_told(
 def test_as_much_code_as_is_allowed_fits(
     namespace: str, accepted: Callable[[Object], Object], content: bytes
 ) -> None:
-    job = checked(a_job(image="x", code=["large"]))
+    job = require_valid(a_job(image="x", code=["large"]))
     layout = lay_out(job, engine_of(job), run_name(job.name, "k"))
     code = {"large": content * CODE_LIMIT}
     found = render(
@@ -291,7 +291,7 @@ def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str
 
         api.create = noted  # type: ignore[method-assign,assignment]
         backend = KubernetesBackend(api)
-        backend.launch(Plan(read_job(file), "k"), me("detached"))
+        backend.launch(Plan(read_job(file), "k"), new_owner("detached"))
     beside = ("SelfSubjectAccessReview", "Lease")  # what a launch asks and keeps for itself
     own = [b for b in sent if b["kind"] not in beside and "record" not in b.get("data", {})]
     assert [m["kind"] for m in own] == ["ConfigMap", "PodGroup", "PyTorchJob"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.observe.observation import of_object
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out
 from allaboard.names import run_name
@@ -70,7 +70,7 @@ def submit(
         "pod": {"spec": where},
         **more,
     }
-    job = checked(a_job(image="lab/train:1", **fields))
+    job = require_valid(a_job(image="lab/train:1", **fields))
     layout = lay_out(job, engine_of(job), run_name(job.name, key))
     at = replace(facts, namespace=namespace)
     found = render(job, layout, at, launch=labels.launch_uid(key, 1, 1), spec_hash="v1:x")
@@ -129,7 +129,7 @@ NODES = r"0/\d+ nodes are available: .*1 Insufficient cpu.*"
         pytest.param(
             "none",
             rf"4 of 5 members hold places and idle, because 1 has none \({NODES}\); "
-            "without a gang scheduler nobody takes these places back",
+            "without a gang scheduler these places are not taken back",
             marks=pytest.mark.needs("kube-scheduler", "training-operator"),
         ),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allaboard import BadInput, TrainingJob, check
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.testing import a_job
 
 
@@ -146,7 +146,7 @@ def test_elastic_limits_must_fit_each_other_and_the_members() -> None:
 def test_an_elastic_job_without_torchrun_is_warned_not_refused() -> None:
     problems = check(a_job(elastic={"min": 1, "max": 2}))
     assert [(p.path, p.severity) for p in problems] == [("command", "warning")]
-    checked(a_job(elastic={"min": 1, "max": 2}))
+    require_valid(a_job(elastic={"min": 1, "max": 2}))
 
 
 def test_all_problems_come_at_once_errors_first() -> None:
@@ -155,7 +155,7 @@ def test_all_problems_come_at_once_errors_first() -> None:
     assert {p.path for p in found} == {"name", "groups.worker", "groups.master", "workers", "polcy"}
     assert next(p for p in found if p.path == "polcy").suggestion == "policy"
     with pytest.raises(BadInput) as caught:
-        checked(job)
+        require_valid(job)
     assert "5 problems" in str(caught.value) and len(caught.value.problems) == 5
 
 
@@ -167,7 +167,7 @@ def test_adapters_take_numbers_as_templates_make_them() -> None:
         "policy": {"backoff_limit": 3.0, "suspend": "False"},
     }
     assert len(check(job)) == 3
-    read = checked(job, lenient=True)
+    read = require_valid(job, lenient=True)
     assert read.get("workers") == 4 and read.get("policy") == {"backoff_limit": 3, "suspend": False}
 
 

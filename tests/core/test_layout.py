@@ -7,7 +7,7 @@ import pytest
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Counts
 from allaboard.engines.pytorchjob import environment, judge, place
-from allaboard.layout import Layout, Needs, our_environment
+from allaboard.layout import Layout, Needs, allaboard_environment
 from allaboard.testing import a_layout
 
 
@@ -116,7 +116,7 @@ def test_our_own_variables_say_where_the_state_is() -> None:
         checkpoints={"uri": "/out/", "every": "10m", "keep": 2, "best": {"metric": "acc", "mode": "max"}},
         data={"shards": "/s"},
     )
-    env = our_environment(layout, layout.members[1])
+    env = allaboard_environment(layout, layout.members[1])
     assert env["ALLABOARD_CHECKPOINTS"] == "/out/digits-1" and env["ALLABOARD_CHECKPOINT_EVERY"] == "600s"
     assert env["ALLABOARD_CHECKPOINT_BEST"] == "acc:max" and env["ALLABOARD_DATA"] == "/s"
     assert env["ALLABOARD_MEMBER"] == "worker-0" and "ALLABOARD_START_FROM" not in env

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import pytest
 
-from allaboard.follow.progress import add_flags, after, flags_of, progress_of
+from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of
 from allaboard.observation import Observation, Progress
 from allaboard.reportline import PREFIX, Report, decode, encode
 from allaboard.status import summary
@@ -113,7 +113,7 @@ def test_no_bytes_that_a_member_prints_raise_anything() -> None:
         report = decode(raw.decode("utf-8", "replace"))
         if report is not None:
             flags |= add_flags(flags, flags_of(report, progress, "/own"))
-            progress = after(progress, report, 1.0, "/own")
+            progress = add_report(progress, report, 1.0, "/own")
         seen = Observation("run", progress=progress, flags=tuple(flags))
         if report is not None:
             json.dumps(summary(seen), allow_nan=False).encode()

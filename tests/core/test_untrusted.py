@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.untrusted import Limits, Unreadable, flaws, parse_json, plain_number, spelled
+from allaboard.untrusted import Limits, Unreadable, find_flaws, parse_json, plain_number, spelled
 from allaboard.untrusted_yaml import parse_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x]\n" + "".join(
@@ -142,11 +142,13 @@ def a_knot() -> Any:
     ],
 )
 def test_values_made_in_python_are_held_to_the_same(value: Any, path: str, words: str) -> None:
-    ((where, trouble),) = flaws(value)
+    ((where, trouble),) = find_flaws(value)
     assert where == path
     assert words in trouble
 
 
 def test_what_holds_itself_ends() -> None:
-    assert [trouble for _, trouble in flaws(a_knot())] == ["is nested more than 64 deep"]
-    assert [trouble for _, trouble in flaws([1] * 20, Limits(values=10))] == ["holds more than 10 values"]
+    assert [trouble for _, trouble in find_flaws(a_knot())] == ["is nested more than 64 deep"]
+    assert [trouble for _, trouble in find_flaws([1] * 20, Limits(values=10))] == [
+        "holds more than 10 values"
+    ]

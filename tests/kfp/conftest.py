@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.host.processes import sweep
+from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.observation import Observation
 
 pytest.importorskip("kfp")
@@ -61,16 +61,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     if (tmp_path / "home").exists():
         for path in LocalBackend().runs.glob("*"):
             run = RunFolder(path)
-            record = read(run)
+            record = read_record(run)
             if record is None:
                 continue
             # A supervisor that lives would restart the members that are swept.
             attempt = run.attempt(record.generation, record.attempt)
-            attempt.ask("end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True})
+            attempt.write_request(
+                "end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True}
+            )
             deadline = time.monotonic() + 60
             while attempt.is_live() and time.monotonic() < deadline:
                 time.sleep(0.02)
-            sweep(record.uid)
+            kill_run(record.uid)
 
 
 @pytest.fixture

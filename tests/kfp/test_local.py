@@ -245,7 +245,7 @@ def test_the_training_of_a_step_that_nobody_tries_again_is_stopped_and_may_save(
         until(lambda: state_of(here.the_run()).is_final)
     run = here.the_run()
     assert str(state_of(run)) == "stopped"
-    assert run.stop is not None and "nobody followed this attached run for 3 s" in run.stop.reason
+    assert run.stop is not None and "no client followed this attached run for 3 s" in run.stop.reason
     assert list_checkpoints(open_store(here.store / "checkpoints" / run.run))[-1].step == 3
 
 

@@ -19,7 +19,7 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BadInput
 from allaboard.observation import Owner
-from allaboard.render.cluster_facts import of_place
+from allaboard.render.cluster_facts import assumed_facts
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
@@ -39,7 +39,7 @@ def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
     def backend_of(name: Any, *, site: Any, namespace: str | None) -> Any:
         assert name == "kubernetes"
-        facts = of_place(os.environ, namespace or "default")
+        facts = assumed_facts(os.environ, namespace or "default")
         return found.backend(site=site, environ=dict(os.environ), facts=facts)
 
     monkeypatch.setattr(step, "backend_of", backend_of)

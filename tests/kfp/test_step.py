@@ -11,7 +11,7 @@ import pytest
 from allaboard.backends.base import LogLine, Plan
 from allaboard.errors import BadInput
 from allaboard.observation import Progress, State
-from allaboard.running import me
+from allaboard.running import new_owner
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.inputs import job_of
 from allaboard_kfp.step import (
@@ -45,7 +45,7 @@ def clock() -> Clock:
 @pytest.fixture
 def backend() -> FakeBackend:
     made = FakeBackend()
-    made.launch(Plan(a_job(), "k"), me())
+    made.launch(Plan(a_job(), "k"), new_owner())
     return made
 
 

@@ -87,7 +87,7 @@ def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A cluster in memory behind the connection ``cluster``."""
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
     from allaboard.testing.cluster import FakeCluster
     from allaboard_provider import clusters
     from allaboard_provider.hooks.allaboard import AllaboardHook
@@ -97,7 +97,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "allaboard", "extra": fields}))
 
     def given(hook: AllaboardHook) -> dict[str, Any]:
-        facts = of_place(hook.environment, "default")
+        facts = assumed_facts(hook.environment, "default")
         return {"site": hook.site, "environ": hook.environment, "facts": facts}
 
     async def aread_connection(conn_id: str, namespace: str | None) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read as read_record
+from allaboard.backends.local.state.records import read_record
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Observation
 from allaboard.status import state_of

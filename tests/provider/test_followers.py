@@ -52,7 +52,7 @@ def test_the_last_try_killed_with_its_worker_leaves_nothing_running(live: Live) 
     run.wait_gone()
     run.wait_training("stopped")
     stop = run.observe().stop
-    assert stop is not None and "nobody followed" in stop.reason
+    assert stop is not None and "no client followed" in stop.reason
 
 
 @pytest.mark.parametrize("what", ["the task failed", "the DAG run failed", "the DAG run success"])

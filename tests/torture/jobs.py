@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from allaboard.checking import check, checked
+from allaboard.checking import check, require_valid
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.errors import AllaboardError
@@ -98,7 +98,7 @@ def _of_value(fields: Any, rng: random.Random) -> str | None:
     errors = [p for p in problems if p.severity == "error"]
     json.dumps([p.to_dict() for p in problems], ensure_ascii=False).encode()
     try:
-        job = checked(fields, lenient=lenient)
+        job = require_valid(fields, lenient=lenient)
     except AllaboardError as error:
         if not errors:
             return "check says good, and checked refuses"
@@ -127,7 +127,7 @@ def _of_job(job: TrainingJob) -> str | None:
     spec = job.as_mapping()
     if spec_hash(json.loads(canonical(spec))) != spec_hash(spec):
         return "the spec is another one once it was written as JSON"
-    if checked(job).as_mapping() != spec:
+    if require_valid(job).as_mapping() != spec:
         return "a checked job changes when it is checked again"
     layout = lay_out(job, engine_of(job), "torture-00000000")
     if Layout.from_dict(json.loads(json.dumps(layout.to_dict()))) != layout:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from allaboard.running import attach, run, submit
     from allaboard.spec.job import TrainingJob
 
-_WHERE = {
+_LAZY = {
     "AllaboardError": "errors",
     "BackendUnreachable": "errors",
     "BadInput": "errors",
@@ -76,11 +76,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 

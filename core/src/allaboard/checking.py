@@ -17,7 +17,7 @@ from allaboard.names import nearest, one_of
 from allaboard.spec.fields import MEMBERS_MAX, Reader
 from allaboard.spec.identity import canonical
 from allaboard.spec.job import Fields, TrainingJob, copied, member_count
-from allaboard.untrusted import flaws, overgrown, show
+from allaboard.untrusted import find_flaws, show, size_flaw
 
 
 def check(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> list[Problem]:
@@ -25,16 +25,16 @@ def check(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> lis
 
     ``lenient`` takes ``"4"`` and ``4.0`` for 4, as templating makes them.
     """
-    return _read(job, lenient)[1]
+    return _read_fields(job, lenient)[1]
 
 
-def checked(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> TrainingJob:
+def require_valid(job: TrainingJob | Mapping[str, Any], *, lenient: bool = False) -> TrainingJob:
     """The job with every value in its plain form. Raises `BadInput` with all errors; warnings are not
     errors.
     """
-    read, problems = _read(job, lenient)
+    read, problems = _read_fields(job, lenient)
     if errors := _errors(problems):
-        raise BadInput(f"{_called(read)} has {_count(errors)}:", errors)
+        raise BadInput(f"{_job_title(read)} has {_count(errors)}:", errors)
     return read
 
 
@@ -44,34 +44,34 @@ layout and what was made of them.
 """
 
 
-def _read(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[TrainingJob, list[Problem]]:
+def _read_fields(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[TrainingJob, list[Problem]]:
     folder = job.folder if isinstance(job, TrainingJob) else None
     fields: Any = job.as_written() if isinstance(job, TrainingJob) else job
     if not isinstance(fields, Mapping):
         return TrainingJob(folder=folder), [Problem("", f"a job is fields, not {type(fields).__name__}")]
-    if (flaw := overgrown(fields)) is not None:
+    if (flaw := size_flaw(fields)) is not None:
         return TrainingJob(folder=folder), [Problem(*flaw)]
-    found = [Problem(*flaw) for flaw in flaws(fields)]
-    flawed = {p.path for p in found}
+    problems = [Problem(*flaw) for flaw in find_flaws(fields)]
+    flawed = {p.path for p in problems}
     reader = Reader(lenient)
     values = reader.mapping(Fields, copied(fields), "")
-    # What a value cannot be at all is said once.
-    found += [p for p in reader.problems if p.path not in flawed]
-    found += _missing(values)
-    found += _contradictions(_sound(values, found))
-    if not _errors(found):
-        found += _size(values)
-    # Of a job that cannot be taken nobody asks more than its name.
+    # An invalid value is reported once.
+    problems += [p for p in reader.problems if p.path not in flawed]
+    problems += _missing_fields(values)
+    problems += _contradictions(_without_problems(values, problems))
+    if not _errors(problems):
+        problems += _size_problems(values)
+    # Of an invalid job only the name is used further.
     name = values.get("name")
-    taken = values if not _errors(found) else {"name": name} if isinstance(name, str) else {}
-    return TrainingJob(folder=folder, **taken), sorted(found, key=lambda p: p.severity != "error")
+    taken = values if not _errors(problems) else {"name": name} if isinstance(name, str) else {}
+    return TrainingJob(folder=folder, **taken), sorted(problems, key=lambda p: p.severity != "error")
 
 
 def _errors(problems: list[Problem]) -> list[Problem]:
     return [p for p in problems if p.severity == "error"]
 
 
-def _size(job: Mapping[str, Any]) -> Iterator[Problem]:
+def _size_problems(job: Mapping[str, Any]) -> Iterator[Problem]:
     size = len(canonical(job).encode())
     if size > LARGEST:
         largest = max(job, key=lambda name: len(canonical({name: job[name]})))
@@ -82,7 +82,7 @@ def _size(job: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _sound(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def _without_problems(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The fields, and the roles of groups, that are right by themselves: rules over several fields ask these
     alone.
     """
@@ -99,7 +99,7 @@ def _sound(job: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     return sound
 
 
-def _missing(job: Mapping[str, Any]) -> Iterator[Problem]:
+def _missing_fields(job: Mapping[str, Any]) -> Iterator[Problem]:
     if "name" not in job:
         yield Problem("name", "is missing; every job has a name")
     groups = job.get("groups")
@@ -121,7 +121,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_checkpoints(job),
         *_secrets(job),
         *_gang(job),
-        *_engines_own(job),
+        *_engine_problems(job),
     ]
 
 
@@ -222,8 +222,8 @@ def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
     """One folder is one mount, however it is written."""
     from allaboard.render.pod_template import CODE_FOLDER
 
-    mounts = [(f"storage[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("storage", ()))]
-    mounts += [(f"secrets[{n}].mount", one.get("mount")) for n, one in enumerate(job.get("secrets", ()))]
+    mounts = [(f"storage[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("storage", ()))]
+    mounts += [(f"secrets[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("secrets", ()))]
     seen = {CODE_FOLDER: "code"} if job.get("code") else {}
     for at, path in mounts:
         if path is None:
@@ -260,7 +260,7 @@ def _gang(job: Mapping[str, Any]) -> Iterator[Problem]:
         yield from name_problems(scheduler)
 
 
-def _engines_own(job: Mapping[str, Any]) -> Iterator[Problem]:
+def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:
     """What the job's engine objects to, and what in `pod` contradicts what it needs."""
     engine = _engine_of(job)
     if engine is None:
@@ -277,7 +277,7 @@ def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:
     return {k: units.seconds(v) for k, v in ((job.get("policy") or {}).get("clocks") or {}).items()}
 
 
-def _called(job: TrainingJob) -> str:
+def _job_title(job: TrainingJob) -> str:
     return f"job {show(job.name)}" if job.name else "this job"
 
 

@@ -204,7 +204,7 @@ class OwnershipConflict(AllaboardError):
 
 
 class TrainingFailed(AllaboardError):
-    """The run ended as failed, lost, stopped or timed out. ``outcome`` tells how and why."""
+    """The run ended as failed, lost, stopped or timed out. ``outcome`` has the state and the diagnoses."""
 
     code = "training_failed"
 

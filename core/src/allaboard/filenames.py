@@ -1,4 +1,4 @@
-"""Names and checksums that come out of a file of somebody's, checked before anything is opened by them.
+"""Names and checksums from untrusted files, checked before any file of that name is opened.
 
 An index, a manifest, a tar header, a journal or a record may come from anywhere. Whatever of it becomes a
 part of a path goes through one of these constructors where it is read, and has a type of its own from then
@@ -38,7 +38,7 @@ def sha256(value: object) -> Sha256:
 def relative_name(value: object) -> RelativeName:
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is no name of a file; it must be text")
-    trouble = _trouble(value)
+    trouble = _name_trouble(value)
     if trouble:
         raise ValueError(f"the name {_shown(value)} {trouble}")
     return RelativeName(value)
@@ -47,7 +47,7 @@ def relative_name(value: object) -> RelativeName:
 def leads_out(name: str) -> str | None:
     """Why a path may lead out of the folder that it is put into, None when it never does.
 
-    For names that are keys to us and may become paths in a training script.
+    For names that are keys in a store and may become paths in a training script.
     """
     if name.startswith("/"):
         return "begins with '/'"
@@ -62,7 +62,7 @@ def leads_out(name: str) -> str | None:
     return None
 
 
-def _trouble(name: str) -> str | None:
+def _name_trouble(name: str) -> str | None:
     levels = name.split("/")
     if not name:
         return "is empty"

@@ -1,6 +1,5 @@
-"""A job as it lies here: what is wrong with it by itself (`allaboard.checking`), and the files that it ships.
-
-Files are looked at only where the folder of the job is known, and none is read that is too large.
+"""Checks a job on this machine: its fields (`allaboard.checking`), and the files that it ships. Files are
+checked only if the folder of the job is known, and too large ones are not read.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ def sizes_of_code(job: TrainingJob) -> tuple[dict[str, int], list[Problem]]:
     problems = []
     for n, name in enumerate(job.get("code", ())):
         try:
-            found = (folder / name).stat()
+            status = (folder / name).stat()
         except FileNotFoundError:
             why = f"is not there in {folder.absolute()}"
         except (OSError, ValueError) as error:
             why = f"cannot be read in {folder.absolute()} ({getattr(error, 'strerror', None) or error})"
         else:
-            if stat.S_ISREG(found.st_mode):
-                sizes[name] = found.st_size
+            if stat.S_ISREG(status.st_mode):
+                sizes[name] = status.st_size
                 continue
-            kind = "a folder; name the files in it" if stat.S_ISDIR(found.st_mode) else "no file"
+            kind = "a folder; name the files in it" if stat.S_ISDIR(status.st_mode) else "no file"
             why = f"is {kind}"
         problems.append(Problem(f"code[{n}]", f"{show(name)} {why}"))
-    return sizes, [*problems, *_too_much(sizes)]
+    return sizes, [*problems, *_size_problem(sizes)]
 
 
-def _too_much(sizes: Mapping[str, int]) -> list[Problem]:
+def _size_problem(sizes: Mapping[str, int]) -> list[Problem]:
     total = sum(sizes.values())
     if total <= CODE_LIMIT:
         return []

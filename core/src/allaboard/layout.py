@@ -17,9 +17,9 @@ from allaboard.spec.job import TrainingJob, member_count
 
 VERSION = 1
 BACKOFF_LIMIT = 3
-"""Restarts of a job that does not say. The operator's own default is no limit: a script with a typo would
-crash for ever, and hold its GPUs. It is written out when a job is rendered, so that every backend keeps the
-same one.
+"""The default number of restarts. The operator's own default is no limit: a script with a typo would crash
+for ever, and hold its GPUs. It is written out when a job is rendered, so that every backend keeps the same
+one.
 """
 
 
@@ -188,7 +188,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
 
 
 def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
-    written = job.get("groups") or _shorthand(job, roles)
+    written = job.get("groups") or _workers_groups(job, roles)
     specs: dict[str, Mapping[str, Any]] = {
         role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()
     }
@@ -205,7 +205,7 @@ def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
     )
 
 
-def _shorthand(job: TrainingJob, roles: tuple[str, ...]) -> dict[str, int]:
+def _workers_groups(job: TrainingJob, roles: tuple[str, ...]) -> dict[str, int]:
     """``workers: N``: a master and N-1 workers, or N workers when elastic (contract, section 5)."""
     count = member_count(job.as_mapping())
     if job.get("elastic") is not None:
@@ -280,7 +280,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def our_environment(layout: Layout, member: Member) -> dict[str, str]:
+def allaboard_environment(layout: Layout, member: Member) -> dict[str, str]:
     """What allaboard adds to what the operator injects; read by `allaboard.inside`. Carries a version."""
     values: dict[str, str | None] = {
         "ALLABOARD_ENV": "1",

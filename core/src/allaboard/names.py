@@ -159,14 +159,14 @@ def checkpoint_folder(run: str, generation: int) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that somebody who typed ``word`` probably meant, or None."""
+    """The known word that is closest to ``word``, or None."""
     import difflib
 
-    if len(word) > 100:  # comparing is quadratic, and nobody mistypes that much
+    if len(word) > 100:  # comparing is quadratic, and typos are short
         return None
     options = {k.lower().replace("-", "_"): k for k in known}
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), options, n=1, cutoff=0.6)
-    return options[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower().replace("-", "_"), options, n=1, cutoff=0.6)
+    return options[matches[0]] if matches else None
 
 
 def one_of(known: Iterable[str]) -> str:

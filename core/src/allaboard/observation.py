@@ -1,5 +1,4 @@
-"""Waist 2: what was seen of a run, when, in our words. Facts only; what they mean is computed in
-`allaboard.status`.
+"""Waist 2: the observation of a run. Facts only; `allaboard.status` computes what they mean.
 
 Every backend builds this one value. Times are epoch seconds of the backend's own clock (the API server's on a
 cluster). Absent is None: nothing here is guessed.
@@ -55,8 +54,8 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
     """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try
-    that ended; 128+n for signal n. ``log``: where its output is, if it can be read; ``said``: what was said
-    of it when its program could not be started.
+    that ended; 128+n for signal n. ``log``: the path of its output, if readable; ``said``: the message about
+    its program if that could not be started.
     """
 
     group: str
@@ -78,8 +77,8 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Who stopped it, why, when. ``timed_out``: because a limit had passed; ``code``: of the obstacle that
-    kept it from starting for too long: it has failed then.
+    """Who stopped the run, why, when. ``timed_out``: because a limit had passed; ``code``: of the obstacle
+    that prevented the start for too long; the run has then failed.
     """
 
     by: str
@@ -91,8 +90,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who follows. ``id`` names the follower; ``phase``: worker, deferred or detached; ``kind``: attached
-    (stopped when nobody was seen for 10 minutes), orchestrated or detached.
+    """The owner of a run. ``id`` names the follower; ``phase``: worker, deferred or detached; ``kind``:
+    attached (stopped after 10 minutes without a client), orchestrated or detached.
     """
 
     id: str
@@ -102,7 +101,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What rank 0 told. ``lost_steps``: steps done again after restarts, over all attempts."""
+    """The progress that rank 0 reported. ``lost_steps``: steps repeated after restarts, over all attempts."""
 
     step: int | None = None
     total: int | None = None
@@ -144,9 +143,9 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that nobody enforces but whoever follows. ``left``: seconds until it is passed; at zero and
-    below it is time to act. ``why``: what for, in words. ``nudge``: who runs the job knows of it too, and may
-    only have to be woken. ``code``: of the obstacle that it could not get over: it has failed then.
+    """A limit that only a follower enforces. ``left``: seconds until it passes; act at zero and below.
+    ``why``: the purpose in words. ``nudge``: the operator also knows the limit and may only need a wake-up.
+    ``code``: of an obstacle that prevented the start for too long; the run has then failed.
     """
 
     left: float
@@ -157,9 +156,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What keeps a run from starting. ``code``: as of a diagnosis; ``text``: one sentence; ``never``: waiting
-    does not help, somebody must change something first; ``member``: the first that it keeps; ``object``,
-    ``field`` and ``said``: where it was seen, and the words. ``consequence``: of another obstacle, mostly.
+    """What prevents the start of a run. ``code``: that of a diagnosis; ``text``: one sentence; ``never``:
+    waiting does not help, a person must change something; ``member``: the first affected one; ``object``,
+    ``field`` and ``said``: the source, and its message. ``consequence``: mostly caused by another obstacle.
     """
 
     code: str
@@ -176,13 +175,12 @@ class Obstacle:
 class Observation:
     """Everything seen of one run at one moment.
 
-    ``alive``: whether what runs the job is known to be there (a supervisor, an operator); None when it cannot
-    be told. ``recorded``: how it ended, by the run record, when nothing else is left of it. ``waiting``: why
-    it is not admitted yet, in the words of whoever holds it; ``obstacle``: what keeps members from starting,
-    admitted or not. ``phases``: seconds in each so far; None when
-    not seen. ``limit``: the next one that is a follower's to enforce. ``flags``: codes of what looks wrong
-    though it goes on. ``events`` and ``tails`` (member -> last lines) are filled when evidence is asked
-    for.
+    ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
+    outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
+    in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not. ``phases``:
+    seconds in each so far; None when not seen. ``limit``: the next one that is a follower's to enforce.
+    ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines)
+    are filled when evidence is asked for.
     """
 
     run: str
@@ -221,12 +219,12 @@ class Observation:
 
     def holds(self, kind: str) -> bool:
         """Whether the condition is True. Looked up by type: the order of conditions means nothing."""
-        found = self.condition(kind)
-        return found is not None and found.status == "True"
+        condition = self.condition(kind)
+        return condition is not None and condition.status == "True"
 
     @property
     def held_by(self) -> str | None:
-        """Why it does not go on, in one sentence; None: nothing is known to keep it."""
+        """Why the run makes no progress, in one sentence; None: no known reason."""
         return self.obstacle.text if self.obstacle is not None else self.waiting
 
     def to_dict(self) -> dict[str, Any]:

@@ -139,8 +139,8 @@ def _of_urls(text: str) -> Iterator[str]:
     """
     for match in _BODY_IN_TEXT.finditer(text):
         user, colon, password = match[1][: max(0, _end_of_userinfo(match[1]))].partition(":")
-        found = password if colon else user if _looks_random(user) else ""
-        yield from (found, _unquoted(found))
+        value = password if colon else user if _looks_random(user) else ""
+        yield from (value, _unquoted(value))
     for match in _QUERY_IN_TEXT.finditer(text):
         if match[3] and hidden_value(_unquoted(match[2]), match[3]):
             yield from (match[3], _unquoted(match[3]))
@@ -239,12 +239,12 @@ def _without(text: str, value: str) -> str:
 def spellings(known: Iterable[str]) -> list[str]:
     """Each value as it may stand in a text, the longest first: as it is, in JSON, in a URL, in base64, and
     each line of several."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for value in known:
         if not isinstance(value, str) or len(value) < KNOWN_FROM or value == HIDDEN:
             continue
         raw = value.encode("utf-8", "surrogatepass")
-        found |= {
+        texts |= {
             value,
             value.strip(),
             json.dumps(value)[1:-1],
@@ -254,8 +254,8 @@ def spellings(known: Iterable[str]) -> list[str]:
             "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b"-._~" else f"%{b:02X}" for b in raw),
             base64.b64encode(raw).decode(),
         }
-        found |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16}
-    return sorted((v for v in found if len(v) >= KNOWN_FROM and v.strip("*")), key=lambda v: (-len(v), v))
+        texts |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16}
+    return sorted((v for v in texts if len(v) >= KNOWN_FROM and v.strip("*")), key=lambda v: (-len(v), v))
 
 
 def _assigned(text: str) -> str:
@@ -266,7 +266,7 @@ def _assigned(text: str) -> str:
         if start < done or _ERRORS.search(match[1]) or not names_a_secret(match[1]):
             continue
         value = _UNTIL[quote[-1]].match(text, start) if quote else _BARE.match(text, start)
-        if value is None or not _is_told(match, value[0], text):
+        if value is None or not _is_assignment(match, value[0], text):
             continue
         pieces += [text[done:start], HIDDEN]
         done = value.end()
@@ -276,7 +276,7 @@ def _assigned(text: str) -> str:
 _ERRORS = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'loss'`
 
 
-def _is_told(match: re.Match[str], value: str, text: str) -> bool:
+def _is_assignment(match: re.Match[str], value: str, text: str) -> bool:
     """Whether an assignment in prose is one: ``api_key=abc`` always, ``token: expected ','`` not."""
     name = match[1]
     if not hidden_value(name, value.strip("\\")):
@@ -360,7 +360,7 @@ def redact_job(fields: object) -> Any:
 
 
 def redact_message(path: str, message: str) -> str:
-    """What is said about the field at ``path``: of a secret's, no value is quoted in it."""
+    """A message about the field at ``path``. For a secret field, quoted values are removed."""
     field = path.rpartition(".")[2].partition("[")[0]
     if names_a_secret(field) and field not in _STRUCTURE:
         message = _QUOTED.sub(HIDDEN, message)
@@ -379,7 +379,8 @@ def redact_texts(value: Any, known: Iterable[str] = ()) -> Any:
 
 def secret_values(fields: object) -> tuple[str, ...]:
     """The whole values that `redact_job` hides, and the passwords and signatures of URLs, for
-    `redact_text(..., known=...)`: a job's own secrets where they come back in somebody else's words."""
+    `redact_text(..., known=...)`: a job's own secrets in messages of others.
+    """
     walk = _Walk()
     walk.value(fields)
     return tuple(sorted({v for v in walk.hidden if len(v) >= KNOWN_FROM}))
@@ -400,17 +401,17 @@ class _Walk:
         if isinstance(value, str):
             return self._words(value)
         if isinstance(value, Mapping):
-            return self._once(value, "mapping", self._mapping)
+            return self._redact_once(value, "mapping", self._mapping)
         if isinstance(value, (list, tuple)):
-            return self._once(value, "list", self._list)
+            return self._redact_once(value, "list", self._list)
         return redact_text(value)
 
     def environment(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return self._once(value, "environment", self._environment)
+            return self._redact_once(value, "environment", self._environment)
         return self.value(value)
 
-    def _once(self, value: Any, kind: str, copy: Callable[[Any], Any]) -> Any:
+    def _redact_once(self, value: Any, kind: str, copy: Callable[[Any], Any]) -> Any:
         at = (id(value), kind)
         if at in self._seen:
             return self._seen[at]

@@ -1,4 +1,4 @@
-"""The line with which a training process tells its follower how it goes.
+"""The report line, with which a training process reports its progress.
 
     [allaboard] {"v":1,"kind":"progress","step":120,"total":400,"loss":0.31}
 

@@ -1,4 +1,6 @@
-"""Runs a job and follows it: `allaboard.follow.loop` decides, and this carries it out with a backend."""
+"""Runs a job and follows it: `allaboard.follow.loop` yields effects, and this module carries them out with a
+backend.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import (
     Answer,
@@ -27,11 +29,11 @@ from allaboard.follow.loop import (
 from allaboard.observation import Observation, Owner
 from allaboard.spec.identity import fresh_key
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import called, folder_of, parse, read_text
+from allaboard.spec.loader import display_name, folder_of, parse, read_text
 from allaboard.spec.site import Site, check_backend
 
 ATTEMPTS = 3
-"""Attempts of a job that does not say, where nobody else retries: only what may pass (a lost run) is tried
+"""Default attempts of a job where no orchestrator retries: only failures that may pass (a lost run) are tried
 again.
 """
 
@@ -47,9 +49,9 @@ def backend_of(
     context: str | None = None,
     namespace: str | None = None,
 ) -> Backend:
-    """The backend itself, or the one of this name; without one that of ``ALLABOARD_BACKEND``, else ``local``.
-    The rest says which cluster, as whom and where in it (`allaboard.backends.kubernetes.client.loader`);
-    nothing is sent yet. Raises BadInput.
+    """The given backend, or the one of this name; by default that of ``ALLABOARD_BACKEND``, else ``local``.
+    The other arguments choose the cluster, user and namespace
+    (`allaboard.backends.kubernetes.client.loader`). Nothing is sent yet. Raises BadInput.
     """
     if backend is not None and not isinstance(backend, str):
         return backend
@@ -71,27 +73,27 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     """
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)
-        # The fields before they are a job: one that does not exist is one problem among all.
-        fields = checked(parse(read_text(path), called(path)), lenient=lenient).as_mapping()
+        # Check the fields before making a job: an unknown field is one of all problems.
+        fields = require_valid(parse(read_text(path), display_name(path)), lenient=lenient).as_mapping()
         return TrainingJob(folder=folder_of(path), **fields)
-    return checked(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
+    return require_valid(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
 
 
-def me(kind: str = "attached") -> Owner:
-    """The owner that this process is: a follower who can be told from others."""
+def new_owner(kind: str = "attached") -> Owner:
+    """A new owner with a unique id, for this process."""
     phase = "detached" if kind == "detached" else "worker"
-    return Owner(f"{person()}:{os.getpid()}", phase, kind)
+    return Owner(f"{user_at_host()}:{os.getpid()}", phase, kind)
 
 
 def submit(
     job: Job, *, key: str | None = None, backend: Backend | str | None = None, owner: Owner | None = None
 ) -> Handle:
-    """Start a job and leave it running: nobody need watch. Raises BadInput when it cannot start.
+    """Start a job and leave it running; no client needs to follow it. Raises BadInput when it cannot start.
 
-    Without ``key`` every call trains anew; under a key that exists, contract section 1 says what happens.
+    Without ``key`` every call trains again; for a key that exists, see contract section 1.
     """
     plan = Plan(read_job(job), key or fresh_key())
-    return backend_of(backend).launch(plan, owner or me("detached"))
+    return backend_of(backend).launch(plan, owner or new_owner("detached"))
 
 
 def run(
@@ -106,21 +108,20 @@ def run(
     """Start a job, follow it to its end and return how it ended; a failed training is an outcome, not an
     exception.
 
-    ``on_seen`` gets every observation; ``poll``: seconds between two looks when nothing wakes us, the
-    backend's own where not said. Raises BadInput when it cannot start, BackendUnreachable when the
-    backend stopped answering (the run itself is untouched). A run whose client died is found again under the
-    same ``key``.
+    ``on_seen`` gets every observation; ``poll``: seconds between two observations without a wake-up, by
+    default the backend's. Raises BadInput when it cannot start, BackendUnreachable when the backend stopped
+    answering (the run itself is untouched). The same ``key`` adopts a run whose client died.
     """
     where = backend_of(backend)
     plan = Plan(read_job(job), key or fresh_key())
-    owner = me()
+    owner = new_owner()
     handle = where.launch(plan, owner)
     if on_launch is not None:
         on_launch(handle)
     attempts = (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     policy = follow_policy(where, poll, attempts)
     follower = Follower(where, handle.run, plan=plan, owner=owner, on_seen=on_seen, on_launch=on_launch)
-    outcome = follower.to_the_end(policy)
+    outcome = follower.follow_to_end(policy)
     if outcome.ok:
         where.hand_over(follower.handle or handle)
     return outcome
@@ -133,16 +134,16 @@ def attach(
     on_seen: OnSeen | None = None,
     poll: float | None = None,
 ) -> Outcome:
-    """Follow a run that is there, by id, unique prefix or job name, to its end. It is not stopped, restarted
+    """Follow an existing run, by id, unique prefix or job name, to its end. The run is not stopped, restarted
     or owned.
     """
     where = backend_of(backend)
     name = where.observe(run).run
-    return Follower(where, name, on_seen=on_seen).to_the_end(follow_policy(where, poll))
+    return Follower(where, name, on_seen=on_seen).follow_to_end(follow_policy(where, poll))
 
 
 def follow_policy(backend: Backend, poll: float | None = None, attempts: int = 1) -> FollowPolicy:
-    """How a run of this backend is followed."""
+    """The follow policy for a run of this backend."""
     return replace(backend.pace, poll=poll or backend.pace.poll, attempts=attempts)
 
 
@@ -155,7 +156,7 @@ def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> Train
 
 
 class Follower:
-    """Carries out what `follow` asks of one run. With ``plan`` and ``owner`` it may launch further
+    """Carries out the effects of `follow` for one run. With ``plan`` and ``owner`` it may launch further
     attempts.
     """
 
@@ -174,7 +175,7 @@ class Follower:
         self.handle: Handle | None = None
         self._changes: Changes | None = None
 
-    def to_the_end(self, policy: FollowPolicy) -> Outcome:
+    def follow_to_end(self, policy: FollowPolicy) -> Outcome:
         holding: AbstractContextManager[Changes] = self.backend.changes(self.run)
         with holding as self._changes:
             return run_sync(follow(policy), self._answer)
@@ -201,7 +202,7 @@ class Follower:
     def _enforce(self) -> None:
         if self.owner is None:
             return
-        # Who may not, or does not get through, tries again: the limit is still there at the next look.
+        # A refused or failed request is repeated: the limit is still there at the next observation.
         with suppress(AllaboardError):
             self.backend.enforce(self.run, self.owner)
 

@@ -16,24 +16,24 @@ from allaboard.units import rfc3339, show_seconds
 
 TIME_REASONS = frozenset({"DeadlineExceeded", "ClockExceeded"})
 WORDS = frozenset({"Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed"})
-"""Types of conditions that mean something here."""
+"""Condition types that affect the state."""
 
 
 def state_of(seen: Observation) -> State:
-    """The state of a run. Terminal wins; what nobody runs any more is lost; unknown words end in
-    `State.UNKNOWN`.
+    """The state of a run. A terminal condition wins. A run without a supervisor or operator is lost. Unknown
+    conditions mean `State.UNKNOWN`.
     """
     if seen.stopped:
         return State.STOPPED
     if seen.holds("Failed"):
-        return State.TIMED_OUT if _by_time(seen) else State.FAILED
+        return State.TIMED_OUT if _time_state(seen) else State.FAILED
     if seen.holds("Succeeded"):
         return State.SUCCEEDED
     if seen.recorded is not None:
         return State(seen.recorded)
     if seen.deleted:
         return State.STOPPED
-    # Before "stopping": a stop that nobody is left to carry out is not under way.
+    # Before "stopping": without a supervisor or operator a stop is not under way.
     if seen.alive is False:
         return State.LOST
     if seen.stop is not None:
@@ -44,7 +44,8 @@ def state_of(seen: Observation) -> State:
     if seen.holds("Restarting") or any(m.reason == "CrashLoopBackOff" for m in seen.members):
         return State.RESTARTING
     if seen.holds("Running"):
-        # The operator says Running as soon as one member runs; while others have no place, nobody trains.
+        # The operator reports Running as soon as one member runs. While others are unscheduled, no training
+        # happens.
         if seen.waiting is not None:
             return State.QUEUED
         return State.RUNNING if seen.obstacle is None else State.STARTING
@@ -59,16 +60,16 @@ def state_of(seen: Observation) -> State:
     return State.UNKNOWN
 
 
-def _by_time(seen: Observation) -> bool:
+def _time_state(seen: Observation) -> bool:
     failed = seen.condition("Failed")
     return failed is not None and (
         failed.reason in TIME_REASONS or "longer than specified deadline" in failed.message
     )
 
 
-def has_given_back(seen: Observation) -> bool:
-    """Whether a suspended run holds no slots any more: its operator says that it is suspended, and its
-    members are gone. Those of a run that was never begun are to come, and hold none.
+def has_released_slots(seen: Observation) -> bool:
+    """Whether a suspended run has released its slots: the operator reports it suspended, and its members are
+    gone. Pending members of a run that never began hold no slots.
     """
     holding = {"running"} if seen.started is None else {"running", "pending"}
     return seen.holds("Suspended") and not any(m.phase in holding for m in seen.members)
@@ -79,8 +80,8 @@ CLOCK_PATIENCE = 600.0
 
 
 def idle_clock(phases: Mapping[str, float | None], clocks: Mapping[str, float]) -> str | None:
-    """Why the clock of the training has not begun, though it could have run out by now: the script reports no
-    steps. It is not guessed when such a training began. ``clocks``: limits of phases in seconds.
+    """Why the training clock has not begun although its limit has passed: the script reports no steps. The
+    begin of such a training is never guessed. ``clocks``: limits of phases in seconds.
     """
     limit, met, waited = clocks.get("training"), phases.get("rendezvous"), phases.get("first_step")
     if limit is None or phases.get("training") is not None or (met is None and waited is None):

@@ -47,22 +47,22 @@ def seconds(value: str | int | float) -> float:
     if isinstance(value, (int, float)):
         if not 0 <= value < math.inf:
             raise ValueError(f"{_shown(value)} is not a duration; give 0 or more seconds")
-        return _at_most_68_years(float(min(value, 10**15)), value)
+        return _check_seconds(float(min(value, 10**15)), value)
     text = value.strip()
     if len(text) > _LONGEST or not text.isascii():
         raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return _at_most_68_years(float(text), value)
+        return _check_seconds(float(text), value)
     parts = _DURATION.findall(text)
     if not parts or "".join(n + u for n, u in parts) != text:
         raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 12h, 1d or 1h30m")
-    return _at_most_68_years(float(sum(float(n) * _SECONDS[u] for n, u in parts)), value)
+    return _check_seconds(float(sum(float(n) * _SECONDS[u] for n, u in parts)), value)
 
 
-def _at_most_68_years(found: float, written: str | int | float) -> float:
-    if found > MOST_SECONDS:
+def _check_seconds(amount: float, written: str | int | float) -> float:
+    if amount > MOST_SECONDS:
         raise ValueError(f"{_shown(written)} is too long; Kubernetes counts up to 24855d, which is 68 years")
-    return found
+    return amount
 
 
 def size(value: str | int | float) -> int:
@@ -70,12 +70,12 @@ def size(value: str | int | float) -> int:
     number, unit = _quantity(value, "a size", "512Mi, 32Gi or a number of bytes")
     if unit == "m":
         raise ValueError(f"{_shown(value)} is not a size; write 512Mi, 32Gi or a number of bytes")
-    found = int(number * _FACTORS[unit])
-    if found > MOST_BYTES:
+    amount = int(number * _FACTORS[unit])
+    if amount > MOST_BYTES:
         raise ValueError(
             f"{_shown(value)} is too large; Kubernetes counts up to {MOST_BYTES} bytes, just below 8Ei"
         )
-    return found
+    return amount
 
 
 def cores(value: str | int | float) -> float:
@@ -83,10 +83,10 @@ def cores(value: str | int | float) -> float:
     number, unit = _quantity(value, "a number of cores", "2, 0.5 or 500m")
     if unit not in ("", "m"):
         raise ValueError(f"{_shown(value)} is not a number of cores; write 2, 0.5 or 500m")
-    found = float(number / 1000 if unit == "m" else number)
-    if found > MOST_CORES:
+    amount = float(number / 1000 if unit == "m" else number)
+    if amount > MOST_CORES:
         raise ValueError(f"{_shown(value)} is too many; give {MOST_CORES} cores or fewer")
-    return found
+    return amount
 
 
 def quantity(amount: int) -> str:

@@ -1,10 +1,11 @@
 """Text that a person, a member, another user or another program wrote, read within bounds.
 
-Every JSON text that did not come from this very process passes through `parse_json`, every YAML text through
-`allaboard.untrusted_yaml.parse_yaml`, and a value that was made in Python through `flaws`. All three hold one
-set of `Limits`: bytes, depth, number of values (aliases counted each time they are used), digits of a number.
-What comes back is plain: ``None``, ``bool``, ``int``, ``float``, ``str``, ``list``, and ``dict`` with text as
-keys. Text holds no lone surrogate and no NUL, every number is finite, and no mapping names a key twice.
+Every JSON text from outside this process passes through `parse_json`, every YAML text through
+`allaboard.untrusted_yaml.parse_yaml`, and a value that was made in Python through `find_flaws`. All three
+hold one set of `Limits`: bytes, depth, number of values (aliases counted each time they are used), digits of
+a number. What comes back is plain: ``None``, ``bool``, ``int``, ``float``, ``str``, ``list``, and ``dict``
+with text as keys. Text holds no lone surrogate and no NUL, every number is finite, and no mapping names a key
+twice.
 
 A number keeps how it was spelled (`SpelledInt`, `SpelledFloat`) where Python would write it otherwise:
 ``1.10`` in a command means the text ``1.10``. `spelled` gives that text.
@@ -103,7 +104,7 @@ def parse_json(
         raise Unreadable(f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
-    for path, trouble in () if any_text else flaws(value, limits):
+    for path, trouble in () if any_text else find_flaws(value, limits):
         raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return value
 
@@ -163,14 +164,14 @@ def _check_growth(text: str, limits: Limits) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise Unreadable(f"is not valid: the field {show(key)} stands twice")
             seen.add(key)
-    return found
+    return mapping
 
 
 def spell(number: SpelledInt | SpelledFloat, word: str) -> int | float:
@@ -204,7 +205,7 @@ def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
         raise Unreadable(f"is not UTF-8 text (byte {error.start})") from None
 
 
-def flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
+def find_flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
     """(path, trouble) of everything in a value that no text of JSON could hold or that exceeds the limits, in
     order; nothing for a plain one. For values that were made in Python (a job in a DAG file).
 
@@ -214,12 +215,12 @@ def flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:
         yield path, trouble
 
 
-def overgrown(value: Any, limits: Limits = LIMITS) -> tuple[str, str] | None:
+def size_flaw(value: Any, limits: Limits = LIMITS) -> tuple[str, str] | None:
     """(path, trouble) of what is too deep or too much, or holds itself: the flaws that keep a value from
     being copied or printed. None for a value that may hold other ones.
     """
-    found = _walk(value, limits, _digits_flaw)
-    return next(((path, trouble) for path, trouble, of in found if of != "key"), None)
+    flaw = _walk(value, limits, _digits_flaw)
+    return next(((path, trouble) for path, trouble, of in flaw if of != "key"), None)
 
 
 def _walk(
@@ -249,8 +250,8 @@ def _walk(
                 return
             open_.append(_inner(item))
             names.append(name)
-        elif (found := leaf_flaw(item, limits)) is not None:
-            yield _joined([*names, name]), found, "leaf"
+        elif (flaw := leaf_flaw(item, limits)) is not None:
+            yield _joined([*names, name]), flaw, "leaf"
 
 
 def _inner(item: Any) -> Iterator[tuple[str, str | None, Any]]:
@@ -296,7 +297,7 @@ def _shown(value: Any) -> str:
     """Any value as text; one whose own text cannot be had by its type."""
     try:
         return repr(value)
-    except Exception:  # somebody else's __repr__, or a number with too many digits
+    except Exception:  # a foreign __repr__, or a number with too many digits
         return f"a {type(value).__name__}"
 
 

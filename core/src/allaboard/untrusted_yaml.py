@@ -18,7 +18,7 @@ from allaboard.untrusted import (
     SpelledInt,
     Unreadable,
     decode,
-    flaws,
+    find_flaws,
     show,
     spell,
 )
@@ -32,8 +32,8 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
     try:
         # The events come one after another, without recursion; only what they show to be small is composed.
         _check_events(yaml.parse(text, Loader=_event_loader(yaml)), limits)
-        found = yaml.load_all(text, Loader=_loader(yaml, limits))
-        documents = [document for document in found if document is not None]
+        loaded = yaml.load_all(text, Loader=_loader(yaml, limits))
+        documents = [document for document in loaded if document is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -42,7 +42,7 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
     except RecursionError:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
     for document in documents:
-        for path, trouble in flaws(document, limits):
+        for path, trouble in find_flaws(document, limits):
             raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return documents
 
@@ -60,13 +60,13 @@ def _check_events(events: Iterator[Any], limits: Limits) -> None:
         kind = type(event).__name__
         tag = getattr(event, "tag", None)
         if tag is not None and not (kind == "ScalarEvent" and tag in _TEXT_TAGS):
-            raise _refused(f"the tag {show(tag, quote=False)} is not known; write plain values", event)
+            raise _refuse_event(f"the tag {show(tag, quote=False)} is not known; write plain values", event)
         if kind == "DocumentStartEvent":
             sizes = {}
         elif kind == "AliasEvent":
             size = sizes.get(event.anchor, 1)
             if size is None:
-                raise _refused(f"the alias *{show(event.anchor, quote=False)} holds itself", event)
+                raise _refuse_event(f"the alias *{show(event.anchor, quote=False)} holds itself", event)
             total += size
         elif kind == "ScalarEvent":
             total += 1
@@ -91,7 +91,7 @@ _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 """What an author may write to say that a value is text."""
 
 
-def _refused(trouble: str, event: Any) -> Unreadable:
+def _refuse_event(trouble: str, event: Any) -> Unreadable:
     return Unreadable(f"is not YAML that is taken: {trouble}{_at(event)}")
 
 
@@ -124,18 +124,18 @@ def _loader(yaml: Any, limits: Limits) -> Any:
             else:
                 seen.add(key.value)
         loader.flatten_mapping(node)
-        found = {}
+        values = {}
         for key, value in node.value:
             name = loader.construct_object(key, deep=True)
             if not isinstance(name, str):
                 stop(key, f"the field's name {show(key.value, quote=False)} is not text; quote it")
-            found[name] = loader.construct_object(value, deep=True)
-        return found
+            values[name] = loader.construct_object(value, deep=True)
+        return values
 
     def whole(loader: Any, node: Any) -> Any:
         word = node.value
         if ":" in word:
-            return word  # sexagesimal: 12:30 is a time to everybody but YAML 1.1
+            return word  # sexagesimal in YAML 1.1; people mean a time: 12:30
         if len(word) > limits.digits:
             stop(node, f"a number has {len(word)} characters; {limits.digits} are allowed")
         try:

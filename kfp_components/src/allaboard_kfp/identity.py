@@ -23,7 +23,7 @@ from typing import Any
 from allaboard.backends.base import Backend
 from allaboard.errors import BadInput, SiteError
 from allaboard.observation import Owner
-from allaboard.running import me
+from allaboard.running import new_owner
 from allaboard.spec.identity import kfp_key
 from allaboard_kfp.inputs import on_cluster
 
@@ -75,9 +75,9 @@ def owner_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> Owner
     adopts it, and the Lease of the last one shows that nobody follows it.
     """
     if backend.name == "local":
-        return me()
+        return new_owner()
     pod = environ.get("KFP_POD_UID") or environ.get("KFP_POD_NAME")
-    return Owner(f"kfp:{pod}" if pod else me().id, "worker", "orchestrated")
+    return Owner(f"kfp:{pod}" if pod else new_owner().id, "worker", "orchestrated")
 
 
 def check_place(output: str, environ: Mapping[str, str], interpreter: str = sys.executable) -> None:

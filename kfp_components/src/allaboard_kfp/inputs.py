@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import called, home_of, names_a_file, parse, read_text
+from allaboard.spec.loader import display_name, job_folder, names_a_file, parse, read_text
 from allaboard.spec.mappings import as_mapping
 
 
@@ -48,14 +48,14 @@ def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = 
     becomes the job's data.shards. Raises BadInput with every problem.
     """
     fields, start = _fields(job, job_text.strip())
-    where = home_of(folder).absolute() if folder else start
+    where = job_folder(folder).absolute() if folder else start
     if not where.is_dir():
         raise BadInput(f"folder {where} is not there; give the folder in which the job's members start")
     if shards:
         data = fields.get("data")
         fields = {**fields, "data": {**(data if isinstance(data, Mapping) else {}), "shards": shards}}
     # A TrainingJob refuses unknown fields at once; the check reports them with all other problems.
-    return TrainingJob(folder=str(where), **checked(fields, lenient=True).as_mapping())
+    return TrainingJob(folder=str(where), **require_valid(fields, lenient=True).as_mapping())
 
 
 def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]:
@@ -69,5 +69,5 @@ def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]
     if job:
         return job, Path.cwd()
     if names_a_file(text):
-        return parse(read_text(text), called(text)), home_of(text).absolute().parent
+        return parse(read_text(text), display_name(text)), job_folder(text).absolute().parent
     return as_mapping(text, "job_text", instead="the path of a job file"), Path.cwd()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from allaboard.errors import BadInput
-from allaboard.spec.loader import home_of
+from allaboard.spec.loader import job_folder
 
 
 class Options(TypedDict, total=False):
@@ -28,7 +28,7 @@ def start_local(pipeline_root: str | Path = "./local_outputs", **options: Unpack
     """
     from kfp import local
 
-    root = home_of(pipeline_root).absolute()
+    root = job_folder(pipeline_root).absolute()
     if "python3" in str(root):
         raise BadInput(
             f"pipeline_root {root}: kfp.local takes the 'python3' in it for the interpreter "

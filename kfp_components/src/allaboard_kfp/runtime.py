@@ -21,12 +21,12 @@ from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
 from allaboard.report.page import run_page
-from allaboard.report.reading import what_it_told
+from allaboard.report.page_data import read_page_data
 from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import home_of
+from allaboard.spec.loader import job_folder
 from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
@@ -271,7 +271,7 @@ class Meter:
 
 def _source(source: str, folder: str) -> Any:
     """A folder, or a function; both are relative to the step's folder."""
-    path = home_of(source)
+    path = job_folder(source)
     if ":" in source and not (Path(folder) / path).exists():
         return resolve(source, Path(folder))
     return str(path if path.is_absolute() else Path(folder) / path)
@@ -294,7 +294,7 @@ def _publish(
     store as well.
     """
     now = time.time()
-    record = what_it_told(backend, outcome)
+    record = read_page_data(backend, outcome)
     page = run_page(outcome, record, now, job=job, kind=kind, window=(place.started, now))
     write_page(report, page)
     if not outcome.ok and place.durable:

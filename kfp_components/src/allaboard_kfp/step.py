@@ -27,14 +27,14 @@ from allaboard.observation import Observation
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.report import localtime, words
-from allaboard.report.exits import code_of, watching
-from allaboard.report.following import Attended, FollowerLeft, Signals, event_source
+from allaboard.report.attached_run import AttachedRun, FollowerLeft, Signals, event_source
+from allaboard.report.exits import exit_code_of, untouched_on_error
 from allaboard.report.plain import PlainView
-from allaboard.report.saying import silence
+from allaboard.report.terminal import silence_stdout
 from allaboard.reportline import decode
 from allaboard.running import backend_of, follow_policy
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import home_of
+from allaboard.spec.loader import job_folder
 from allaboard.spec.site import STORE, Site, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.storage.scratch import own_folder
@@ -67,7 +67,7 @@ def step_errors() -> Iterator[None]:
         print(f"error: {error}", file=sys.stderr, flush=True)
         if error.code == "never_fits" and on_cluster():
             print(_RESOURCES_HINT, file=sys.stderr, flush=True)
-        raise SystemExit(code_of(error)) from None
+        raise SystemExit(exit_code_of(error)) from None
 
 
 _RESOURCES_HINT = """\
@@ -103,7 +103,7 @@ class Place:
         return cls(
             key=key_of(output),
             site=site_of(os.environ, store=as_written(store) or None),
-            folder=str(home_of(as_written(folder) or ".").absolute()),
+            folder=str(job_folder(as_written(folder) or ".").absolute()),
             durable=not on_cluster() or bool(store or os.environ.get("ALLABOARD_STORE")),
             backend=as_written(backend),
             namespace=as_written(namespace),
@@ -170,9 +170,9 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
         # No change of the run tells of new output of rank 0.
         poll = min(backend.pace.poll, LONGEST_POLL)
         try:
-            follower.begin()
-            with watching(plan.run):
-                outcome = follower.to_the_end(follow_policy(backend, poll, attempts))
+            follower.launch()
+            with untouched_on_error(plan.run):
+                outcome = follower.follow_to_end(follow_policy(backend, poll, attempts))
         except FollowerLeft as left:
             raise SystemExit(left.code) from None
         assert follower.handle is not None
@@ -187,16 +187,16 @@ class Interrupts(Signals):
         self.interrupts.append("SIGHUP")
 
 
-class Step(Attended):
+class Step(AttachedRun):
     """Follows as the command line does, and stops the run when stdout has no reader any more."""
 
-    def _obey(self) -> None:
+    def _handle_signals(self) -> None:
         if reader_is_gone():
             self._stop_without_reader()
-        super()._obey()
+        super()._handle_signals()
 
     def _stop_without_reader(self) -> None:
-        silence()
+        silence_stdout()
         os.dup2(1, 2)
         self.signals.interrupts.append("the pipeline that ran this step is gone")
 
@@ -238,7 +238,10 @@ class StepView:
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
                 members = f"{running} of {counted(len(seen.members), 'member')} running"
-                say(f"{localtime.clock(at)}  still {state_of(seen)} {words.lasting(seen, at)}: {members}")
+                say(
+                    f"{localtime.clock(at)}  still {state_of(seen)} "
+                    f"{words.duration_phrase(seen, at)}: {members}"
+                )
 
     def say(self, text: str) -> None:
         with no_broken_pipe():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BadInput
 from allaboard.redaction import secret_values
 from allaboard.spec.job import TrainingJob
@@ -31,7 +31,7 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
         )
     # A TrainingJob refuses unknown fields at once; the check of a mapping reports every problem.
     fields = job.as_mapping() if isinstance(job, TrainingJob) else job
-    return TrainingJob(folder=start, **checked(fields, lenient=True).as_mapping())
+    return TrainingJob(folder=start, **require_valid(fields, lenient=True).as_mapping())
 
 
 def secrets_in(job: Any) -> tuple[str, ...]:

@@ -20,11 +20,11 @@ from allaboard.backends.base import Backend, Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.host.processes import sweep
+from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.backends.local.supervisor.controller import SETTLE
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BadInput
 from allaboard.observation import MemberSeen, Observation, Owner
 from allaboard.spec.job import TrainingJob
@@ -130,15 +130,15 @@ class LocalStage:
         """Nothing of a run lives on."""
         for path in self.backend.runs.glob("*"):
             run = RunFolder(path)
-            record = read(run)
+            record = read_record(run)
             if record is not None:
                 attempt = run.attempt(record.generation, record.attempt)
                 ask = {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True}
-                attempt.ask("end", ask)
+                attempt.write_request("end", ask)
                 deadline = time.monotonic() + 30
                 while attempt.is_live() and time.monotonic() < deadline:
                     time.sleep(0.02)
-                sweep(record.uid)
+                kill_run(record.uid)
 
 
 @dataclass
@@ -373,6 +373,6 @@ def launch(stage: Stage, name: str, fields: Mapping[str, Any]) -> Performance:
     """Starts a job of puppets there. Raises BadInput when that place refuses it."""
     here = stage.fields()
     given = {"name": "play", "command": puppets.COMMAND, "spot": {"grace": 1}, **here, **fields}
-    job = checked(TrainingJob(folder=str(puppets.FOLDER), **given))
+    job = require_valid(TrainingJob(folder=str(puppets.FOLDER), **given))
     plan = Plan(job, f"{stage.name} {name}")
     return Performance(stage, stage.backend.launch(plan, WHO).run)

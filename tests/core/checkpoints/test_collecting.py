@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.checkpoints import Collected, collect, list_checkpoints, prune, verify
-from allaboard.checkpoints.holds import holds, place
+from allaboard.checkpoints.holds import list_holds, place_hold
 from allaboard.checkpoints.manifest import MANIFEST
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageFull, StorageMissing, StorageUnreachable
 from allaboard.storage import open_store
@@ -56,7 +56,7 @@ def test_the_copy_is_the_same_checkpoint_byte_for_byte(store: Store, models: Sto
     assert verify(copied(found), 20) == []
     for key in ("manifest.json", "model.bin", "optimizer.bin"):
         assert copied(found).read(f"step-000000000020/{key}") == store.read(f"step-000000000020/{key}")
-    assert holds(store) == []
+    assert list_holds(store) == []
 
 
 def test_a_second_time_nothing_is_copied(store: Store, models: Store) -> None:
@@ -238,7 +238,7 @@ def test_a_long_copy_renews_its_hold(disk: Store, tmp_path: Path) -> None:
 
     def slowly(done: int, total: int) -> None:
         now[0] += 0.4 * HOUR
-        seen.extend(hold.expires - now[0] for hold in holds(disk))
+        seen.extend(hold.expires - now[0] for hold in list_holds(disk))
 
     collect(disk.uri, tmp_path / "models", progress=slowly, clock=lambda: now[0])
     assert len(seen) == 6
@@ -256,15 +256,15 @@ def test_a_source_that_retention_takes_away_is_passed_over(
         without_manifest(disk, 2)
         raise StorageError("no hold for you")
 
-    monkeypatch.setattr("allaboard.checkpoints.holds.place", taken_away)
+    monkeypatch.setattr("allaboard.checkpoints.holds.place_hold", taken_away)
     assert collect(disk.uri, tmp_path / "models").step == 1
 
 
 def test_holds_of_other_readers_stay(disk: Store, tmp_path: Path) -> None:
     a_checkpoint(disk, 1)
-    mine = place(disk, 1, "somebody else", time.time())
+    mine = place_hold(disk, 1, "somebody else", time.time())
     collect(disk.uri, tmp_path / "models")
-    assert [hold.key for hold in holds(disk)] == [mine.key]
+    assert [hold.key for hold in list_holds(disk)] == [mine.key]
 
 
 # --- bad days
@@ -312,7 +312,7 @@ def test_a_server_that_dies_in_the_middle_is_one_error_and_nothing_torn(
         disk.read("step-000000000001/optimizer.bin")
     )
     assert verify(models, 1) == []
-    assert [hold.by for hold in holds(disk)] == []
+    assert [hold.by for hold in list_holds(disk)] == []
 
 
 def test_a_missing_bucket_is_said(disk: Store, s3: S3Server) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from allaboard.checkpoints import latest, prune, verify
-from allaboard.checkpoints.holds import holds, place
+from allaboard.checkpoints.holds import list_holds, place_hold
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED
 from allaboard.checkpoints.retention import ABANDONED_AFTER, PARTS_AFTER, check_keep
 from allaboard.errors import BadInput, StorageFull
@@ -56,7 +56,7 @@ def test_retention(disk: Store, row: Any) -> None:
     for step, loss in losses.items():
         a_checkpoint(disk, step, None if loss is None else {"loss": loss})
     for step in held:
-        place(disk, step, "a reader", time.time())
+        place_hold(disk, step, "a reader", time.time())
     done = prune(disk, keep, best, time.time(), protect=protected)
     assert steps(disk) == kept
     assert list(done.kept) == kept
@@ -67,7 +67,7 @@ def test_retention(disk: Store, row: Any) -> None:
 def test_only_what_is_held_and_else_unwanted_is_called_held(disk: Store) -> None:
     for step in (1, 2, 3):
         a_checkpoint(disk, step)
-        place(disk, step, "a reader", time.time())
+        place_hold(disk, step, "a reader", time.time())
     assert prune(disk, 1, None, time.time()).held == (1, 2)
 
 
@@ -97,7 +97,7 @@ def test_a_hold_that_came_late_still_saves_the_parts(store: Store) -> None:
     a_checkpoint(store, 2)
     now = time.time()
     prune(store, 1, None, now)
-    place(store, 1, "a slow reader", now, seconds=3 * HOUR)
+    place_hold(store, 1, "a slow reader", now, seconds=3 * HOUR)
     assert prune(store, 1, None, now + 2 * HOUR).removed == ()
     assert "step-000000000001/model.bin" in keys(store)
     assert prune(store, 1, None, now + 4 * HOUR).removed == (1,)
@@ -107,9 +107,9 @@ def test_an_expired_hold_holds_nothing_and_is_removed(store: Store) -> None:
     a_checkpoint(store, 1)
     a_checkpoint(store, 2)
     now = time.time()
-    place(store, 1, "a reader that was killed", now - 2 * HOUR)
+    place_hold(store, 1, "a reader that was killed", now - 2 * HOUR)
     assert prune(store, 1, None, now).retired == (1,)
-    assert holds(store) == []
+    assert list_holds(store) == []
 
 
 def test_pruning_twice_changes_nothing(store: Store) -> None:

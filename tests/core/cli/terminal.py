@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from allaboard.backends.base import handle_of
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.host.processes import find_marked, sweep
+from allaboard.backends.local.host.processes import find_marked, kill_run
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.observation import Observation, State
 from allaboard.status import state_of
 
@@ -128,7 +128,7 @@ class Terminal:
 
     def processes(self, run: str) -> list[int]:
         """Pids of a run's members, and of what they started, that live."""
-        record = read(RunFolder(self.backend.runs / run))
+        record = read_record(RunFolder(self.backend.runs / run))
         return [] if record is None else [found.pid for found in find_marked(record.uid)]
 
     def seen(self, run: str = "digits") -> Observation:
@@ -163,9 +163,9 @@ class Terminal:
                 backend.stop(handle_of(seen), seen.owner, "the test", "it is over", kill=True)
             wait_for(lambda run=run: not backend.observe(run).alive)
         for run in self.runs():
-            record = read(RunFolder(backend.runs / run))
+            record = read_record(RunFolder(backend.runs / run))
             if record is not None:
-                sweep(record.uid)
+                kill_run(record.uid)
 
 
 def wait_for(what: Callable[[], T], seconds: float = LONG) -> T:

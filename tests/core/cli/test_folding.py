@@ -31,8 +31,8 @@ def trains(member: str, *texts: str, more: bool = False) -> list[LogLine]:
 
 def folded(lines: Iterable[LogLine], members: Iterable[MemberSeen] = (), *, eager: bool = False) -> list[str]:
     folds = Folds({m.name: m for m in members}, eager=eager)
-    found = [shown for line in lines for shown in folds.take(line)]
-    return [f"{line.member}: {line.text}" for line in [*found, *folds.rest()]]
+    found = [shown for line in lines for shown in folds.add(line)]
+    return [f"{line.member}: {line.text}" for line in [*found, *folds.close_all()]]
 
 
 def test_hundreds_of_lines_of_a_wait_are_one() -> None:
@@ -56,9 +56,9 @@ def test_a_few_lines_stay_as_they_are() -> None:
 def test_who_looks_on_sees_the_first_line_at_once_and_the_rest_folded() -> None:
     folds = Folds({}, eager=True)
     first, *others = waits("worker-0", 9)
-    assert [*folds.take(first)] == [first]
-    assert [shown for line in others for shown in folds.take(line)] == []
-    (rest,) = folds.rest()
+    assert [*folds.add(first)] == [first]
+    assert [shown for line in others for shown in folds.add(line)] == []
+    (rest,) = folds.close_all()
     assert rest.text.startswith("8 more lines from 12:00:00 to 12:00:08, folded")
 
 

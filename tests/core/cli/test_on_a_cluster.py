@@ -119,7 +119,7 @@ def test_a_result_that_cannot_be_marked_as_taken_is_a_result(desk: Desk) -> None
     desk.on_request = no_handing_over
     code, out, err = desk("run", desk.job(), "--json", "--key", "k")
     assert code == 0 and json.loads(out)["state"] == "succeeded"
-    assert "was taken could not be written down: API server is away" in err
+    assert "could not be recorded: API server is away" in err
 
 
 # --- before a start

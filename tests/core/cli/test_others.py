@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import handle_of
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS
@@ -104,7 +104,7 @@ def test_whoever_follows_one_is_told_who_stopped_it(nightly: Desk) -> None:
     assert nightly("stop", "nightly", "--adopt", "--reason", "enough")[0] == 0
     seen = watching.observe("nightly")
     assert state_of(seen) is State.STOPPED and seen.stop is not None
-    assert (seen.stop.by, seen.stop.reason) == (person(), "enough")
+    assert (seen.stop.by, seen.stop.reason) == (user_at_host(), "enough")
 
 
 def test_who_stopped_it_stands_on_it_while_it_ends(nightly: Desk) -> None:
@@ -136,10 +136,11 @@ def test_one_is_suspended_and_resumed(nightly: Desk) -> None:
     assert code == 0 and "resume nightly --adopt" in out
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert job["spec"]["runPolicy"]["suspend"] and nightly.cluster.all(PODS) == []
-    assert job["metadata"]["annotations"][labels.SUSPENDED_BY] == person()
+    assert job["metadata"]["annotations"][labels.SUSPENDED_BY] == user_at_host()
     assert nightly("resume", "nightly")[0] == 2
     body = json.loads(nightly("resume", "nightly", "--adopt", "--json")[1])
     assert (body["run"], body["key"], body["diagnoses"]) == ("nightly", "", [])
+    assert body["state"] != "suspended"
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert not job["spec"]["runPolicy"]["suspend"]
     assert labels.SUSPENDED_BY not in job["metadata"]["annotations"]
@@ -288,7 +289,9 @@ def test_on_this_machine_there_is_nothing_of_others(
     monkeypatch.delenv("ALLABOARD_BACKEND", raising=False)
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     assert main([verb, "digits", "--adopt"]) == 2
-    assert "--adopt is for what others started on a cluster" in " ".join(capsys.readouterr().err.split())
+    assert "--adopt is for jobs that others started on a cluster, and this machine has none" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_whoever_may_not_is_told_what_is_missing(nightly: Desk) -> None:

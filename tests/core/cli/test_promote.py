@@ -170,7 +170,7 @@ WRONG = {
     "no metrics": (["CHECKPOINT", "--metrics", "list.json"], "expected an object of metrics"),
     "a failed evaluation": (["CHECKPOINT", "--metrics", "failed.json"], "the evaluation failed"),
     "better in nothing": (["CHECKPOINT", "--better-by", "0.1"], "name the metric"),
-    "where to without a rollback": (["CHECKPOINT", "--to", "1"], "means nothing without"),
+    "where to without a rollback": (["CHECKPOINT", "--to", "1"], "add --rollback, or leave out --to"),
     "two things": (["CHECKPOINT", "--history"], "CHECKPOINT and --history are given"),
 }  # fmt: skip
 

@@ -12,12 +12,12 @@ import click
 import pytest
 from rich.console import Console
 
-from allaboard.cli import failing
+from allaboard.cli import failure
 from allaboard.cli.live import Frame
 from allaboard.errors import BadInput, Problem, SpecChanged
 from allaboard.observation import Event, MemberSeen, State
 from allaboard.printable import visible_json
-from allaboard.report import saying, words
+from allaboard.report import terminal, words
 from allaboard.spec.identity import differences
 from allaboard.storage import open_store
 from allaboard.testing import seen
@@ -111,14 +111,14 @@ def test_every_error_is_clean_however_it_was_made() -> None:
 def test_what_is_said_is_one_line_and_coloured_by_us_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saying.say(f"{EVIL} password={CANARY}")
+    terminal.say(f"{EVIL} password={CANARY}")
     out = capsys.readouterr().out
     unharmed(out)
     assert CANARY not in out and len(out.splitlines()) == 1
-    monkeypatch.setattr(saying, "colours", lambda stderr=False: True)
-    saying.say(saying.style("\x1b[31mx", "green", bold=True))
+    monkeypatch.setattr(terminal, "supports_colour", lambda stderr=False: True)
+    terminal.say(terminal.style("\x1b[31mx", "green", bold=True))
     assert click.unstyle(capsys.readouterr().out) == "\\x1b[31mx\n"
-    assert saying.coloured(saying.style("x", "no_colour"), True).startswith("x")
+    assert terminal.coloured(terminal.style("x", "no_colour"), True).startswith("x")
 
 
 def test_json_stays_the_same_value_and_plain() -> None:
@@ -154,7 +154,7 @@ def test_a_report_of_a_bug_holds_no_secret(
 ) -> None:
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "argv", ["allaboard", "run", f"--store=s3://a:{CANARY}@b", "--token", CANARY])
-    assert failing.exit_code(RuntimeError(f"Authorization: Bearer {CANARY}"), []) == 1
+    assert failure.exit_code(RuntimeError(f"Authorization: Bearer {CANARY}"), []) == 1
     (written,) = (tmp_path / "home" / "bugs").iterdir()
     assert CANARY not in written.read_text() + capsys.readouterr().err
     assert "RuntimeError" in written.read_text()

@@ -12,7 +12,7 @@ from allaboard.follow.progress import (
     MOST_FLAGS,
     MOST_METRICS,
     add_flags,
-    after,
+    add_report,
     flags_of,
     is_below,
     progress_of,
@@ -25,7 +25,7 @@ OWN = "/store/run"
 
 def fold(*lines: str, own: str | None = OWN) -> Progress:
     reports = [decode(line) for line in lines]
-    return reduce(lambda p, r: after(p, r, 1.0, own), [r for r in reports if r is not None], Progress())
+    return reduce(lambda p, r: add_report(p, r, 1.0, own), [r for r in reports if r is not None], Progress())
 
 
 def step(n: int, **more: object) -> str:
@@ -81,7 +81,7 @@ def test_foreign_cut_and_newer_lines() -> None:
     assert decode("[allaboard] []") is None
     newer = decode('[rank0]: [allaboard] {"v":7,"kind":"hologram","step":3}')
     assert newer is not None and newer.kind == "hologram" and newer.version == 7
-    assert after(Progress(step=1), newer, 1.0) == Progress(step=1)
+    assert add_report(Progress(step=1), newer, 1.0) == Progress(step=1)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_a_checkpoint_of_the_runs_own_folder_is_taken(uri: str, folder: str) -> 
 def test_one_reported_elsewhere_is_not_taken_and_flagged(uri: str, folder: str) -> None:
     report = decode(encode("checkpoint", step=1, uri=uri, best=True))
     assert report is not None and not is_below(uri, folder)
-    found = after(Progress(), report, 1.0, folder)
+    found = add_report(Progress(), report, 1.0, folder)
     assert found.checkpoint is None and found.best_checkpoint is None
     assert list(flags_of(report, Progress(), folder)) == ["checkpoint_elsewhere"]
 
 
 def test_a_run_without_a_folder_of_its_own_has_no_checkpoints() -> None:
     report = decode(encode("checkpoint", step=1, uri="/anywhere/step-1"))
-    assert report is not None and after(Progress(), report, 1.0).checkpoint is None
+    assert report is not None and add_report(Progress(), report, 1.0).checkpoint is None
     assert flags_of(report) == {}
 
 
@@ -148,7 +148,7 @@ def test_what_is_kept_of_a_run_is_bounded() -> None:
             report = decode(line)
             assert report is not None
             flags |= add_flags(flags, flags_of(report, progress))
-            progress = after(progress, report, 1.0)
+            progress = add_report(progress, report, 1.0)
     assert len(progress.metrics) == MOST_METRICS and len(flags) == MOST_FLAGS + 1
     assert "too_many_metrics" in flags and len(json.dumps([asdict(progress), flags])) < 50_000
 

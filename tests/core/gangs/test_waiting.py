@@ -8,7 +8,13 @@ import pytest
 
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
-from allaboard.gangs.placement import half_started, only_echoes, places, reasons, unfamiliar
+from allaboard.gangs.placement import (
+    are_only_echoes,
+    count_reasons,
+    gang_places,
+    has_half_started,
+    unknown_scheduler_reason,
+)
 from allaboard.testing.objects import BEGUN, a_pod, an_event
 
 SHORT = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient nvidia.com/gpu"
@@ -60,7 +66,7 @@ SENTENCES: dict[str, tuple[str, GangView, str | None]] = {
         "none",
         look(a_pod("worker-0"), a_pod("worker-1"), waits("worker-2", NO_GPU)),
         f"2 of 3 members hold places and idle, because 1 has none ({SHORT}); "
-        "without a gang scheduler nobody takes these places back",
+        "without a gang scheduler these places are not taken back",
     ),
     "all placed": ("none", look(*(a_pod(n) for n in ALL)), None),
     "some ended well": ("none", look(a_pod("worker-0", "Succeeded"), *(a_pod(n) for n in ALL[1:])), None),
@@ -188,17 +194,17 @@ CPU = "0/4 nodes are unavailable: 4 Insufficient cpu."
     ],
 )
 def test_of_a_gang_scheduler_without_a_file_its_pods_tell(at: GangView, sentence: str | None) -> None:
-    assert unfamiliar(at, "volcano") == sentence
+    assert unknown_scheduler_reason(at, "volcano") == sentence
 
 
 def test_the_schedulers_grammar() -> None:
-    assert reasons(NO_GPU) == {"node(s) had untolerated taint(s)": 1, "Insufficient nvidia.com/gpu": 3}
-    assert reasons("0/2 nodes are unavailable: 2 Too many pods.") == {"Too many pods": 2}
-    assert reasons("no nodes available to schedule pods") == {}
+    assert count_reasons(NO_GPU) == {"node(s) had untolerated taint(s)": 1, "Insufficient nvidia.com/gpu": 3}
+    assert count_reasons("0/2 nodes are unavailable: 2 Too many pods.") == {"Too many pods": 2}
+    assert count_reasons("no nodes available to schedule pods") == {}
 
 
 def test_members_are_counted_where_they_stand() -> None:
-    at = places(
+    at = gang_places(
         look(a_pod("worker-0"), a_pod("worker-1", "Failed"), gated("worker-2"), silent("worker-3"), total=6)
     )
     assert (at.held, at.gated, at.silent, at.missing) == (("worker-0",), ("worker-2",), ("worker-3",), 2)
@@ -206,10 +212,10 @@ def test_members_are_counted_where_they_stand() -> None:
 
 def test_half_a_gang_is_stuck_when_nothing_moves_for_two_minutes() -> None:
     half = (a_pod("worker-0"), waits("worker-1", NO_GPU))
-    assert not half_started(look(*half, needed=2, now=100))
-    assert half_started(look(*half, needed=2, now=200))
-    assert not half_started(look(*half, needed=1, now=200))
-    assert not half_started(look(waits("worker-0", NO_GPU), needed=2, now=200))
+    assert not has_half_started(look(*half, needed=2, now=100))
+    assert has_half_started(look(*half, needed=2, now=200))
+    assert not has_half_started(look(*half, needed=1, now=200))
+    assert not has_half_started(look(waits("worker-0", NO_GPU), needed=2, now=200))
 
 
 def test_gangs_that_started_in_part_name_those_they_wait_for() -> None:
@@ -223,7 +229,7 @@ def test_gangs_that_started_in_part_name_those_they_wait_for() -> None:
 
     assert (
         of(x=whole, y=[waits("b", NO_GPU)])
-        == f"{told}without a gang scheduler nobody takes these places back"
+        == f"{told}without a gang scheduler these places are not taken back"
     )
     assert of(x=half, y=whole) == f"{told}x is {forever}"
     assert of(x=half, y=half) == f"{told}x, y are {forever}"
@@ -238,7 +244,11 @@ def test_why_is_found_in_what_was_said_before_when_pods_only_say_that_they_were_
         return {**said, "involvedObject": {"kind": "Pod", "name": name, "uid": f"uid-of-{name}"}}
 
     pods = [waits(name, REJECTED) for name in ALL]
-    assert only_echoes(pods) and not only_echoes([*pods, waits("worker-3", NO_GPU)]) and not only_echoes([])
+    assert (
+        are_only_echoes(pods)
+        and not are_only_echoes([*pods, waits("worker-3", NO_GPU)])
+        and not are_only_echoes([])
+    )
     events = [
         failed("worker-1", "0/4 nodes are available: 4 Insufficient cpu. preemption: none"),
         failed("worker-1", NO_GPU),

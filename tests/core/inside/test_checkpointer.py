@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from allaboard.checkpoints import list_checkpoints, verify
-from allaboard.checkpoints.holds import holds
+from allaboard.checkpoints.holds import list_holds
 from allaboard.checkpoints.manifest import MANIFEST
 from allaboard.errors import BadInput, Corrupt
 from allaboard.inside import Checkpointer, open_checkpoint
 from allaboard.inside.checkpointer import Every
-from allaboard.inside.leaving import leaving
+from allaboard.inside.shutdown import shutdown
 from allaboard.reportline import Report, decode
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
@@ -41,7 +41,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ):
             monkeypatch.delenv(name)
     yield
-    leaving.unwatch()
+    shutdown.uninstall()
 
 
 @pytest.fixture
@@ -497,9 +497,9 @@ def test_while_a_script_reads_other_weights_they_are_held(run: Store, tmp_path: 
     """
     with Script(body, run, ALLABOARD_START_FROM=champion.uri) as script:
         script.wait_for("resumed=False")
-        assert [hold.step for hold in holds(models)] == [400]
+        assert [hold.step for hold in list_holds(models)] == [400]
         script.end()  # closes its input
-    assert holds(models) == []  # released at the end
+    assert list_holds(models) == []  # released at the end
 
 
 def test_weights_that_are_not_there_are_bad_input(run: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,7 +529,7 @@ def test_an_evaluation_opens_the_checkpoint_it_was_given(run: Store, monkeypatch
     monkeypatch.setenv("ALLABOARD_CHECKPOINT", given.uri)
     found = open_checkpoint()
     assert (found.step, found.metrics, found.load()["model.bin"]) == (20, {"loss": 0.5}, b"model of step 20")
-    assert [hold.step for hold in holds(run)] == [20]
+    assert [hold.step for hold in list_holds(run)] == [20]
     assert open_checkpoint(run.uri).step == 30
 
 
@@ -756,28 +756,28 @@ def test_a_rank_that_is_asked_alone_leaves_when_rank_0_plainly_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left: list[bool] = []
-    monkeypatch.setattr("allaboard.inside.leaving.leave_at_once", lambda: left.append(True))
-    leaving.watch(lambda: (1, 2))
+    monkeypatch.setattr("allaboard.inside.shutdown.exit_at_once", lambda: left.append(True))
+    shutdown.install(lambda: (1, 2))
     for now in (0.0, 50.0, 100.0):
-        leaving.stepped(now)
+        shutdown.after_step(now)
     os.kill(os.getpid(), signal.SIGTERM)
     for now in (101.0, 101.1, 101.2, 105.9):
-        leaving.stepped(now)
+        shutdown.after_step(now)
     assert left == [], "rank 0 may be asked a moment later, and needs it until then"
-    leaving.stepped(106.0)
+    shutdown.after_step(106.0)
     assert left == [True]
     assert "rank 1 ends after SIGTERM; rank 0 was not asked to" in capsys.readouterr().err
 
 
 def test_a_slow_step_is_no_reason_to_leave_before_rank_0_could(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bool] = []
-    monkeypatch.setattr("allaboard.inside.leaving.leave_at_once", lambda: left.append(True))
-    leaving.watch(lambda: (1, 2))
+    monkeypatch.setattr("allaboard.inside.shutdown.exit_at_once", lambda: left.append(True))
+    shutdown.install(lambda: (1, 2))
     os.kill(os.getpid(), signal.SIGTERM)
-    leaving.stepped(60.0)
-    leaving.stepped(120.0)
+    shutdown.after_step(60.0)
+    shutdown.after_step(120.0)
     assert left == []
-    leaving.stepped(180.0)
+    shutdown.after_step(180.0)
     assert left == [True]
 
 

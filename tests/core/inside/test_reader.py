@@ -343,7 +343,7 @@ def test_data_prepared_anew_while_it_is_read_is_said(data: Path) -> None:
     reader = ShardReader(data, batch_size=12, shuffle=False)
     next(iter(reader))
     prepare(({"cls": number} for number in range(50)), data, samples_per_shard=10)
-    with pytest.raises(BadInput, match="prepared anew while it was read"):
+    with pytest.raises(BadInput, match="prepared again while it was read"):
         list(reader)
 
 

@@ -78,7 +78,7 @@ def test_a_result_comes_after_what_waits() -> None:
     heard = Heard()
     heard.progress(step=1)
     heard.progress(step=2)
-    heard.teller.say('[allaboard] {"v":1,"kind":"result","metrics":{}}')
+    heard.teller.write_line('[allaboard] {"v":1,"kind":"result","metrics":{}}')
     assert [found.fields.get("step", found.kind) for found in heard.reports] == [1, 2, "result"]
 
 
@@ -97,23 +97,23 @@ def test_a_loss_that_is_not_finite_is_null_flagged_and_never_replaced() -> None:
 
 def test_steps_per_second_are_measured_over_the_last_ten_seconds() -> None:
     speed, now = Speed(), 0.0
-    assert speed.at(0, now) is None
+    assert speed.add_step(0, now) is None
     for step in range(1, 101):
         now += 0.5
-        found = speed.at(step, now)
+        found = speed.add_step(step, now)
     assert found == pytest.approx(2.0, rel=0.01)
     for step in range(101, 301):
         now += 0.1
-        found = speed.at(step, now)
+        found = speed.add_step(step, now)
     assert found == pytest.approx(10.0, rel=0.01)
 
 
 def test_after_a_resume_from_an_earlier_step_the_speed_starts_anew() -> None:
     speed = Speed()
-    speed.at(100, 0.0)
-    assert speed.at(110, 1.0) == 10.0
-    assert speed.at(50, 2.0) is None
-    assert speed.at(54, 3.0) == 4.0
+    speed.add_step(100, 0.0)
+    assert speed.add_step(110, 1.0) == 10.0
+    assert speed.add_step(50, 2.0) is None
+    assert speed.add_step(54, 3.0) == 4.0
 
 
 def test_numbers_of_numpy_and_torch_are_numbers(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.checking import check, checked
+from allaboard.checking import check, require_valid
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
 from allaboard.layout import lay_out
-from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, of_place
-from allaboard.render.compatibility import choose, engine_for, matrix, pair, plan_gang
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, assumed_facts
+from allaboard.render.compatibility import choose, engine_for, matrix, pair_engine_and_gang, plan_gang
 from allaboard.testing import a_job
 
 PYTORCH = ENGINES["pytorchjob"]
@@ -48,7 +48,10 @@ def test_every_pair_is_decided_and_a_refusal_has_its_reason(facts: ClusterFacts)
 
 
 def hows(facts: ClusterFacts) -> dict[str, str]:
-    return {gang: pair(PYTORCH, GANGS[gang], facts).how for gang in ("coscheduling", "workload", "none")}
+    return {
+        gang: pair_engine_and_gang(PYTORCH, GANGS[gang], facts).how
+        for gang in ("coscheduling", "workload", "none")
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_auto_takes_what_the_cluster_is_known_to_have(facts: ClusterFacts, total
 
 
 def plan(facts: ClusterFacts = BOTH, **fields: object) -> tuple[object, tuple[str, ...]]:
-    job = checked(a_job(image="x", **fields))
+    job = require_valid(a_job(image="x", **fields))
     engine = engine_of(job)
     return plan_gang(job, lay_out(job, engine, "digits-00000000"), engine, facts)
 
@@ -142,21 +145,21 @@ def test_the_place_says_it_for_jobs_that_do_not() -> None:
 
 
 def test_the_place_says_the_engine_of_jobs_that_do_not() -> None:
-    job = checked(a_job(image="x"))
+    job = require_valid(a_job(image="x"))
     for said in (None, "auto", "pytorchjob"):
         assert engine_for(job, replace(ASSUMED, engine=said)) is PYTORCH
-    said = checked(a_job(image="x", engine="pytorchjob"))
+    said = require_valid(a_job(image="x", engine="pytorchjob"))
     assert engine_for(said, ASSUMED) is PYTORCH
 
 
 def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> None:
-    facts = of_place({
+    facts = assumed_facts({
         "ALLABOARD_GANG": "coschedulin",
         "ALLABOARD_ENGINE": "pytorch-job",
         "ALLABOARD_SECRETS": "store-keys, My_Keys",
     })  # fmt: skip
     with pytest.raises(BadInput, match="this place says what cannot be") as refused:
-        engine_for(checked(a_job(image="x")), facts)
+        engine_for(require_valid(a_job(image="x")), facts)
     assert [(p.path, p.suggestion) for p in refused.value.problems] == [
         ("ALLABOARD_GANG", "coscheduling"),
         ("ALLABOARD_ENGINE", "pytorchjob"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check, checked
+from allaboard.checking import check, require_valid
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
@@ -21,7 +21,7 @@ def template(
     role: str = "worker", facts: ClusterFacts = ASSUMED, code: dict[str, str] | None = None, **fields: Any
 ) -> Json:
     """The pod template of one group of a job with these fields."""
-    job = checked(a_job(**{"image": "lab/train:1", **fields}))
+    job = require_valid(a_job(**{"image": "lab/train:1", **fields}))
     engine = engine_of(job)
     layout = lay_out(job, engine, "digits-00000000")
     group = layout.group(role)
@@ -430,7 +430,7 @@ def test_what_a_cluster_would_refuse_later_is_said_before(fields: Json, path: st
 
 
 def test_a_member_on_a_cluster_has_an_image() -> None:
-    job = checked(a_job())
+    job = require_valid(a_job())
     engine = engine_of(job)
     (found,) = problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)
     assert (found.path, found.severity) == ("image", "error")
@@ -444,6 +444,6 @@ def test_a_group_that_is_wrong_is_named() -> None:
 
 
 def test_the_image_may_come_from_pod() -> None:
-    job = checked(a_job(pod={"spec": {"containers": [{"name": "pytorch", "image": "y"}]}}))
+    job = require_valid(a_job(pod={"spec": {"containers": [{"name": "pytorch", "image": "y"}]}}))
     engine = engine_of(job)
     assert list(problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)) == []

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from allaboard.report.chart import Mark, Series, chart, number, thinned, ticks, trend
+from allaboard.report.chart import Mark, Series, chart, number, smooth, thin_out, ticks
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_names_cannot_break_the_picture() -> None:
 
 def test_thinning_keeps_both_ends_and_the_shape() -> None:
     points = [(float(n), float(n % 2)) for n in range(10_001)]
-    few = thinned(points)
+    few = thin_out(points)
     assert len(few) <= 500
     assert (few[0], few[-1]) == (points[0], points[-1])
     assert all(abs(y - 0.5) < 0.1 for _, y in few[1:-2])  # the last mean is of what was left
@@ -67,10 +67,10 @@ def test_thinning_keeps_both_ends_and_the_shape() -> None:
 
 def test_a_trend_has_less_noise_the_same_level_and_no_lag() -> None:
     points = [(float(n), n / 1000 + (0.5 if n % 2 else -0.5)) for n in range(1000)]
-    assert max(abs(y - x / 1000) for x, y in trend(points)[50:-50]) < 0.05
+    assert max(abs(y - x / 1000) for x, y in smooth(points)[50:-50]) < 0.05
     falling = [(float(n), math.exp(-n / 50)) for n in range(1000)]
-    assert all(y == pytest.approx(math.exp(-x / 50)) for x, y in trend(falling, log=True)[50:-50])
-    assert trend([]) == []
+    assert all(y == pytest.approx(math.exp(-x / 50)) for x, y in smooth(falling, log=True)[50:-50])
+    assert smooth([]) == []
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (3, 317), (-2.5, 7.1), (1e-9, 2e-9), (0, 1e12)])

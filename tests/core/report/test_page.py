@@ -10,7 +10,7 @@ from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, Progress, State
 from allaboard.report.history import History, history
-from allaboard.report.page import LONGEST_LINE, Told, run_page, timeline
+from allaboard.report.page import LONGEST_LINE, PageData, run_page, timeline
 from allaboard.reportline import encode
 from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job, a_member, seen
@@ -32,7 +32,7 @@ def outcome(state: State, **fields: Any) -> Outcome:
 
 def text(ended: Outcome, told: History, job: TrainingJob | None = JOB, **rest: Any) -> str:
     lines = {name: tail.splitlines() for name, tail in ended.seen.tails.items()}
-    return run_page(ended, Told(told, **{"lines": lines, **rest}), NOW, job=job)
+    return run_page(ended, PageData(told, **{"lines": lines, **rest}), NOW, job=job)
 
 
 def page(ended: Outcome, told: History | None = None) -> Page:

@@ -14,9 +14,9 @@ from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.report import localtime, words
-from allaboard.report.ending import command_again, ending
+from allaboard.report.ending import command_again, ending_lines
 from allaboard.report.plain import PlainView
-from allaboard.report.saying import as_json_line
+from allaboard.report.terminal import json_line
 from allaboard.testing import a_condition, a_member, seen
 
 
@@ -34,9 +34,9 @@ def at_step(step: int | None, total: int | None = None, **metrics: float | None)
 
 
 def test_the_gang() -> None:
-    assert words.gang([]) == ""
+    assert words.members_phrase([]) == ""
     members = [a_member("master-0"), a_member("worker-0"), a_member("worker-1")]
-    assert words.gang(members) == "1 master + 2 workers"
+    assert words.members_phrase(members) == "1 master + 2 workers"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_gang() -> None:
     ],
 )
 def test_the_progress(observation: Observation, expected: str) -> None:
-    assert words.progress(observation) == expected
+    assert words.progress_phrase(observation) == expected
 
 
 def test_the_phase_that_is_on_runs_and_the_others_stand_still() -> None:
@@ -79,8 +79,8 @@ def test_the_march_keeps_what_is_no_longer_true_and_goes_by_time() -> None:
         a_condition("Created", since=1.0),
         a_condition("Suspended", "False", since=3.0),
     )
-    assert [c.type for c in words.in_order(conditions)] == ["Created", "Running", "Succeeded"]
-    assert words.in_order([Condition("Created", "True", "", "")])[0].type == "Created"
+    assert [c.type for c in words.conditions_in_order(conditions)] == ["Created", "Running", "Succeeded"]
+    assert words.conditions_in_order([Condition("Created", "True", "", "")])[0].type == "Created"
 
 
 def test_metrics_are_short_and_nested_ones_left_out() -> None:
@@ -95,7 +95,7 @@ def test_a_table_is_as_wide_as_it_must_be() -> None:
 
 def test_json_holds_no_nan() -> None:
     assert (
-        as_json_line({"a": [float("nan"), float("inf"), 1.5], "b": {1: None}})
+        json_line({"a": [float("nan"), float("inf"), 1.5], "b": {1: None}})
         == '{"a":[null,null,1.5],"b":{"1":null}}'
     )
 
@@ -117,7 +117,7 @@ def failed(**fields: object) -> Outcome:
 
 
 def test_a_failure_in_order() -> None:
-    lines = list(ending(failed(), "allaboard run job.yaml --key k"))
+    lines = list(ending_lines(failed(), "allaboard run job.yaml --key k"))
     assert lines[0] == (
         "✗ digits-00000000 failed after 8.0 s: "
         "the training script raised an error (worker-0, rank 1): ValueError: odd"
@@ -138,7 +138,7 @@ def test_a_failure_in_order() -> None:
 
 def test_only_the_last_twenty_lines_are_quoted() -> None:
     tails = {"worker-0": "\n".join(f"line {n}" for n in range(100))}
-    quoted = [line for line in ending(failed(tails=tails)) if "│" in line]
+    quoted = [line for line in ending_lines(failed(tails=tails)) if "│" in line]
     assert len(quoted) == 20 and quoted[-1].endswith("line 99")
 
 
@@ -153,7 +153,7 @@ def test_a_success_with_a_warning_and_lost_steps() -> None:
     )
     member = a_member("master-0", "succeeded", log="/home/logs/master-0.0.log")
     found = seen(State.SUCCEEDED, members=(member,), progress=progress, flags=("nan_loss",))
-    text = "\n".join(ending(Outcome(found, diagnose(found)), "again"))
+    text = "\n".join(ending_lines(Outcome(found, diagnose(found)), "again"))
     assert text.startswith("✓ digits-00000000 succeeded after 8.0 s\n")
     for line in (
         "  metrics     accuracy 0.9",
@@ -172,7 +172,7 @@ def test_a_stop_says_who_and_why_and_how_to_go_on() -> None:
     stop = Stop("ann@lab", "Ctrl-C", 5.0)
     saved = Progress(step=20, checkpoint="/c/step-20")
     lines = list(
-        ending(
+        ending_lines(
             Outcome(seen(State.STOPPED, stop=stop, started=1.0, finished=6.0, progress=saved)),
             "again --key k",
         )
@@ -185,10 +185,10 @@ def test_attempts_that_were_used_up_are_said_and_a_repetition_is_not() -> None:
     found = seen(State.LOST, attempt=3)
     assert any(
         "3 of 3 attempts used" in line
-        for line in ending(Outcome(found, diagnose(found), "3 of 3 attempts used"))
+        for line in ending_lines(Outcome(found, diagnose(found), "3 of 3 attempts used"))
     )
     note = "another attempt would repeat it: the training script raised an error"
-    assert not any("repeat" in line for line in ending(replace(failed(), note=note)))
+    assert not any("repeat" in line for line in ending_lines(replace(failed(), note=note)))
 
 
 def test_the_command_that_goes_on_can_be_pasted() -> None:

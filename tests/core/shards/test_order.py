@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from allaboard.shards.order import Order, next_place, own_slice, permutation
+from allaboard.shards.order import Order, next_position, own_slice, permutation
 
 
 def stream(order: Order, start: int, stop: int) -> list[tuple[int, int]]:
@@ -94,7 +94,9 @@ def test_the_next_place_is_the_first_own_position_behind_the_shard() -> None:
         start = rng.randrange(100)
         left_at = start + rng.randrange(1, 100)
         later = (start + turn * step + place for turn in range(1, 300) for place in range(batch_size))
-        assert next_place(start, left_at, batch_size, world_size) == next(at for at in later if at >= left_at)
+        assert next_position(start, left_at, batch_size, world_size) == next(
+            at for at in later if at >= left_at
+        )
 
 
 def test_a_billion_samples_cost_no_list() -> None:

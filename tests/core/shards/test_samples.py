@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allaboard.errors import AllaboardError, BadInput, StorageUnreachable
-from allaboard.shards.samples import Files, Stream, encode, find, resolve, to_bytes
+from allaboard.shards.samples import Files, Stream, encode, find_samples, resolve, to_bytes
 from tests.core.shards.building import a_folder, a_place_for_all, as_nobody, some_files
 
 
@@ -42,7 +42,7 @@ def test_files_of_a_folder_are_grouped_by_webdatasets_rule(tmp_path: Path) -> No
             "ü/日本.txt": b"5",
         },
     )
-    assert paths(find(folder)) == {
+    assert paths(find_samples(folder)) == {
         "a": [("cls", str(folder / "a.cls")), ("png", str(folder / "a.png"))],
         "sub.v1/b c": [
             ("json", str(folder / "sub.v1/b c.json")),
@@ -54,7 +54,7 @@ def test_files_of_a_folder_are_grouped_by_webdatasets_rule(tmp_path: Path) -> No
 
 def test_a_folder_per_class_does_not_become_a_run_of_one_class(tmp_path: Path) -> None:
     files = {f"class-{number // 100}/{number}.png": b"" for number in range(300)}
-    order = [int(key[6]) for key in keys(find(a_folder(tmp_path, files)))]
+    order = [int(key[6]) for key in keys(find_samples(a_folder(tmp_path, files)))]
     for start in range(0, 300, 50):
         assert len(set(order[start : start + 50])) == 3
 
@@ -63,12 +63,12 @@ def test_the_order_depends_on_the_keys_alone(tmp_path: Path) -> None:
     files = some_files(50)
     one = a_folder(tmp_path / "one", files)
     other = a_folder(tmp_path / "other", dict(reversed(files.items())))
-    assert keys(find(one)) == keys(find(str(other)))
+    assert keys(find_samples(one)) == keys(find_samples(str(other)))
 
 
 def test_hidden_files_and_folders_are_passed_over(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, {"a.png": b"", ".DS_Store": b"", ".git/x.png": b"", "sub/.keep.txt": b""})
-    assert keys(find(folder)) == ["a"]
+    assert keys(find_samples(folder)) == ["a"]
 
 
 def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "raw", {})
     (folder / "linked").symlink_to(elsewhere)
     (folder / "z.png").symlink_to(elsewhere / "x.png")
-    assert sorted(keys(find(folder))) == ["linked/deep/y", "linked/x", "z"]
+    assert sorted(keys(find_samples(folder))) == ["linked/deep/y", "linked/x", "z"]
 
 
 def test_a_listed_file_is_named_below_the_folder_that_all_share(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, {"d/x.png": b"", "e/x.png": b"", "e/unlisted.png": b""})
-    assert sorted(keys(find([folder / "d/x.png", str(folder / "e/../e/x.png")]))) == ["d/x", "e/x"]
-    assert keys(find([folder / "d/x.png"])) == ["x"]
+    assert sorted(keys(find_samples([folder / "d/x.png", str(folder / "e/../e/x.png")]))) == ["d/x", "e/x"]
+    assert keys(find_samples([folder / "d/x.png"])) == ["x"]
 
 
 def test_a_relative_list_and_a_uri_of_a_folder_are_understood(
@@ -90,8 +90,8 @@ def test_a_relative_list_and_a_uri_of_a_folder_are_understood(
 ) -> None:
     folder = a_folder(tmp_path, {"d/x.png": b""})
     monkeypatch.chdir(folder)
-    assert keys(find(["d/x.png"])) == ["x"]
-    assert keys(find(f"file://{folder}")) == ["d/x"]
+    assert keys(find_samples(["d/x.png"])) == ["x"]
+    assert keys(find_samples(f"file://{folder}")) == ["d/x"]
 
 
 def test_all_that_is_wrong_with_files_is_said_at_once(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_all_that_is_wrong_with_files_is_said_at_once(tmp_path: Path) -> None:
     os.mkfifo(folder / "pipe.png")
     (folder / os.fsdecode(b"latin-\xe9.png")).write_bytes(b"")
     (folder / "two\nlines.png").write_bytes(b"")
-    found = problems_of(lambda: find(folder))
+    found = problems_of(lambda: find_samples(folder))
     said = [line.removeprefix(f"{folder}/").split(": ", 1) for line in sorted(found)]
     assert said[0][1].endswith("give it one, or let its name begin with a dot to have it passed over")
     assert [(where, what) for where, what in said] == [
@@ -123,7 +123,7 @@ def test_files_that_may_not_be_read_are_named() -> None:
         folder = a_folder(place / "raw", {"a.png": b"", "fine.png": b"", "locked/b.png": b""})
         (folder / "a.png").chmod(0)
         (folder / "locked").chmod(0)
-        assert as_nobody(lambda: find(folder)).splitlines()[1:] == [
+        assert as_nobody(lambda: find_samples(folder)).splitlines()[1:] == [
             f"  {folder}/locked: cannot be listed: Permission denied",
             f"  {folder}/a.png: cannot be read: Permission denied",
         ]
@@ -133,7 +133,7 @@ def test_files_that_may_not_be_read_are_named() -> None:
 def test_a_list_names_what_is_listed_twice_missing_or_a_folder(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, {"a.png": b"", "d/b.png": b""})
     listed = [folder / "a.png", folder / "a.png", folder / "c.png", folder / "d"]
-    assert problems_of(lambda: find(listed)) == [
+    assert problems_of(lambda: find_samples(listed)) == [
         f"{folder}/a.png: is listed twice",
         f"{folder}/c.png: cannot be read: No such file or directory",
         f"{folder}/d: is a folder; list the files in it, or give it as the source",
@@ -141,7 +141,7 @@ def test_a_list_names_what_is_listed_twice_missing_or_a_folder(tmp_path: Path) -
 
 
 def test_very_many_problems_are_counted_not_listed(tmp_path: Path) -> None:
-    found = problems_of(lambda: find([tmp_path / f"{number}.png" for number in range(250)]))
+    found = problems_of(lambda: find_samples([tmp_path / f"{number}.png" for number in range(250)]))
     assert len(found) == 101
     assert found[-1] == "and 150 more problems of this kind"
 
@@ -159,22 +159,22 @@ def test_very_many_problems_are_counted_not_listed(tmp_path: Path) -> None:
 )
 def test_what_is_no_source_is_refused_with_what_is(source: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        find(source)
+        find_samples(source)
 
 
 def test_a_file_and_an_empty_folder_are_no_sources(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "empty", {".hidden.png": b""})
     with pytest.raises(BadInput, match="holds no files"):
-        find(folder)
+        find_samples(folder)
     with pytest.raises(BadInput, match="is a file"):
-        find(folder / ".hidden.png")
+        find_samples(folder / ".hidden.png")
 
 
 @pytest.mark.parametrize("change", ["content", "time", "added", "removed", "renamed"])
 def test_any_change_of_the_files_changes_the_fingerprint(tmp_path: Path, change: str) -> None:
     folder = a_folder(tmp_path, {"a.png": b"1", "b.png": b"2"})
-    before = find(folder)
-    again = find(folder)
+    before = find_samples(folder)
+    again = find_samples(folder)
     assert isinstance(before, Files) and isinstance(again, Files) and before.fingerprint == again.fingerprint
     if change == "content":
         a_folder(tmp_path, {"a.png": b"12"})
@@ -186,7 +186,7 @@ def test_any_change_of_the_files_changes_the_fingerprint(tmp_path: Path, change:
         (folder / "a.png").unlink()
     else:
         (folder / "a.png").rename(folder / "c.png")
-    after = find(folder)
+    after = find_samples(folder)
     assert isinstance(after, Files) and after.fingerprint != before.fingerprint
 
 
@@ -235,7 +235,7 @@ def test_iterables_keep_their_order_and_samples_without_a_key_are_numbered() -> 
         {"png": b"", "__url__": "x", "_note": 1},
         {"__key__": "a", "TXT": "t"},
     ]
-    found = list(find(samples).samples())
+    found = list(find_samples(samples).samples())
     assert [sample.key for sample in found] == ["z/ü 1", "000000001", "a"]
     assert [[part.extension for part in sample.parts] for sample in found] == [
         ["cls", "png"],
@@ -280,7 +280,7 @@ def test_several_bad_samples_are_named_at_once() -> None:
         {"__key__": "x", "cls": 1},
         {"bin": b"123456"},
     ]
-    given = find(samples).samples(largest=5)
+    given = find_samples(samples).samples(largest=5)
     assert next(given).key == "000000000"
     assert problems_of(lambda: list(given)) == [
         "sample 1 ('000000001'): field 'cls' cannot be written: it is a NoneType; give bytes, a str or a "
@@ -300,7 +300,7 @@ def test_after_a_bad_sample_an_endless_source_is_not_read_forever() -> None:
             read += 1
             yield {"__key__": str(read), "cls": read} if read != 3 else {}  # type: ignore[dict-item]
 
-    assert len(problems_of(lambda: list(find(endless).samples()))) == 1
+    assert len(problems_of(lambda: list(find_samples(endless).samples()))) == 1
     assert read < 2000
 
 
@@ -312,9 +312,9 @@ def test_an_error_of_the_source_names_its_place() -> None:
     with pytest.raises(
         BadInput, match=r"RuntimeError after 1 samples \(test_samples.py, line \d+\): the camera is off"
     ):
-        list(find(failing).samples())
+        list(find_samples(failing).samples())
     with pytest.raises(BadInput, match=r"broken\(\) raised ZeroDivisionError"):
-        find(broken)
+        find_samples(broken)
 
 
 def broken() -> list[dict[str, bytes]]:
@@ -327,7 +327,7 @@ def test_errors_of_ours_pass_through_a_source() -> None:
         yield {}
 
     with pytest.raises(AllaboardError) as caught:
-        list(find(reading_a_bucket).samples())
+        list(find_samples(reading_a_bucket).samples())
     assert isinstance(caught.value, StorageUnreachable)
 
 
@@ -342,11 +342,11 @@ def test_functions_are_found_in_modules_and_files(tmp_path: Path, monkeypatch: p
         tmp_path,
         {"some_package_of_samples/source.py": b"def samples():\n    import json\n    yield {'json': {}}\n"},
     )
-    assert [s.parts[0].data for s in find("data.py:samples", tmp_path / "one").samples()] == [b"1"]
-    assert [s.parts[0].data for s in find("data.py:samples", tmp_path / "two").samples()] == [b"2"]
-    assert [s.parts[0].data for s in find("some_package_of_samples.source:samples", tmp_path).samples()] == [
-        b"{}"
-    ]
+    assert [s.parts[0].data for s in find_samples("data.py:samples", tmp_path / "one").samples()] == [b"1"]
+    assert [s.parts[0].data for s in find_samples("data.py:samples", tmp_path / "two").samples()] == [b"2"]
+    assert [
+        s.parts[0].data for s in find_samples("some_package_of_samples.source:samples", tmp_path).samples()
+    ] == [b"{}"]
 
 
 def test_what_is_no_function_is_refused_with_what_there_is(

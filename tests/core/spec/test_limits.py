@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from allaboard import BadInput, TrainingJob, check
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.running import read_job
 from allaboard.spec.identity import spec_hash
 from allaboard.spec.loader import load, parse
@@ -92,9 +92,9 @@ def test_what_would_fail_later_is_said_by_every_entrance(
     with pytest.raises(BadInput) as of_mapping:
         read_job(job)
     with pytest.raises(BadInput) as of_python:
-        checked(TrainingJob(**job))
+        require_valid(TrainingJob(**job))
     with pytest.raises(BadInput) as of_airflow:
-        checked(job, lenient=True)
+        require_valid(job, lenient=True)
     for caught in (of_mapping, of_python, of_airflow):
         assert any(p.path.startswith(path) for p in caught.value.problems)
     assert len(str(of_mapping.value)) < 2_000
@@ -119,7 +119,7 @@ def test_a_number_in_a_command_stays_as_it_is_written_with_a_warning(
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(f"name: digits\ncommand: [python, {written}]\nenvironment: {{V: {written}}}\n")
-    job = checked(load(file))
+    job = require_valid(load(file))
     assert job.get("command") == ["python", meant] and job.get("environment") == {"V": meant}
     problems = check(parse(file.read_text(), "job.yaml"))
     assert [(p.path, p.severity) for p in problems] == [
@@ -133,7 +133,7 @@ def test_numbers_that_are_written_plainly_raise_no_word(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: digits\ncommand: [python, 12, 0.5, '012']\nworkers: 2\n")
     assert check(parse(file.read_text(), "job.yaml")) == []
-    assert checked(load(file)).get("command") == ["python", "12", "0.5", "012"]
+    assert require_valid(load(file)).get("command") == ["python", "12", "0.5", "012"]
 
 
 def test_a_count_that_yaml_reads_otherwise_is_pointed_out() -> None:
@@ -148,13 +148,15 @@ def test_yes_in_a_command_is_told_apart_from_text() -> None:
 
 
 def test_the_hash_of_a_job_is_what_it_was() -> None:
-    job = checked({**DIGITS, "command": ["python", "train.py", 3, 0.5], "pod": {"spec": {"b": [1, None]}}})
+    job = require_valid(
+        {**DIGITS, "command": ["python", "train.py", 3, 0.5], "pod": {"spec": {"b": [1, None]}}}
+    )
     assert spec_hash(json.loads(json.dumps(job.as_mapping()))) == spec_hash(job.as_mapping()) == GOLDEN
 
 
 def test_null_in_a_pod_takes_something_away_and_is_kept() -> None:
     pod = {"spec": {"tolerations": None, "b": [1, None]}}
-    assert checked({**DIGITS, "pod": pod}).as_mapping()["pod"] == pod
+    assert require_valid({**DIGITS, "pod": pod}).as_mapping()["pod"] == pod
 
 
 @pytest.mark.parametrize("made", [knot, lambda: {"a": [[[[1]]]] * 3}])
@@ -184,11 +186,11 @@ def test_code_is_looked_for_where_the_folder_is_known(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_by_itself_takes_no_part_in_further_rules(change: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as caught:
-        checked({**DIGITS, **change})
+        require_valid({**DIGITS, **change})
     assert "\x1b" not in str(caught.value)
 
 
 def test_the_text_of_an_error_stays_short_and_its_problems_are_whole() -> None:
     with pytest.raises(BadInput, match="and 4950 more") as caught:
-        checked({**DIGITS, "groups": {f"role{n}": 1 for n in range(4_999)}, "workers": 2})
+        require_valid({**DIGITS, "groups": {f"role{n}": 1 for n in range(4_999)}, "workers": 2})
     assert len(caught.value.problems) == 5_000 and len(str(caught.value)) < 10_000

@@ -29,7 +29,7 @@ from allaboard.errors import (
     StorageUnsupported,
 )
 from allaboard.storage import open_store
-from allaboard.storage.disk import DiskStore, sweep, unnamed_file, whole_file
+from allaboard.storage.disk import DiskStore, replace_on_success, sweep, unnamed_file
 from tests.core.storage.mounts import AS_ROOT, mounted
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks, mounts and signals")
@@ -586,15 +586,15 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch: pytest
 
 
 def test_whole_file_is_there_when_the_block_ends_well_and_only_then(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), whole_file(tmp_path / "a" / "x") as file:
+    with pytest.raises(RuntimeError), replace_on_success(tmp_path / "a" / "x") as file:
         file.write(b"half")
         raise RuntimeError
     assert everything(tmp_path) == ["a"]
-    with whole_file(tmp_path / "a" / "x") as file:
+    with replace_on_success(tmp_path / "a" / "x") as file:
         file.write(b"whole")
         assert not (tmp_path / "a" / "x").exists()
     assert (tmp_path / "a" / "x").read_bytes() == b"whole" and everything(tmp_path) == ["a", "a/x"]
-    with pytest.raises(StorageConflict), whole_file(tmp_path / "a" / "x", exclusive=True) as file:
+    with pytest.raises(StorageConflict), replace_on_success(tmp_path / "a" / "x", exclusive=True) as file:
         file.write(b"other")
     assert (tmp_path / "a" / "x").read_bytes() == b"whole" and everything(tmp_path) == ["a", "a/x"]
 

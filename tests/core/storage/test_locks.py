@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.storage.locks import Lock, asked, lock_of, locked_name, take
+from allaboard.storage.locks import Lock, ask_lock, lock_of, locked_name, take_lock
 
 
 def answer(path: Path) -> Lock:
-    with asked(path) as (found, _):
+    with ask_lock(path) as (found, _):
         return found
 
 
@@ -26,7 +26,7 @@ def test_a_name_is_held_until_its_descriptor_is_closed(tmp_path: Path) -> None:
 
 def test_what_is_free_is_ours_within_the_block(tmp_path: Path) -> None:
     (tmp_path / "a.lock").touch()
-    with asked(tmp_path / "a.lock") as (first, _):
+    with ask_lock(tmp_path / "a.lock") as (first, _):
         assert (first, answer(tmp_path / "a.lock")) == (Lock.FREE, Lock.HELD)
     assert answer(tmp_path / "a.lock") is Lock.FREE
 
@@ -40,7 +40,7 @@ def test_nothing_but_a_plain_file_is_opened(tmp_path: Path) -> None:
     (tmp_path / "nowhere.lock").symlink_to("nothing")
     for name in ("pipe", "folder", "link", "nowhere"):
         assert answer(tmp_path / f"{name}.lock") is Lock.UNKNOWN, name
-    with pytest.raises(FileNotFoundError), asked(tmp_path / "none.lock"):
+    with pytest.raises(FileNotFoundError), ask_lock(tmp_path / "none.lock"):
         pass
 
 
@@ -50,7 +50,7 @@ def test_a_file_system_without_locks_cannot_tell(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(fcntl, "flock", without_locks)
     name, fd = locked_name(tmp_path)
-    assert take(fd) is Lock.UNKNOWN and answer(lock_of(name)) is Lock.UNKNOWN
+    assert take_lock(fd) is Lock.UNKNOWN and answer(lock_of(name)) is Lock.UNKNOWN
     os.close(fd)
 
 

@@ -124,7 +124,7 @@ def test_a_folder_that_somebody_else_has_taken_is_not_used(tmp: Path, tmp_path: 
     own.rmdir()
     (tmp_path / "theirs").mkdir()
     own.symlink_to(tmp_path / "theirs")
-    with pytest.raises(SiteError, match="belongs to somebody else"):
+    with pytest.raises(SiteError, match="belongs to another user"):
         own_folder()
     with scratch() as folder:  # no other user can keep a training from its checkpoint
         assert folder.parent == tmp

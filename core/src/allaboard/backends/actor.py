@@ -1,4 +1,4 @@
-"""Who acts, for records and for people."""
+"""The name of the acting user, for records and messages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import socket
 
 
-def person() -> str:
+def user_at_host() -> str:
     """``user@host``."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user without a name
+    except (OSError, KeyError, ImportError):  # a user without a name, as in containers
         user = f"uid {os.getuid()}"
     return f"{user}@{socket.gethostname()}"

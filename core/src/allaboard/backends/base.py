@@ -1,4 +1,4 @@
-"""The only interface to the world in which runs live (contract, section 2).
+"""The interface of all backends (contract, section 2).
 
 `Backend` blocks; an async follower runs its methods in threads or has its own `AsyncBackend` of the same
 names. Every method is safe to call again after its caller died in the middle.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked job under a key: all that a backend needs to launch it."""
+    """A checked job and its key: everything that a backend needs to launch it."""
 
     job: TrainingJob
     key: str
@@ -42,8 +42,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One attempt of one run. ``adopted``: it was there already. ``hand_over``: it had succeeded and its
-    result waits. ``notes``: sentences for people about how it came to be (what changed, what it resumes).
+    """One attempt of one run. ``adopted``: it existed already. ``hand_over``: it had succeeded and its result
+    was not taken yet. ``notes``: sentences for people about the launch (what changed, what it resumes).
     """
 
     run: str
@@ -56,20 +56,20 @@ class Handle:
 
 
 def handle_of(seen: Observation) -> Handle:
-    """The attempt that was seen."""
+    """The handle of an observed attempt."""
     return Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The stop was recorded and is under way, or the run had ended."""
+    """The stop was recorded, or the run had already ended."""
 
     already: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotYours:
-    """Somebody else owns the run now, or another attempt is on; nothing was done. ``owner`` names them."""
+    """Another owner has the run, or another attempt is current; nothing was done. ``owner`` is its id."""
 
     owner: str
 
@@ -88,7 +88,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What a member wrote between two times (epoch seconds; None: not known) and nobody can read any more."""
+    """Output of a member between two times (epoch seconds; None: unknown) that can no longer be read."""
 
     since: float | None = None
     until: float | None = None
@@ -96,9 +96,9 @@ class Gap:
 
 class LogLine(NamedTuple):
     """One line of one member's try. ``time`` in epoch seconds, as exact as the backend knows it; None when
-    unknown. ``container``: the init container that wrote it, empty for the one that trains. ``gap``: not a
-    line but the place of lines that are lost; ``text`` says in words which and why. ``more``: the line goes
-    on in the next item of this try; one that is very long comes in pieces.
+    unknown. ``container``: the init container that wrote it, empty for the one that trains. ``gap``: a
+    placeholder for lost lines; ``text`` says which and why. ``more``: the line continues in the next item of
+    this try, because very long lines come in pieces.
     """
 
     member: str
@@ -118,8 +118,8 @@ class Changes(Protocol):
     """Wakes when something may have changed."""
 
     def wait(self, seconds: float) -> bool:
-        """True when woken, False after ``seconds``. May wake for nothing; must not sleep through a change for
-        longer than the time given.
+        """True when woken, False after ``seconds``. May wake without a change, and never sleeps longer than
+        ``seconds``.
         """
 
 
@@ -128,14 +128,15 @@ class Backend(Protocol):
 
     name: str
     pace: FollowPolicy
-    """How often a run here is looked at when nothing wakes its follower."""
+    """How often a follower observes a run without wake-ups."""
 
     @property
     def where(self) -> str:
-        """Where its runs live, for people: ``on this machine``."""
+        """The place of its runs, for messages: ``on this machine``."""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        """Make the run of this key be what the table of contract section 1 says, and return its attempt.
+        """Launch, adopt or hand over the run of this key, by the table of contract section 1; returns its
+        attempt.
 
         Raises BadInput (nothing was started; `SpecChanged` when it runs with another spec) or
         BackendUnreachable.
@@ -145,7 +146,7 @@ class Backend(Protocol):
         """Change the owner, if it is ``old`` and the attempt is still the handle's. Raises Conflict."""
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
-        """What is seen now. ``evidence``: events and log tails too. Raises UnknownRun or
+        """Observe the run now. ``evidence``: also events and log tails. Raises UnknownRun or
         BackendUnreachable.
         """
 
@@ -153,22 +154,21 @@ class Backend(Protocol):
         """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
 
     def events(self, run: str) -> Sequence[Event]:
-        """What happened to a run, over all its attempts, oldest first, each once."""
+        """The events of a run over all its attempts, oldest first, each once."""
 
     def saving(self, run: str) -> str | None:
-        """The folder in which a run keeps its checkpoints; None when its job says nothing of them."""
+        """The folder of a run's checkpoints; None if its job has none."""
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        """The values that the run's members are given and nobody is told, for `allaboard.redaction`: as far
-        as they can be read from here.
+        """The secret values of the run's members, for `allaboard.redaction`, as far as this client may read
+        them.
         """
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        """Lines after the cursor, read as they are asked for: what is held of them is bounded. The last item
-        is the new cursor. ``follow``: then lines as they come, until the attempt is over and everything was
-        read, with cursors in between.
+        """Lines after the cursor, read lazily with bounded memory. The last item is the new cursor.
+        ``follow``: also later lines until the attempt has ended, with cursors in between.
         """
 
     def stop(
@@ -189,9 +189,7 @@ class Backend(Protocol):
         """Record that the result of a succeeded run was taken."""
 
     def enforce(self, run: str, owner: Owner) -> None:
-        """Do what an `Observation.limit` that has passed asks for, if the run is still ``owner``'s: nobody
-        else does.
-        """
+        """Enforce an `Observation.limit` that has passed, if ``owner`` still owns the run."""
 
     def list(self) -> list[Observation]:
         """Every run that has a record, newest first."""

@@ -1,4 +1,4 @@
-"""One thing that was looked at before a job is sent, and what came of it."""
+"""One preflight check of a job, and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ERROR, WARNING = "error", "warning"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``ok``: None when it cannot be told. ``severity`` of one that does not hold: ``error`` stops the job,
+    """``ok``: None: not permitted, or inconclusive. ``severity`` of a failed check: ``error`` stops the job,
     ``warning`` may not. ``fix``: what to do.
     """
 

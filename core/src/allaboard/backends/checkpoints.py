@@ -1,4 +1,4 @@
-"""What a run has really saved, by listing, beside what its training process reported."""
+"""The checkpoints of a run by listing its store, which correct those that the training process reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from allaboard.observation import Progress
 
 
 def with_checkpoints(progress: Progress, saving: Saving, environ: Mapping[str, str]) -> Progress:
-    """The newest and the best checkpoint that are there; what was reported when the store is silent."""
+    """The progress with the newest and the best existing checkpoint; unchanged if the store does
+    not answer.
+    """
     from allaboard.checkpoints import best, latest
     from allaboard.storage import open_store
 

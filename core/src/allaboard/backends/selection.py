@@ -1,4 +1,4 @@
-"""Whether a selection of logs names what a run has."""
+"""Checks that a selection of logs names members of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from allaboard.observation import MemberSeen
 
 
 def refuse_strangers(selection: Selection, members: Iterable[MemberSeen]) -> None:
-    """Raises BadInput for a member or a rank that the run does not have; while none is known, all do."""
+    """Raises BadInput for a member or a rank that the run does not have. Before members are known, any is
+    accepted.
+    """
     ranks = {m.name: m.rank for m in members}
     if not ranks:
         return

@@ -1,9 +1,9 @@
 """Copy one complete checkpoint elsewhere, disk or bucket: verified at both ends, its manifest last.
 
 It lands in ``<into>/<run>/step-<12 digits>/``, so that checkpoints of many runs can be collected into one
-place. What is there already and verifies is not copied again, so a copy that was interrupted goes on where
-it stopped. Another checkpoint under that name (a run that was trained anew) is never overwritten: the
-folder's name then ends in the digest of what it holds.
+place. Verified parts are not copied again, so an interrupted copy continues where it stopped. Another
+checkpoint under that name (from another generation) is never overwritten: the folder's name then ends in the
+digest of what it holds.
 
 A source that is torn or corrupted is passed over for the next one (the one before for ``latest``, the
 second best for ``best``), and `Collected.notes` says so; a step that was named is that step or an error.
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allaboard.checkpoints.holds import held
-from allaboard.checkpoints.listing import Torn, digest, locate, part_problem, scan
+from allaboard.checkpoints.holds import hold_checkpoint
+from allaboard.checkpoints.listing import Torn, locate, object_digest, part_problem, scan
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
 from allaboard.metrics import best_of, parse_best
@@ -101,13 +101,13 @@ def collect(
     folder, step = locate(os.fspath(source))
     store, target = open_store(folder), open_store(into)
     notes: list[str] = []
-    for found in _candidates(store, which if step is None else step, metric, mode, notes):
+    for checkpoint in _candidates(store, which if step is None else step, metric, mode, notes):
         try:
-            return _copy(store, found, target, notes, progress, clock)
+            return _copy(store, checkpoint, target, notes, progress, clock)
         except (Corrupt, StorageMissing) as error:
-            if isinstance(error, StorageMissing) and store.stat(f"{folder_name(found.step)}/{MANIFEST}"):
+            if isinstance(error, StorageMissing) and store.stat(f"{folder_name(checkpoint.step)}/{MANIFEST}"):
                 raise  # the checkpoint is there, so it is the other end that is missing
-            notes.append(f"step {found.step} was passed over: {error}")
+            notes.append(f"step {checkpoint.step} was passed over: {error}")
     if notes:
         raise Corrupt(
             f"{store.uri}: no whole checkpoint to collect: {'; '.join(notes)}; train on, or take another step"
@@ -121,30 +121,30 @@ def collect(
 def _candidates(
     store: Store, which: str | int, metric: str | None, mode: str, notes: list[str]
 ) -> Iterator[Checkpoint]:
-    wanted = _wanted(which)
-    found = scan(store)
-    complete = [item for item in found if isinstance(item, Checkpoint)]
+    wanted = _describe_choice(which)
+    items = scan(store)
+    complete = [item for item in items if isinstance(item, Checkpoint)]
     if wanted == "latest":
-        for item in reversed(found):
+        for item in reversed(items):
             if isinstance(item, Torn):
-                notes.append(_passed_over(item))
+                notes.append(_skip_note(item))
             else:
                 yield item
     elif wanted == "best":
         metric, mode = parse_best(str(which)[5:]) if str(which).startswith("best:") else (metric, mode)
-        notes.extend(_passed_over(item) for item in found if isinstance(item, Torn))
+        notes.extend(_skip_note(item) for item in items if isinstance(item, Torn))
         yield from _ranked(store, complete, metric, mode)
     else:
-        notes.extend(_passed_over(item) for item in found if isinstance(item, Torn) and item.step == wanted)
+        notes.extend(_skip_note(item) for item in items if isinstance(item, Torn) and item.step == wanted)
         yield from (item for item in complete if item.step == wanted)
-        if not any(item.step == wanted for item in found):
+        if not any(item.step == wanted for item in items):
             have = ", ".join(str(item.step) for item in complete) or "none"
             raise StorageMissing(
                 f"{store.uri}: step {wanted} is no complete checkpoint there; complete are: {have}"
             )
 
 
-def _wanted(which: str | int) -> str | int:
+def _describe_choice(which: str | int) -> str | int:
     text = str(which)
     if text == "latest" or text.partition(":")[0] == "best":
         return text.partition(":")[0]
@@ -165,39 +165,41 @@ def _ranked(store: Store, complete: Sequence[Checkpoint], metric: str | None, mo
     return ranked
 
 
-def _passed_over(item: Torn) -> str:
+def _skip_note(item: Torn) -> str:
     return f"step {item.step} was passed over: {'; '.join(item.problems)}"
 
 
 def _copy(
     store: Store,
-    found: Checkpoint,
+    checkpoint: Checkpoint,
     into: Store,
     notes: Sequence[str],
     progress: Progress | None,
     clock: Callable[[], float],
 ) -> Collected:
-    folder = folder_name(found.step)
-    with held(store, found.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock) as keep:
+    folder = folder_name(checkpoint.step)
+    with hold_checkpoint(
+        store, checkpoint.step, f"collect on {socket.gethostname()}, process {os.getpid()}", clock
+    ) as keep:
         raw = read_small(store, f"{folder}/{MANIFEST}")
-        manifest = Manifest.decode(raw, join(found.uri, MANIFEST))
-        target = _target(into, _name(store, manifest), folder, raw)
+        manifest = Manifest.decode(raw, join(checkpoint.uri, MANIFEST))
+        target = _target(into, _step_folder(store, manifest), folder, raw)
         meter = _Meter(manifest.size, progress)
         copied = 0
         for part in manifest.parts:
             before = meter.done
-            if part_problem(target, found.step, part) is None:
+            if part_problem(target, checkpoint.step, part) is None:
                 meter.add(part.size)
                 continue
-            _copy_part(store, target, found.step, part, meter, keep)
+            _copy_part(store, target, checkpoint.step, part, meter, keep)
             meter.add(before + part.size - meter.done)
             copied += part.size
         target.write(f"{folder}/{MANIFEST}", raw)
     uri = join(target.uri, folder)
-    return Collected(uri, found.uri, Checkpoint(uri, manifest), copied, tuple(notes))
+    return Collected(uri, checkpoint.uri, Checkpoint(uri, manifest), copied, tuple(notes))
 
 
-def _name(store: Store, manifest: Manifest) -> str:
+def _step_folder(store: Store, manifest: Manifest) -> str:
     name = manifest.run or store.uri.rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:200] or "run"
 
@@ -224,14 +226,14 @@ def _copy_part(
             target.upload(path, key, moved)
     entry = target.stat(key)
     # One read of the copy proves both ends: it can only match when the source did.
-    if entry is not None and entry.size == part.size and digest(target, key, part.size) == part.sha256:
+    if entry is not None and entry.size == part.size and object_digest(target, key, part.size) == part.sha256:
         return
     target.delete([key])
     if problem := part_problem(store, step, part):
         raise Corrupt(problem)
     raise StorageError(
         f"{join(target.uri, key)}: the copy has other bytes than its source, and was removed; "
-        "collect again, and look at that disk or bucket"
+        "collect again, and check that disk or bucket"
     )
 
 

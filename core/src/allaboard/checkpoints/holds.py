@@ -1,12 +1,12 @@
-"""Holds: a reader says "not now" to retention, for a while.
+"""Holds: a reader delays retention for a while.
 
     <uri>/<run>/holds/step-000000000120-1f0c9a77e2b4.json
     {"version": 1, "step": 120, "by": "collect on ...", "expires": "2026-11-21T13:00:00.250Z"}
 
-A hold is a small object with an expiry, so that a reader that was killed holds nothing for ever. A reader
-places its hold first and looks for the manifest afterwards; retention that missed the hold has then either
-removed the manifest already, and the reader sees that, or leaves the parts for an hour, during which it
-looks for holds again.
+A hold is a small object with an expiry, so that a killed reader holds nothing for ever. A reader places its
+hold first and looks for the manifest afterwards; retention that missed the hold has then either removed the
+manifest already, and the reader sees that, or leaves the parts for an hour, during which it looks for holds
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from allaboard.storage.base import Store, read_small
 from allaboard.units import from_rfc3339, rfc3339
 from allaboard.untrusted import parse_json
 
-FOLDER = "holds"
+FOLDER = "list_holds"
 VERSION = 1
 #: How long a hold lasts unless it is renewed.
 SECONDS = 3600.0
@@ -40,7 +40,7 @@ class Hold:
     by: str = ""
 
 
-def place(
+def place_hold(
     store: Store, step: int, by: str, now: float, seconds: float = SECONDS, key: str | None = None
 ) -> Hold:
     """Hold a step until ``now + seconds``; with ``key`` an earlier hold is renewed. Raises StorageError."""
@@ -51,21 +51,21 @@ def place(
     return Hold(key, step, expires, by)
 
 
-def holds(store: Store) -> list[Hold]:
+def list_holds(store: Store) -> list[Hold]:
     """Every hold in a run's folder, expired ones included. One that cannot be read holds until it is
     older than a hold lasts.
     """
-    found = []
+    placed = []
     for entry in store.entries(FOLDER):
         match = _NAME.fullmatch(entry.key.removeprefix(f"{FOLDER}/"))
         step = step_of(match.group(1)) if match else None
         if step is not None:
             with suppress(StorageMissing):
-                found.append(_read(store, entry.key, step, entry.modified))
-    return found
+                placed.append(_read_hold(store, entry.key, step, entry.modified))
+    return placed
 
 
-def _read(store: Store, key: str, step: int, modified: float) -> Hold:
+def _read_hold(store: Store, key: str, step: int, modified: float) -> Hold:
     try:
         body = parse_json(read_small(store, key), spelling=False)
         return Hold(key, step, from_rfc3339(str(body["expires"])) or 0.0, str(body.get("by", "")))
@@ -74,7 +74,7 @@ def _read(store: Store, key: str, step: int, modified: float) -> Hold:
 
 
 @contextmanager
-def held(
+def hold_checkpoint(
     store: Store, step: int, by: str, clock: Callable[[], float], seconds: float = SECONDS
 ) -> Iterator[Callable[[], None]]:
     """Hold a step while the block runs. What is yielded is to be called now and then: it renews the hold in
@@ -87,10 +87,10 @@ def held(
     def renew() -> None:
         if hold and hold[0].expires - clock() < seconds / 2:
             with suppress(StorageError):
-                hold[0] = place(store, step, by, clock(), seconds, hold[0].key)
+                hold[0] = place_hold(store, step, by, clock(), seconds, hold[0].key)
 
     with suppress(StorageError):
-        hold.append(place(store, step, by, clock(), seconds))
+        hold.append(place_hold(store, step, by, clock(), seconds))
     try:
         yield renew
     finally:

@@ -47,13 +47,13 @@ class Folder:
 
 def folders(store: Store) -> dict[int, Folder]:
     """Every step's folder in a run's folder, complete or not, by step."""
-    found: dict[int, Folder] = {}
+    by_step: dict[int, Folder] = {}
     for entry in _entries(store):
         top, _, rest = entry.key.partition("/")
         step = step_of(top)
         if step is not None and rest:
-            found.setdefault(step, Folder(step)).files[rest] = entry
-    return dict(sorted(found.items()))
+            by_step.setdefault(step, Folder(step)).files[rest] = entry
+    return dict(sorted(by_step.items()))
 
 
 def _entries(store: Store) -> Iterator[Entry]:
@@ -69,23 +69,22 @@ def _entries(store: Store) -> Iterator[Entry]:
 
 
 def scan(store: Store) -> list[Checkpoint | Torn]:
-    """Everything in a run's folder that has a manifest, oldest step first: complete, or torn with the
-    reasons.
+    """All checkpoints in a run's folder, oldest step first: complete ones, and torn ones with the reasons.
 
-    A folder without a manifest is no checkpoint (it was being written, or was let go) and is not mentioned.
+    A folder without a manifest is no checkpoint (unfinished, or retired) and is left out.
     """
-    found = (_look(store, folder) for folder in folders(store).values())
-    return [item for item in found if item is not None]
+    items = (_inspect_folder(store, folder) for folder in folders(store).values())
+    return [item for item in items if item is not None]
 
 
-def _look(store: Store, folder: Folder) -> Checkpoint | Torn | None:
+def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:
     if MANIFEST not in folder.files:
         return None
     uri = join(store.uri, folder.name)
     try:
         manifest = read_manifest(store, folder.step)
     except StorageMissing:
-        return None  # let go since the listing
+        return None  # retired since the listing
     except Corrupt as error:
         return Torn(folder.step, uri, (str(error),))
     problems = tuple(_size_problems(manifest, folder))
@@ -118,14 +117,16 @@ def list_checkpoints(store: Store) -> list[Checkpoint]:
 
 def latest(store: Store) -> Checkpoint | None:
     """The complete checkpoint of the highest step."""
-    return max(list_checkpoints(store), key=lambda found: found.step, default=None)
+    return max(list_checkpoints(store), key=lambda checkpoint: checkpoint.step, default=None)
 
 
 def best(store: Store, metric: str, mode: str = "min") -> Checkpoint | None:
     """The complete checkpoint that is best by a metric; of equals the newest; None when none has a
     finite one.
     """
-    return next(iter(best_of(list_checkpoints(store), lambda found: found.metrics, metric, mode)), None)
+    return next(
+        iter(best_of(list_checkpoints(store), lambda checkpoint: checkpoint.metrics, metric, mode)), None
+    )
 
 
 def verify(store: Store, step: int) -> list[str]:
@@ -153,7 +154,7 @@ def object_problem(store: Store, key: str, part: Part) -> str | None:
         return f"part {part.name} is missing"
     if entry.size != part.size:
         return f"part {part.name} has {entry.size} bytes, the manifest says {part.size}"
-    if digest(store, key, part.size) != part.sha256:
+    if object_digest(store, key, part.size) != part.sha256:
         return f"part {part.name} has other bytes than the manifest says (sha256 differs)"
     return None
 
@@ -172,16 +173,16 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
     """
     folder, step = locate(uri)
     store = open_store(folder)
-    found = [item for item in scan(store) if step in (None, item.step)]
-    complete = [item for item in found if isinstance(item, Checkpoint)]
+    items = [item for item in scan(store) if step in (None, item.step)]
+    complete = [item for item in items if isinstance(item, Checkpoint)]
     if complete:
         return store, complete[-1]
-    torn = "; ".join(problem for item in found if isinstance(item, Torn) for problem in item.problems)
+    torn = "; ".join(problem for item in items if isinstance(item, Torn) for problem in item.problems)
     why = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
     raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
 
 
-def digest(store: Store, key: str, size: int) -> str:
+def object_digest(store: Store, key: str, size: int) -> str:
     """The SHA-256 of an object, read in pieces."""
     path = store.local_path(key)
     if path is not None:

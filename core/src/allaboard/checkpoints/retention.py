@@ -1,8 +1,9 @@
-"""What may go: keep the newest few, and never the newest complete one, the best, or one that a reader holds.
+"""Retention: keeps the newest few checkpoints, and never removes the newest complete one, the best, or one
+that a reader holds.
 
-Going takes two steps, so that a reader that has just read a manifest finds its parts. First the manifest
-goes, and with it the checkpoint; `retired.json` stands in its place and names the parts. An hour later the
-parts go, unless a reader holds them. `prune` does both; every save of a `Checkpointer` calls it.
+Removal takes two steps, so that a reader that has just read a manifest finds its parts. First the manifest is
+replaced by `retired.json`, which names the parts. An hour later the parts are removed, unless a reader holds
+them. `prune` does both; every save of a `Checkpointer` calls it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard.checkpoints.holds import holds
+from allaboard.checkpoints.holds import list_holds
 from allaboard.checkpoints.listing import Folder, folders, scan
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
 from allaboard.errors import BadInput, Corrupt, StorageFull
@@ -31,11 +32,11 @@ ABANDONED_AFTER = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """``retired`` were let go now, ``kept`` are the complete ones that stay, ``held`` stay only because a
+    """``retired`` were retired now, ``kept`` are the complete ones that stay, ``held`` stay only because a
     reader holds them.
 
-    ``removed`` are the steps whose files went now, ``bytes`` what that freed; ``waiting`` are steps let go
-    whose parts still wait.
+    ``removed`` are the steps whose files were removed now, ``bytes`` their size; ``waiting`` are retired
+    steps whose parts still exist.
     """
 
     kept: tuple[int, ...] = ()
@@ -64,7 +65,7 @@ def check_keep(keep: Any) -> int | None:
     return keep
 
 
-def to_keep(
+def steps_to_keep(
     complete: Sequence[Checkpoint],
     keep: int | None,
     best: tuple[str, str] | None = None,
@@ -75,13 +76,13 @@ def to_keep(
 
     ``keep=None`` keeps all. The newest complete one is always among them.
     """
-    steps = sorted(found.step for found in complete)
+    steps = sorted(checkpoint.step for checkpoint in complete)
     if keep is None:
         return set(steps)
     wanted = set(steps[-keep:]) | (set(protect) & set(steps))
     if best is not None:
-        ranked = best_of(complete, lambda found: found.metrics, *best)
-        wanted |= {found.step for found in ranked[:1]}
+        ranked = best_of(complete, lambda checkpoint: checkpoint.metrics, *best)
+        wanted |= {checkpoint.step for checkpoint in ranked[:1]}
     return wanted
 
 
@@ -94,40 +95,40 @@ def prune(
     parts_after: float = PARTS_AFTER,
     protect: Collection[int] = (),
 ) -> Pruned:
-    """Let go what retention does not want, and remove the files of what went earlier. ``now`` is epoch
+    """Retire checkpoints that are not kept, and remove the files of those retired earlier. ``now`` is epoch
     seconds.
 
-    Safe to repeat and to be killed at any moment. A torn checkpoint is left for somebody to look at.
-    Raises BadInput for ``keep`` below 1, StorageError.
+    Safe to repeat and to be killed at any moment. A torn checkpoint is kept for inspection. Raises BadInput
+    for ``keep`` below 1, StorageError.
     """
     check_keep(keep)
-    complete = [found for found in scan(store) if isinstance(found, Checkpoint)]
-    wanted = to_keep(complete, keep, best, protect)
-    placed = holds(store)
+    complete = [checkpoint for checkpoint in scan(store) if isinstance(checkpoint, Checkpoint)]
+    wanted = steps_to_keep(complete, keep, best, protect)
+    placed = list_holds(store)
     held = {hold.step for hold in placed if hold.expires > now}
-    going = [found for found in complete if found.step not in wanted | held]
-    freed = sum(_let_go(store, found, now) for found in going)
+    going = [checkpoint for checkpoint in complete if checkpoint.step not in wanted | held]
+    freed = sum(_retire_checkpoint(store, checkpoint, now) for checkpoint in going)
     swept = _sweep(store, held, now, parts_after)
     store.delete(hold.key for hold in placed if hold.expires <= now)
     return replace(
         swept,
-        kept=tuple(found.step for found in complete if found not in going),
-        retired=tuple(found.step for found in going),
-        held=tuple(found.step for found in complete if found.step in held - wanted),
+        kept=tuple(checkpoint.step for checkpoint in complete if checkpoint not in going),
+        retired=tuple(checkpoint.step for checkpoint in going),
+        held=tuple(checkpoint.step for checkpoint in complete if checkpoint.step in held - wanted),
         bytes=swept.bytes + freed,
     )
 
 
-def _let_go(store: Store, found: Checkpoint, now: float) -> int:
+def _retire_checkpoint(store: Store, checkpoint: Checkpoint, now: float) -> int:
     """Bytes that were freed at once: none, unless the disk is so full that not even the note fits."""
-    parts = [part.name for part in found.manifest.parts]
+    parts = [part.name for part in checkpoint.manifest.parts]
     try:
-        retire(store, found.step, parts, now)
+        retire(store, checkpoint.step, parts, now)
     except StorageFull:
-        folder = folder_name(found.step)
+        folder = folder_name(checkpoint.step)
         store.delete([f"{folder}/{MANIFEST}"])
         store.delete(f"{folder}/{name}" for name in parts)
-        return found.bytes
+        return checkpoint.bytes
     return 0
 
 
@@ -135,7 +136,7 @@ def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: st
     """Take the manifest away, so that the step is no checkpoint any more; its parts go later."""
     folder = folder_name(step)
     body = {"version": VERSION, "step": step, "retired": rfc3339(now), "reason": reason, "parts": list(parts)}
-    # The note first: whoever is killed in between leaves a checkpoint that is still whole.
+    # The note first: a kill in between leaves a checkpoint that is still complete.
     store.write(f"{folder}/{RETIRED}", (json.dumps(body) + "\n").encode())
     store.delete([f"{folder}/{MANIFEST}"])
 
@@ -143,7 +144,7 @@ def retire(store: Store, step: int, parts: Iterable[str], now: float, reason: st
 def _sweep(store: Store, held: Collection[int], now: float, parts_after: float) -> Pruned:
     removed, waiting, freed = [], [], 0
     for step, folder in folders(store).items():
-        keys = [] if step in held else list(_overdue(store, folder, now, parts_after))
+        keys = [] if step in held else list(_overdue_files(store, folder, now, parts_after))
         if keys:
             _remove(store, folder, keys)
             freed += sum(folder.files[name].size for name in keys)
@@ -159,7 +160,7 @@ def _remove(store: Store, folder: Folder, names: Sequence[str]) -> None:
     store.delete(f"{folder.name}/{name}" for name in names if name == RETIRED)
 
 
-def _overdue(store: Store, folder: Folder, now: float, parts_after: float) -> Iterator[str]:
+def _overdue_files(store: Store, folder: Folder, now: float, parts_after: float) -> Iterator[str]:
     """The names of the files in a step's folder that may go now."""
 
     def older_than(name: str, seconds: float) -> bool:
@@ -174,7 +175,7 @@ def _overdue(store: Store, folder: Folder, now: float, parts_after: float) -> It
     elif RETIRED in folder.files:
         if older_than(RETIRED, parts_after):
             # Only what the note names: a new save of this step may be under way beside it.
-            yield from (name for name in _noted_parts(store, folder) if name in folder.files)
+            yield from (name for name in _parts_in_note(store, folder) if name in folder.files)
             yield RETIRED
     elif all(older_than(name, ABANDONED_AFTER) for name in folder.files):
         yield from folder.files
@@ -185,11 +186,11 @@ def _parts_of(store: Store, folder: Folder) -> set[str]:
     try:
         manifest = Manifest.decode(read_small(store, where), where)
     except Corrupt:
-        return set(folder.files)  # torn: somebody may want to look at it
+        return set(folder.files)  # torn: kept for inspection
     return {MANIFEST, *(part.name for part in manifest.parts)}
 
 
-def _noted_parts(store: Store, folder: Folder) -> list[str]:
+def _parts_in_note(store: Store, folder: Folder) -> list[str]:
     try:
         parts = parse_json(read_small(store, f"{folder.name}/{RETIRED}"), spelling=False)["parts"]
     except (ValueError, KeyError, TypeError):

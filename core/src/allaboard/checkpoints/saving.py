@@ -1,8 +1,8 @@
-"""One checkpoint, written so that nobody ever sees half of it, whatever is killed when.
+"""Writes one checkpoint atomically: a kill at any moment never leaves a partial checkpoint under its name.
 
-**On a disk** everything goes into a staging folder below ``<run>/.saving/``, parts first, then the
-manifest; every file and folder is flushed; one rename gives the folder its final name. What a killed writer
-left in ``.saving`` is known by its lock, which died with it, and goes with the next save.
+**On a disk** everything goes into a staging folder below ``<run>/.saving/``, parts first, then the manifest;
+every file and folder is flushed; one rename gives the folder its final name. What a killed writer left in
+``.saving`` has a free lock and is removed by the next save.
 
 **In a bucket** the parts go first and the manifest last; before it the checkpoint does not exist.
 
@@ -41,7 +41,7 @@ from allaboard.checkpoints.manifest import (
 from allaboard.errors import BadInput, OwnershipConflict, StorageError, StorageFull, StorageUnreachable
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
-from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
+from allaboard.storage.locks import SUFFIX, Lock, ask_lock, lock_of, locked_name
 from allaboard.storage.scratch import scratch
 
 STAGING = ".saving"
@@ -53,29 +53,27 @@ Source = bytes | bytearray | memoryview | Path | Callable[[HashedFile], object]
 
 
 def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
-    """Write a checkpoint: ``manifest`` tells everything but the parts. What comes back is complete and
-    durable.
+    """Write a checkpoint: ``manifest`` has everything but the parts. The result is complete and durable.
 
-    ``store`` is the run's folder. Raises BadInput for illegal names or no parts, StorageError when it
-    cannot be written; then what was there before is untouched and nothing half-written stays under the
-    final name.
+    ``store`` is the run's folder. Raises BadInput for illegal names or no parts, StorageError when it cannot
+    be written. Existing data then stays unchanged, and nothing partial stays under the final name.
     """
     if not parts:
         raise BadInput(f"checkpoint of step {manifest.step}: it has no parts; give at least one")
     for name in parts:
         check_part_name(name)
     folder = folder_name(manifest.step)
-    taken = next(store.entries(folder), None) is not None
-    names = {called: _fresh(called) if taken else called for called in parts}
+    is_taken = next(store.entries(folder), None) is not None
+    names = {called: _random_name(called) if is_taken else called for called in parts}
     root = store.local_path()
-    write = _save_remotely if root is None else _save_on_disk
+    write = _save_in_bucket if root is None else _save_on_disk
     done = write(
-        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, taken
+        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, is_taken
     )
     return Checkpoint(join(store.uri, folder), done)
 
 
-def _fresh(name: str) -> str:
+def _random_name(name: str) -> str:
     """``state.pt`` -> ``state~1f0c9a77e2b4.pt``: '~' is not legal in a part's own name, so the two never
     meet.
     """
@@ -91,7 +89,7 @@ def _part(name: str, called: str, size: int, sha256: str) -> Part:
 
 
 def _save_on_disk(
-    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], taken: bool
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
 ) -> Manifest:
     root = store.local_path()
     assert root is not None
@@ -103,10 +101,10 @@ def _save_on_disk(
         done = replace(manifest, parts=written)
         _write_file(staged / MANIFEST, done.encode())
         _sync_folder(staged)
-        if taken:
-            _merge(staged, root / folder)
+        if is_taken:
+            _publish_into_existing(staged, root / folder)
         else:
-            _appear(staged, root / folder)
+            _publish(staged, root / folder)
         _sync_folder(root)
     return done
 
@@ -119,11 +117,11 @@ def _stage(path: Path, called: str, source: Source) -> Part:
         elif isinstance(source, Path):
             _copy(source, file)
         else:
-            _call(source, file, path)
+            _write_with(source, file, path)
     return _part(path.name, called, file.size, file.sha256)
 
 
-def _appear(staged: Path, final: Path) -> None:
+def _publish(staged: Path, final: Path) -> None:
     try:
         staged.rename(final)
     except OSError as error:
@@ -134,10 +132,12 @@ def _appear(staged: Path, final: Path) -> None:
             raise OwnershipConflict(
                 f"{final}: another process saved this step meanwhile; only rank 0 may save in a run's folder"
             ) from error
-        _merge(staged, final)  # what is in the way is no object: the temporary file of a killed writer
+        _publish_into_existing(
+            staged, final
+        )  # what is in the way is no object: the temporary file of a killed writer
 
 
-def _merge(staged: Path, final: Path) -> None:
+def _publish_into_existing(staged: Path, final: Path) -> None:
     """Move fresh parts beside what is there, then replace the manifest: one whole checkpoint at every
     moment.
     """
@@ -151,7 +151,7 @@ def _merge(staged: Path, final: Path) -> None:
         _sync_folder(final)
         (staged / MANIFEST).replace(final / MANIFEST)
     except BaseException:
-        if (staged / MANIFEST).exists():  # else the new manifest stands, and the parts are needed
+        if (staged / MANIFEST).exists():  # else the new manifest exists, and its parts are needed
             for path in moved:
                 with suppress(OSError):
                     path.unlink()
@@ -177,7 +177,7 @@ def _staging(root: Path) -> Iterator[Path]:
 
 
 def _locked_name(base: Path) -> tuple[Path, int]:
-    """A name that nobody uses, and the file whose lock says that its writer lives."""
+    """An unused name, and the file whose lock shows that its writer lives."""
     for _ in range(_TRIES):
         base.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):  # another writer has just removed the empty folder
@@ -202,12 +202,12 @@ def sweep_staging(root: Path) -> None:
 
 
 def _sweep_one(own: Path, now: float) -> None:
-    """Nobody writes there any more: the lock is free, or where no lock can tell, nothing changed for a
-    day.
+    """Remove a staging folder without a writer: its lock is free, or nothing changed for a day where locks do
+    not work.
     """
     try:
-        with asked(lock_of(own)) as (answer, found):
-            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - found.st_mtime > _LEFT_AFTER):
+        with ask_lock(lock_of(own)) as (answer, opened):
+            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - opened.st_mtime > _LEFT_AFTER):
                 _remove_left(own)
     except FileNotFoundError:  # the lock file is made first
         if now - own.lstat().st_mtime > _LEFT_AFTER:
@@ -242,13 +242,13 @@ def _write_file(path: Path, data: bytes | bytearray | memoryview) -> None:
 
 
 def _copy(source: Path, into: HashedFile) -> None:
-    with _opened(source) as reading:
+    with _open_source(source) as reading:
         while piece := reading.read(CHUNK):
             into.write(piece)
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[BinaryIO]:
+def _open_source(source: Path) -> Iterator[BinaryIO]:
     try:
         file = source.open("rb")
     except OSError as error:
@@ -259,7 +259,7 @@ def _opened(source: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _call(write: Callable[[HashedFile], object], file: HashedFile, path: Path) -> None:
+def _write_with(write: Callable[[HashedFile], object], file: HashedFile, path: Path) -> None:
     try:
         write(file)
     except StorageError:
@@ -305,17 +305,17 @@ def _sync_folder(folder: Path) -> None:
 # --- anywhere else
 
 
-def _save_remotely(
-    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], taken: bool
+def _save_in_bucket(
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
 ) -> Manifest:
     folder = folder_name(manifest.step)
     written: list[Part] = []
     name = ""
     try:
         for name, (called, source) in parts.items():
-            written.append(_send(store, f"{folder}/{name}", called, source))
+            written.append(_upload_part(store, f"{folder}/{name}", called, source))
     except StorageUnreachable:
-        raise  # nobody answers: what was sent is no checkpoint, and goes when it is a day old
+        raise  # no answer: the parts without a manifest are no checkpoint, and are removed after a day
     except BaseException:
         with suppress(StorageError):
             store.delete(f"{folder}/{sent}" for sent in (*(part.name for part in written), name))
@@ -323,20 +323,20 @@ def _save_remotely(
     done = replace(manifest, parts=tuple(written))
     # From here on the parts stay even when this fails: the answer may be lost while the manifest was kept.
     store.write(f"{folder}/{MANIFEST}", done.encode())
-    if taken:
+    if is_taken:
         with suppress(StorageError):
             store.delete([f"{folder}/{RETIRED}"])
     return done
 
 
-def _send(store: Store, key: str, called: str, source: Source) -> Part:
+def _upload_part(store: Store, key: str, called: str, source: Source) -> Part:
     name = key.rpartition("/")[2]
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
         store.write(key, data)
         return _part(name, called, len(data), hashlib.sha256(data).hexdigest())
     if isinstance(source, Path):
-        with _opened(source) as file:
+        with _open_source(source) as file:
             size, sha256 = file_digest(file)
         store.upload(source, key)
         return _part(name, called, size, sha256)

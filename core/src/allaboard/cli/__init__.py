@@ -2,18 +2,15 @@
 
 Exit codes (contract, section 4):
 
-| code | run, follow, evaluate | every other verb |
-|---|---|---|
-| 0 | succeeded, or left running (--detach, SIGHUP) | it could answer |
-| 1 | failed or lost | it could not: a store said no, something is damaged |
-| 2 | bad input or unknown run; nothing was started | the same; what was checked has problems |
-| 3 | stopped or deleted | |
-| 4 | a deadline or clock ran out | |
-| 5 | the backend did not answer; the run is untouched | the same, or a store that did not answer |
-| 130 | a person stopped watching (follow, logs -f) | the same |
+| code | run, follow, evaluate | every other verb | |---|---|---| | 0 | succeeded, or left running (--detach,
+SIGHUP) | it could answer | | 1 | failed or lost | it could not answer: access denied, damaged data | | 2 |
+bad input or unknown run; nothing was started | the same; what was checked has problems | | 3 | stopped or
+deleted | | | 4 | a deadline or clock ran out | | | 5 | the backend did not answer; the run is untouched | the
+same, or a store that did not answer | | 130 | a person stopped watching (follow, logs -f) | the same |
 
-With ``--json`` stdout holds one object and nothing else (``logs`` and ``follow``: one per line), errors
-included."""
+With ``--json`` stdout holds one object and nothing else, errors included. ``logs`` and ``follow`` print one
+object per line.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ import click
 
 
 class Verb(NamedTuple):
-    """Where a verb is, under which heading of the help, and its line there."""
+    """A verb: its module and function, its heading in the help, and its line there."""
 
     at: str
     heading: str
@@ -53,7 +50,7 @@ VERBS = {
     "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
     "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
     "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),
-    "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and what is alive"),
+    "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"),
     "explain": Verb("explain:explain", "Tools", "what a field of a job means"),
     "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
 }
@@ -69,8 +66,9 @@ RUN is a run's id, the beginning of one, or a job's name (its newest run). `alla
 
 
 class Verbs(click.Group):
-    """The group of all verbs. Its help is written from the table; a verb's module is imported when it is
-    called."""
+    """The group of all verbs. Its help comes from the table `VERBS`; a verb's module is imported when the
+    verb runs.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*VERBS]
@@ -99,10 +97,11 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # `allaboard logs RUN | head`: the reader has seen enough. click itself would call it a failure.
-            from allaboard.report.saying import silence
+            # `allaboard logs RUN | head`: the reader closed the pipe. click itself would report
+            #             a failure.
+            from allaboard.report.terminal import silence_stdout
 
-            silence()
+            silence_stdout()
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -138,20 +137,20 @@ def app() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command line and return its exit code. The console script ``allaboard``, and ``python -m
-    allaboard``."""
+    """Run one command line and return its exit code. Entry point of the console script ``allaboard`` and of
+    ``python -m allaboard``.
+    """
     words = sys.argv[1:] if arguments is None else [*arguments]
-    # Names and logs may hold what the terminal's encoding does not: they are shown as escapes rather than not
-    # at all.
+    # Names and logs may hold characters that the terminal's encoding lacks. They are shown as escapes.
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        found: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
+        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
         sys.stdout.flush()
-        return found if isinstance(found, int) else 0
+        return code if isinstance(code, int) else 0
     except Exception as error:
-        from allaboard.cli.failing import exit_code
+        from allaboard.cli.failure import exit_code
 
         return exit_code(error, words)

@@ -1,12 +1,14 @@
-"""``allaboard check``: every problem of a job file at once. It reads the file and looks for the files that
-the job ships: no store is asked, no program looked for (``run`` does that before it starts anything)."""
+"""``allaboard check``: every problem of a job file at once. The check reads the job file and looks for the
+files that the job ships. It contacts no store and looks for no program; ``run`` does that before it starts
+anything.
+"""
 
 from __future__ import annotations
 
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 
 EPILOG = """\b
 Examples:
@@ -24,17 +26,17 @@ def check(job: str, as_json: bool) -> int:
     """Say everything that is wrong with a job file (YAML or JSON; -: stdin), each with its path and the
     nearest right word."""
     from allaboard.inspection import check as problems_of
-    from allaboard.spec.loader import called, folder_of, parse, read_text
+    from allaboard.spec.loader import display_name, folder_of, parse, read_text
 
-    fields = parse(read_text(job), called(job))
+    fields = parse(read_text(job), display_name(job))
     problems = problems_of(fields, folder=folder_of(job))
     errors = [p for p in problems if p.severity == "error"]
     if as_json:
-        show({"problems": [p.to_dict() for p in problems]})
+        show_json({"problems": [p.to_dict() for p in problems]})
     else:
         for problem in problems:
             say(f"{'warning: ' if problem.severity != 'error' else ''}{problem}")
-        say(_verdict(called(job), len(errors), len(problems) - len(errors)))
+        say(_verdict(display_name(job), len(errors), len(problems) - len(errors)))
     return 2 if errors else 0
 
 

@@ -10,7 +10,7 @@ import click
 
 from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.saying import bar, say, show
+from allaboard.report.terminal import progress_bar, say, show_json
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ Examples:
   allaboard checkpoints collect digits store://models --best val_loss:min
   allaboard checkpoints collect digits ./models --step 400
 
-A copy is verified, and its manifest comes last; copying again goes on where it stopped.
+A copy is verified, and its manifest is written last. An interrupted copy continues where it stopped.
 """
 PRUNE_EPILOG = """\b
 Example:
   allaboard checkpoints prune digits --keep 3 --best val_loss:min
 
-The newest complete one, the best, and those that somebody reads are never let go. Files go an hour later.
+The newest complete checkpoint, the best one and those in use are never retired. Files go an hour later.
 """
 
 
@@ -62,11 +62,11 @@ def checkpoints() -> None:
 def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard.checkpoints import Torn
 
-    uri, step = _place(where, store, at)
-    found = [item for item in _scan(uri) if step in (None, item.step)]
-    complete = [item for item in found if not isinstance(item, Torn)]
+    uri, step = _resolve_place(where, store, at)
+    items = [item for item in _scan(uri) if step in (None, item.step)]
+    complete = [item for item in items if not isinstance(item, Torn)]
     if as_json:
-        show({"checkpoints": [_body(item) for item in complete]})
+        show_json({"checkpoints": [_checkpoint_body(item) for item in complete]})
         return
     from allaboard.report import words
 
@@ -75,18 +75,18 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     else:
         head = ("step", "saved", "size", "metrics", "where")
         rows = (
-            (str(c.step), _saved(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
+            (str(c.step), _saved_at(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
             for c in complete
         )
         for line in words.table(head, rows):
             say(line)
-    for torn in found:
+    for torn in items:
         if isinstance(torn, Torn):
             say(f"step {torn.step} is torn and not used: {'; '.join(torn.problems)}", to_stderr=True)
 
 
 def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
-    """What is in a run's folder; in a folder of many runs' folders, what is in each."""
+    """The checkpoints in a run's folder, or in each run's folder below a common one."""
     from allaboard.checkpoints import scan, step_of
     from allaboard.storage import open_store
 
@@ -99,27 +99,27 @@ def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
         yield from scan(store.below(name))
 
 
-def _body(found: Checkpoint) -> dict[str, Any]:
-    manifest = found.manifest
+def _checkpoint_body(checkpoint: Checkpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
     return {
-        "uri": found.uri,
-        "step": found.step,
+        "uri": checkpoint.uri,
+        "step": checkpoint.step,
         "run": manifest.run,
         "attempt": manifest.attempt,
         "world_size": manifest.world_size,
         "created": manifest.created,
-        "bytes": found.bytes,
+        "bytes": checkpoint.bytes,
         "metrics": dict(manifest.metrics),
         "parent": manifest.parent,
     }
 
 
-def _saved(found: Checkpoint) -> str:
+def _saved_at(checkpoint: Checkpoint) -> str:
     from allaboard.report import localtime
     from allaboard.units import from_rfc3339
 
     try:
-        return localtime.moment(from_rfc3339(found.manifest.created), time.time())
+        return localtime.moment(from_rfc3339(checkpoint.manifest.created), time.time())
     except ValueError:
         return "-"
 
@@ -133,25 +133,25 @@ def _saved(found: Checkpoint) -> str:
 def verify(where: str, step: int | None, store: str | None, at: Place, as_json: bool) -> int:
     from allaboard import checkpoints as of
 
-    uri, named = _place(where, store, at)
-    place = _store(uri)
+    uri, named = _resolve_place(where, store, at)
+    place = _open_existing_store(uri)
     wanted = step if step is not None else named
     steps = [item.step for item in of.scan(place)] if wanted is None else [wanted]
     if not steps:
         raise BadInput(f"no checkpoint in {uri}; the folder of a run holds step-000000000120 and the like")
-    found = {number: of.verify(place, number) for number in steps}
+    by_step = {number: of.verify(place, number) for number in steps}
     if as_json:
-        show(
+        show_json(
             {
                 "checkpoints": [
                     {"step": number, "ok": not problems, "problems": problems}
-                    for number, problems in found.items()
+                    for number, problems in by_step.items()
                 ]
             }
         )
-    for number, problems in () if as_json else found.items():
+    for number, problems in () if as_json else by_step.items():
         say(f"step {number}: {'; '.join(problems) or 'whole'}")
-    return 2 if any(found.values()) else 0
+    return 2 if any(by_step.values()) else 0
 
 
 @checkpoints.command(
@@ -160,7 +160,7 @@ def verify(where: str, step: int | None, store: str | None, at: Place, as_json: 
 @click.argument("where")
 @click.argument("into")
 @click.option(
-    "--step", type=click.IntRange(min=0), metavar="N", help="This step; the newest whole one if not said."
+    "--step", type=click.IntRange(min=0), metavar="N", help="This step; default: the newest complete one."
 )
 @click.option("--best", metavar="METRIC:MODE", help="The best one: val_loss:min or accuracy:max.")
 @store_option
@@ -173,66 +173,68 @@ def collect(
 
     if step is not None and best is not None:
         raise BadInput("give either --step or --best, not both")
-    uri, named = _place(where, store, at)
+    uri, named = _resolve_place(where, store, at)
     chosen = step if step is not None else named
     which: str | int = f"best:{best}" if best is not None else "latest" if chosen is None else chosen
     if best is not None:
         of.parse_best(best)
-    with bar("collecting", show_bytes, aside=as_json) as moved:
-        found = of.collect(uri, resolved(into, store), which, progress=moved)
+    with progress_bar("collecting", show_bytes, aside=as_json) as moved:
+        collected = of.collect(uri, resolved(into, store), which, progress=moved)
     if as_json:
-        show(found.to_dict())
+        show_json(collected.to_dict())
         return
-    for note in found.notes:
+    for note in collected.notes:
         say(note, to_stderr=True)
     again = (
-        f" ({show_bytes(found.bytes - found.copied)} were there already)"
-        if found.copied < found.bytes
+        f" ({show_bytes(collected.bytes - collected.copied)} were there already)"
+        if collected.copied < collected.bytes
         else ""
     )
-    say(f"step {found.step}, {show_bytes(found.bytes)}{again}: {found.uri}")
+    say(f"step {collected.step}, {show_bytes(collected.bytes)}{again}: {collected.uri}")
 
 
-@checkpoints.command(epilog=PRUNE_EPILOG, help=f"Let go of old checkpoints. {WHERE}")
+@checkpoints.command(epilog=PRUNE_EPILOG, help=f"Retire old checkpoints. {WHERE}")
 @click.argument("where")
 @click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest stay."
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest to keep."
 )
-@click.option("--best", metavar="METRIC:MODE", help="The best one stays too: val_loss:min or accuracy:max.")
+@click.option("--best", metavar="METRIC:MODE", help="Also keep the best one: val_loss:min or accuracy:max.")
 @store_option
 @place_options
 @json_option
 def prune(where: str, keep: int, best: str | None, store: str | None, at: Place, as_json: bool) -> None:
     from allaboard import checkpoints as of
 
-    uri, step = _place(where, store, at)
+    uri, step = _resolve_place(where, store, at)
     if step is not None:
         raise BadInput(f"{uri} is in one checkpoint; name the run's folder")
-    found = of.prune(_store(uri), keep, None if best is None else of.parse_best(best), time.time())
+    pruned = of.prune(
+        _open_existing_store(uri), keep, None if best is None else of.parse_best(best), time.time()
+    )
     if as_json:
-        show(found.to_dict())
+        show_json(pruned.to_dict())
         return
-    say(f"kept {_steps(found.kept)}; let go of {_steps(found.retired)}")
-    if found.held:
-        say(f"somebody reads {_steps(found.held)}: kept for now")
-    if found.removed:
-        say(f"removed the files of {_steps(found.removed)}: {show_bytes(found.bytes)}")
-    if found.waiting:
-        say(f"the files of {_steps(found.waiting)} go within the hour, at the next prune or save")
+    say(f"kept {_list_steps(pruned.kept)}; let go of {_list_steps(pruned.retired)}")
+    if pruned.held:
+        say(f"somebody reads {_list_steps(pruned.held)}: kept for now")
+    if pruned.removed:
+        say(f"removed the files of {_list_steps(pruned.removed)}: {show_bytes(pruned.bytes)}")
+    if pruned.waiting:
+        say(f"the files of {_list_steps(pruned.waiting)} go within the hour, at the next prune or save")
 
 
-def _steps(steps: tuple[int, ...]) -> str:
+def _list_steps(steps: tuple[int, ...]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}" if steps else "none"
 
 
-def _store(uri: str) -> Store:
+def _open_existing_store(uri: str) -> Store:
     from allaboard.storage import open_store
 
     return open_store(uri)
 
 
-def _place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
-    """The folder of a run that these words name, and the step when they name one checkpoint."""
+def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
+    """The run folder that ``where`` names, and the step if it names one checkpoint."""
     from allaboard.checkpoints import locate
 
     if is_place(where):

@@ -1,5 +1,5 @@
-"""``allaboard cluster``: what a cluster has installed for training, whether it is alive, and how to install
-what is not there. Prints the Roles that its users need, too.
+"""``allaboard cluster``: what a cluster has installed for training, whether it answers, and how to install
+what is missing. The verb also prints the Roles that users need.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import cluster_options, json_option
-from allaboard.report.saying import Ink, colours, say, show
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.discovery.installed import InstalledComponent, Survey
@@ -22,8 +22,8 @@ Examples:
   allaboard cluster --context gpu-lab -n research --json
   allaboard cluster --rbac submitter -n research | kubectl apply -f -
 
-What may not be read stays unknown: nothing is guessed. Nothing is created; one dry run for each operator
-asks whether its webhook answers.
+What you may not read is shown as unknown. Nothing is created: one dry run for each operator tests
+whether its webhook answers.
 """
 
 
@@ -33,18 +33,18 @@ asks whether its webhook answers.
 @click.option(
     "--rbac",
     type=click.Choice(["submitter", "viewer"]),
-    help="Print the Role of whoever submits, or only looks, and nothing else; no cluster is asked.",
+    help="Print only the Role that submitters or viewers need; no cluster is contacted.",
 )
 @json_option
 def cluster(
     kubeconfig: str | None, context: str | None, namespace: str | None, rbac: str | None, as_json: bool
 ) -> int:
-    """Say what a cluster has installed for training, and how to install what it has not."""
+    """Show what a cluster has installed for training, and how to install what is missing."""
     if rbac is not None:
         from allaboard.backends.kubernetes.discovery.rbac import manifest, objects
 
         if as_json:
-            show({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
+            show_json({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
         else:
             click.echo(
                 manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default"), nl=False
@@ -56,56 +56,56 @@ def cluster(
     from allaboard.backends.kubernetes.discovery.installed import survey_cluster
     from allaboard.backends.kubernetes.observe.lookup import check_namespace
 
-    # Somebody waits for the answer, and an operator that is away is one of the answers.
+    # A person waits for the answer, and an operator that does not respond is a valid answer.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         run_sync(check_namespace(api.namespace), api)
-        found = run_sync(survey_cluster(api.server, api.namespace), api)
+        installed = run_sync(survey_cluster(api.server, api.namespace), api)
     if as_json:
-        show(found.to_dict())
+        show_json(installed.to_dict())
         return 0
-    for line in _page(found, Ink(colours())):
+    for line in _page(installed, Ink(supports_colour())):
         say(line)
     return 0
 
 
-def _page(found: Survey, ink: Ink) -> Iterator[str]:
+def _page(installed: Survey, ink: Ink) -> Iterator[str]:
     from allaboard.backends.kubernetes.discovery.installed import summary_of_nodes
 
-    platform = ", OpenShift" if found.is_openshift else ""
-    yield f"{found.server}  Kubernetes {found.version}{platform}, namespace {found.namespace}"
+    platform = ", OpenShift" if installed.is_openshift else ""
+    yield f"{installed.server}  Kubernetes {installed.version}{platform}, namespace {installed.namespace}"
     yield ""
-    width = max(len(part.part.title) for part in found.parts) + 2
-    for part in found.parts:
-        word, colour = _word(part)
+    width = max(len(part.part.title) for part in installed.parts) + 2
+    for part in installed.parts:
+        word, colour = _component_state(part)
         versions = f" ({part.part.group} {', '.join(part.versions)})" if part.installed else ""
         yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
         for sign in part.signs:
             yield f"  {'':<{width}}{sign}"
-    gang = {"off": "none", None: "not known"}.get(found.operator_gang, found.operator_gang)
+    gang = {"off": "none", None: "not complete_facts"}.get(installed.operator_gang, installed.operator_gang)
     yield ""
     yield f"  {'gangs that the operator makes':<{width}}  {gang}"
-    for name, scheduler in found.schedulers.items():
+    for name, scheduler in installed.schedulers.items():
         yield f"  {f'{name} places as':<{width}}  {scheduler}"
-    if found.nodes is None:
+    if installed.nodes is None:
         yield f"  {'nodes':<{width}}  may not be read"
     else:
-        nodes = summary_of_nodes(found.nodes)
+        nodes = summary_of_nodes(installed.nodes)
         devices = "".join(
             f", {d['total']} {name} on {d['nodes']} of them" for name, d in nodes["devices"].items()
         )
-        yield f"  {'nodes':<{width}}  {nodes['ready']} of {nodes['total']} ready{devices}"
-    missing = [part.part for part in found.parts if not part.installed]
+        yield f"  {'nodes':<{width}}  {nodes['prepare_attempt']} of {nodes['total']} prepare_attempt{devices}"
+    missing = [part.part for part in installed.parts if not part.installed]
     if missing:
         yield ""
         yield "To install what is not there:"
-    for one in missing:
+    for component in missing:
         yield ""
-        yield f"  {one.title}"
-        for line in one.install:
+        yield f"  {component.title}"
+        for line in component.install:
             yield f"    {line}"
 
 
-def _word(part: InstalledComponent) -> tuple[str, str]:
+def _component_state(part: InstalledComponent) -> tuple[str, str]:
     if not part.installed:
         return "not installed", "bright_black"
     if part.alive is None:

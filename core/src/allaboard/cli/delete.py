@@ -1,4 +1,4 @@
-"""``allaboard delete``: the job goes, logs included; its record and its checkpoints stay."""
+"""``allaboard delete``: remove a job and its logs; its record and its checkpoints stay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.errors import SiteError
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 from allaboard.status import state_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ as well.
 def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """Remove a run and its logs, stopping it first if it lives."""
     try:
-        backend, seen = at.own(run, "delete", adopt)
+        backend, seen = at.open_to_change(run, "delete", adopt)
     except SiteError as error:
         if error.code != "run_damaged":
             raise
@@ -43,7 +43,7 @@ def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
         say(f"{seen.run} is {state_of(seen)}: stopping it first")
     backend.delete(seen.run)
     if as_json:
-        show({"run": seen.run, "deleted": True})
+        show_json({"run": seen.run, "deleted": True})
     else:
         how = "stopped and deleted" if lived else "deleted"
         rest = "its record and checkpoints stay" if seen.key else "its pods and their logs went with it"
@@ -51,11 +51,11 @@ def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
 
 
 def _delete_damaged(at: Place, run: str, as_json: bool) -> None:
-    """What nobody can look at goes with its record."""
+    """Delete a run whose files are damaged, its record included."""
     backend = at.open()
     name = cast("LocalBackend", backend).find(run).name
     backend.delete(name)
     if as_json:
-        show({"run": name, "deleted": True})
+        show_json({"run": name, "deleted": True})
     else:
         say(f"{name} was damaged: nothing of it is left here; its checkpoints stay")

@@ -21,7 +21,7 @@ its metrics with allaboard.inside.result(...). Exit codes are those of `allaboar
     "--checkpoint", required=True, metavar="URI", help="One checkpoint, or a run's folder: its newest one."
 )
 @click.option(
-    "--key", metavar="K", help="The identity of the evaluation; without one, every call evaluates anew."
+    "--key", metavar="K", help="The identity of the evaluation; without a key, every call evaluates again."
 )
 @site_options
 @place_options
@@ -39,17 +39,19 @@ def evaluate(
     """Run an evaluation (a job file; -: stdin) on a checkpoint and print its metrics."""
     from allaboard.backends.base import Plan
     from allaboard.checkpoints import checkpoint_at
-    from allaboard.cli.run import attended, opened, site_arguments
+    from allaboard.cli.run import open_backend, run_attached, site_arguments
     from allaboard.report.ending import command_again
-    from allaboard.report.exits import before_start
+    from allaboard.report.exits import not_started_on_error
     from allaboard.running import evaluation_job
     from allaboard.spec.identity import fresh_key
 
-    with before_start():
-        backend = opened(at, store, mounts, fit)
-        _, found = checkpoint_at(resolved(checkpoint, store))
-    plan = Plan(evaluation_job(job, found.uri), key or fresh_key())
+    with not_started_on_error():
+        backend = open_backend(at, store, mounts, fit)
+        _, item = checkpoint_at(resolved(checkpoint, store))
+    plan = Plan(evaluation_job(job, item.uri), key or fresh_key())
     again = command_again(
-        "evaluate", [job, "--checkpoint", found.uri, *site_arguments(store, mounts, fit), *at.words], plan.key
+        "evaluate",
+        [job, "--checkpoint", item.uri, *site_arguments(store, mounts, fit), *at.arguments],
+        plan.key,
     )
-    return attended(backend, plan, again=again, as_json=as_json)
+    return run_attached(backend, plan, again=again, as_json=as_json)

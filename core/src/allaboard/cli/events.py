@@ -8,7 +8,7 @@ import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.report import localtime, words
-from allaboard.report.saying import say, show, style
+from allaboard.report.terminal import say, show_json, style
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -23,8 +23,8 @@ Example:
 @json_option
 def events(run: str, at: Place, as_json: bool) -> None:
     """Say what happened to a run, in order."""
-    backend, seen = at.watched(run)
-    found = backend.events(seen.run)
+    backend, seen = at.open_to_watch(run)
+    listed = backend.events(seen.run)
     if as_json:
         body = [
             {
@@ -34,13 +34,13 @@ def events(run: str, at: Place, as_json: bool) -> None:
                 "object": e.object,
                 "message": e.message,
             }
-            for e in found
+            for e in listed
         ]
-        show({"events": body})
+        show_json({"events": body})
         return
     now = time.time()
-    rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in found)
+    rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in listed)
     head, *lines = words.table(("time", "type", "object", "reason", "message"), rows)
     say(style(head, dim=True))
-    for event, line in zip(found, lines, strict=True):
+    for event, line in zip(listed, lines, strict=True):
         say(style(line, "yellow") if event.type == "Warning" else line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
     from allaboard.spec.explaining import Explained
@@ -30,39 +30,39 @@ def explain(path: str, as_json: bool) -> None:
     fields of a job."""
     from allaboard.spec.explaining import explain as explained
 
-    found = explained(path)
+    field = explained(path)
     if as_json:
-        show(found.to_dict())
+        show_json(field.to_dict())
         return
-    for line in _page(found):
+    for line in _page(field):
         say(line)
 
 
-def _page(found: Explained) -> Iterator[str]:
-    if found.path:
-        yield f"{found.path}: {found.type}{', required' if found.required else ''}"
-        yield f"  {found.doc}"
+def _page(field: Explained) -> Iterator[str]:
+    if field.path:
+        yield f"{field.path}: {field.type}{', required' if field.required else ''}"
+        yield f"  {field.doc}"
         yield ""
-        if found.allowed:
-            yield f"  allowed  {found.allowed}"
-        if not found.required and (found.default or not found.fields):
-            yield f"  default  {found.default or 'absent'}"
-        if found.example is not None:
-            yield f"  example  {_example(found)}"
+        if field.allowed:
+            yield f"  allowed  {field.allowed}"
+        if not field.required and (field.default or not field.fields):
+            yield f"  default  {field.default or 'absent'}"
+        if field.example is not None:
+            yield f"  example  {_example_line(field)}"
     else:
-        yield found.doc
-    if not found.fields:
+        yield field.doc
+    if not field.fields:
         return
     yield ""
-    width = max(map(len, found.fields)) + 2
-    kinds = max(len(kind) for kind, _ in found.fields.values()) + 2
-    for name, (kind, doc) in found.fields.items():
+    width = max(map(len, field.fields)) + 2
+    kinds = max(len(kind) for kind, _ in field.fields.values()) + 2
+    for name, (kind, doc) in field.fields.items():
         yield f"  {name:<{width}}{kind:<{kinds}}{doc}"
 
 
-def _example(found: Explained) -> str:
-    """As it stands in a job file: JSON is YAML."""
-    name = found.path.rpartition(".")[2]
-    example = found.example
+def _example_line(field: Explained) -> str:
+    """The example as a line of a job file (JSON is YAML)."""
+    name = field.path.rpartition(".")[2]
+    example = field.example
     written = example if isinstance(example, str) else json.dumps(example, ensure_ascii=False)
     return f"{name}: {written}"

@@ -1,5 +1,5 @@
-"""What init containers wrote, folded: those of a run that waits repeat the same few lines for as long as it
-does. Lines in, lines out.
+"""Folds the output of init containers, which repeat the same few lines while a run waits. Lines in, lines
+out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from allaboard.backends.base import LogLine
 from allaboard.observation import MemberSeen
 from allaboard.report.localtime import clock
 
-FEW = 3
-"""Lines of one try of an init container that are shown as they are."""
-LAST = 10
-"""Lines that are shown below the fold where the container has failed."""
+SHOWN_UNFOLDED = 3
+"""Up to so many lines of one try of an init container are shown unfolded."""
+SHOWN_ON_FAILURE = 10
+"""Number of lines shown below the fold of a failed container."""
 
 
 @dataclass(slots=True)
@@ -23,20 +23,20 @@ class _Fold:
     first: LogLine
     lines: int = 0
     shown: int = 0
-    last: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LAST))
+    last: deque[LogLine] = field(default_factory=lambda: deque(maxlen=SHOWN_ON_FAILURE))
 
 
 class Folds:
-    """``eager``: the first line of each is shown as it comes, for somebody who looks on. ``members``: as they
-    were seen, by name.
+    """``eager``: the first line of each try is shown at once, for a live view. ``members``: the observed
+    members by name.
     """
 
     def __init__(self, members: Mapping[str, MemberSeen], *, eager: bool) -> None:
         self.members, self.eager = members, eager
         self._open: dict[str, dict[tuple[str, int], _Fold]] = {}
 
-    def take(self, line: LogLine) -> Iterator[LogLine]:
-        """What is to be shown now that this line has come."""
+    def add(self, line: LogLine) -> Iterator[LogLine]:
+        """Add a line; yields the lines to show now."""
         if not line.container or line.gap is not None:
             yield from self._close(line.member)
             yield line
@@ -54,15 +54,15 @@ class Folds:
             fold.shown = 0 if line.more else 1
             yield line
 
-    def rest(self) -> Iterator[LogLine]:
-        """Nothing more comes."""
+    def close_all(self) -> Iterator[LogLine]:
+        """The last lines, after the end of the input."""
         for member in [*self._open]:
             yield from self._close(member)
 
     def _close(self, member: str) -> Iterator[LogLine]:
         for fold in self._open.pop(member, {}).values():
             count = fold.lines - fold.shown
-            if count <= FEW:
+            if count <= SHOWN_UNFOLDED:
                 yield from [*fold.last][-count:] if count > 0 else ()
                 continue
             last = fold.last[-1]

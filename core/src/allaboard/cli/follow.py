@@ -1,5 +1,4 @@
-"""``allaboard follow``: watch a run to its end. It is not owned: Ctrl-C stops the watching and leaves the run
-alone."""
+"""``allaboard follow``: watch a run to its end without owning it. Ctrl-C stops the watching only."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import ExitCode
 from allaboard.observation import Observation
 from allaboard.report.commands import command
-from allaboard.report.exits import watching
-from allaboard.report.saying import say, show_line
+from allaboard.report.exits import untouched_on_error
+from allaboard.report.terminal import say, show_json_line
 from allaboard.running import Follower, follow_policy
 from allaboard.status import state_of, summary
 
@@ -31,13 +30,13 @@ Examples:
 The exit code is the run's: 0 succeeded, 1 failed or lost, 3 stopped, 4 out of time.
 Ctrl-C stops the watching (exit code 130); the run goes on.
 """
-EVERY = 1.0
+JSON_INTERVAL = 1.0
 """Seconds between two lines of ``--json`` when nothing but the progress changes."""
 
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """The terminal gets its cursor back, whoever ends the watching."""
+    """Turn SIGTERM into KeyboardInterrupt, so that the terminal gets its cursor back."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -52,22 +51,22 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 @sigterm_as_ctrl_c()
 def follow(run: str, at: Place, as_json: bool) -> int:
     """Watch a run to its end."""
-    backend, seen = at.watched(run)
+    backend, seen = at.open_to_watch(run)
     policy = follow_policy(backend)
     if as_json:
-        lines = Lines()
+        lines = JsonLines()
         try:
-            with watching(seen.run):
-                outcome = Follower(backend, seen.run, on_seen=lines.seen).to_the_end(policy)
+            with untouched_on_error(seen.run):
+                outcome = Follower(backend, seen.run, on_seen=lines.on_seen).follow_to_end(policy)
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
-        show_line(outcome.summary)
+        show_json_line(outcome.summary)
         return outcome.exit_code
     view = view_of(backend, seen.run, None, False)
     try:
         view.launched(handle_of(seen))
-        with watching(seen.run):
-            outcome = Follower(backend, seen.run, on_seen=view.seen).to_the_end(policy)
+        with untouched_on_error(seen.run):
+            outcome = Follower(backend, seen.run, on_seen=view.seen).follow_to_end(policy)
         view.ended(outcome)
         return outcome.exit_code
     except KeyboardInterrupt:
@@ -79,21 +78,22 @@ def follow(run: str, at: Place, as_json: bool) -> int:
         view.close()
 
 
-class Lines:
-    """A status object per line: at every change of state or members, and at most once a second for the rest.
-    The last line is the outcome's, with its diagnoses."""
+class JsonLines:
+    """Prints a status object per line: at every change of state or members, and at most once a second for
+    other changes. The last line is the outcome with its diagnoses.
+    """
 
     def __init__(self) -> None:
         self.before: Observation | None = None
         self.at = float("-inf")
 
-    def seen(self, seen: Observation) -> None:
+    def on_seen(self, seen: Observation) -> None:
         before, now = self.before, time.monotonic()
         if state_of(seen).is_final:
             return
         turned = before is None or (state_of(before), before.members) != (state_of(seen), seen.members)
-        # The clock of a phase goes on by itself: that is no news.
-        news = before is None or replace(before, phases={}) != replace(seen, phases={})
-        if turned or (news and now - self.at >= EVERY):
+        # The clock of a phase always advances. That alone is no change.
+        is_new = before is None or replace(before, phases={}) != replace(seen, phases={})
+        if turned or (is_new and now - self.at >= JSON_INTERVAL):
             self.before, self.at = seen, now
-            show_line(summary(seen, diagnose(seen)))
+            show_json_line(summary(seen, diagnose(seen)))

@@ -1,5 +1,6 @@
-"""``allaboard list``: the runs of a place, newest first, and on this machine below them who holds slots and
-who waits for some."""
+"""``allaboard list``: the runs of this machine or a cluster, newest first. On this machine it also shows who
+holds slots and who waits for them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from allaboard.errors import SiteError
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show, style
+from allaboard.report.terminal import say, show_json, style
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
@@ -33,12 +34,12 @@ Examples:
   allaboard list --orphans -n research     what clients that died have left behind
 """
 _SHOWN = 10
-"""Those who wait for slots that are shown, each with what it waits for."""
+"""Number of waiting runs that are shown."""
 _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
 
 
 @click.command(name="list", epilog=EPILOG)
-@click.option("--orphans", is_flag=True, help="What clients that died have left behind, on a cluster.")
+@click.option("--orphans", is_flag=True, help="Runs and objects on a cluster whose clients died.")
 @click.option("--all", "everything", is_flag=True, help="On a cluster: the jobs of others, too.")
 @place_options
 @json_option
@@ -52,10 +53,10 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         others = cast("KubernetesBackend", backend).list_others()
         runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
     if as_json:
-        show({"runs": [summary(seen, _damage(seen)) for seen in runs]})
+        show_json({"runs": [summary(seen, _damage_diagnoses(seen)) for seen in runs]})
         return
     now = time.time()
-    whole = [seen for seen in runs if not _damage(seen)]
+    whole = [seen for seen in runs if not _damage_diagnoses(seen)]
     if whole:
         head, *lines = words.table(_HEAD, (_row(seen, now) for seen in whole))
         say(style(head, dim=True))
@@ -63,16 +64,16 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
             state = str(state_of(seen))
             say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
     for seen in runs:
-        for damage in _damage(seen):
+        for damage in _damage_diagnoses(seen):
             say(damage.evidence[0].text, to_stderr=True)
     if not runs:
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
-    for line in () if at.is_cluster else _slots(now):
+    for line in () if at.is_cluster else _slot_lines(now):
         say(line)
 
 
-def _damage(seen: Observation) -> tuple[Diagnosis, ...]:
-    """What is wrong with the files of a run of which nothing else is known."""
+def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:
+    """The diagnoses of a run whose files are damaged; empty for other runs."""
     return diagnose(seen) if "run_damaged" in seen.flags else ()
 
 
@@ -84,20 +85,20 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         seen.run,
         str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),
         localtime.moment(seen.created, now),
-        "-" if seen.started is None else show_seconds(words.took(seen, now)),
-        words.gang(seen.members) or "-",
+        "-" if seen.started is None else show_seconds(words.duration(seen, now)),
+        words.members_phrase(seen.members) or "-",
         str(seen.restarts),
-        words.step(seen).removeprefix("step ") or "-",
+        words.step_phrase(seen).removeprefix("step ") or "-",
         who if seen.key else "(a job of others)",
     )
 
 
-def _slots(now: float) -> Iterator[str]:
-    """One line for who holds slots, and one for each that waits; nothing while nobody states resources."""
+def _slot_lines(now: float) -> Iterator[str]:
+    """One line for the holders of slots and one for each waiting run; empty while no run states resources."""
     from allaboard.backends.local.host.machine import capacity
     from allaboard.backends.local.pool.pool import Pool, default_path
 
-    with suppress(SiteError, OSError):  # a full disk shows its runs all the same
+    with suppress(SiteError, OSError):  # the runs are listed even if the pool cannot be read
         pool = Pool(default_path(os.environ), capacity(os.environ, with_gpus=True))
         try:
             described = pool.describe()
@@ -111,21 +112,21 @@ def _slots(now: float) -> Iterator[str]:
         if described["capacity"]["gpus"]:
             room += f", {len(free['gpus'])} of {len(described['capacity']['gpus'])} GPUs free"
         yield ""
-        yield f"slots: {room}" + "".join(f"; {_holds(g)}" for g in holders)
+        yield f"slots: {room}" + "".join(f"; {_describe_holder(g)}" for g in holders)
         queue = described["queue"]
         for place, waiting in enumerate(queue[:_SHOWN], 1):
             who, since = f"{waiting['run']} ({waiting['user']})", max(0.0, now - waiting["since"])
-            yield f"waits ({place}): {who} for {_amount(waiting)}, {show_seconds(since)} so far"
+            yield f"waits ({place}): {who} for {_describe_amount(waiting)}, {show_seconds(since)} so far"
         if len(queue) > _SHOWN:
             yield f"and {len(queue) - _SHOWN} more wait"
 
 
-def _holds(gang: Mapping[str, Any]) -> str:
-    left = ", left behind by a dead supervisor" if gang["leftover"] else ""
-    return f"{gang['run']} ({gang['user']}) holds {_amount(gang)}{left}"
+def _describe_holder(gang: Mapping[str, Any]) -> str:
+    suffix = ", left behind by a dead supervisor" if gang["leftover"] else ""
+    return f"{gang['run']} ({gang['user']}) holds {_describe_amount(gang)}{suffix}"
 
 
-def _amount(entry: Mapping[str, Any]) -> str:
+def _describe_amount(entry: Mapping[str, Any]) -> str:
     gpus = entry["gpus"]
     count = gpus if isinstance(gpus, int) else len(gpus)
     parts = [

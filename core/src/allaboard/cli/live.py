@@ -1,4 +1,4 @@
-"""The view on a terminal: one frame that is drawn again and again, and stays as it was when the run ends.
+"""The view on a terminal: one frame that is redrawn until the run ends. The last frame stays.
 
     ⠹ digits-1f0c9a77  running  for 42 s                                      attempt 1 · 0 restarts
       Created 12:00:01 → Running 12:00:02
@@ -14,7 +14,7 @@
 
       12:00:02  worker-0  Started  started try 0
 
-rich is imported here, and this module only where there is a terminal.
+This module imports rich, and is itself imported only if stdout is a terminal.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.ending import ending
-from allaboard.report.plain import introduction
-from allaboard.report.saying import say, shown
+from allaboard.report.ending import ending_lines
+from allaboard.report.plain import launch_lines
+from allaboard.report.terminal import say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
 
@@ -50,7 +50,9 @@ _FRAMES_PER_SECOND = 8
 
 
 class LiveView:
-    """``events`` is asked at every look; ``again``: the command that goes on with the run."""
+    """``events`` returns the events so far and is called at every observation. ``again``: the command that
+    continues with the run.
+    """
 
     def __init__(
         self,
@@ -67,18 +69,18 @@ class LiveView:
         )
 
     def launched(self, handle: Handle) -> None:
-        lines = introduction(handle)
-        # These stand above the frame, which says by itself that a run is on its way.
+        lines = launch_lines(handle)
+        # These lines stand above the frame. The frame itself shows that a run was started.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
             self.console.print(_text(line, "dim"))
-            self.frame.told.add(line)
+            self.frame.printed.add(line)
         if not self.live.is_started:
             self.live.start()
 
     def seen(self, seen: Observation) -> None:
         for note in seen.notes:
-            if note not in self.frame.told:
-                self.frame.told.add(note)
+            if note not in self.frame.printed:
+                self.frame.printed.add(note)
                 self.console.print(_text(note, "dim"))
         self.frame.show(seen, self.events())
         self._draw()
@@ -88,20 +90,20 @@ class LiveView:
         self._draw()
 
     def _draw(self) -> None:
-        with suppress(OSError):  # the terminal went away; the signal that says so is on its way
+        with suppress(OSError):  # the terminal is gone; SIGHUP follows
             self.live.refresh()
 
     def ended(self, outcome: Outcome) -> None:
         self.frame.show(outcome.seen, outcome.seen.events or self.events())
         self.close()
         click.echo()
-        # The frame says how it ended already; only a reason is worth a headline of its own.
-        lines = ending(outcome, self.again)
+        # The frame already shows the final state. Only a failure gets a headline.
+        lines = ending_lines(outcome, self.again)
         for line in itertools.islice(lines, 1, None) if outcome.ok else lines:
             say(line)
 
     def close(self) -> None:
-        """The terminal gets its cursor back; the last frame stays."""
+        """Give the terminal its cursor back; the last frame stays."""
         with suppress(OSError):
             if self.live.is_started:
                 self.frame.over = True
@@ -110,24 +112,25 @@ class LiveView:
 
 
 class Frame:
-    """The picture of one observation. Drawn by the display's own thread, so that the clocks run between two
-    looks."""
+    """The picture of one observation. The display's own thread draws it, so clocks advance between
+    observations.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.seen: Observation | None = None
         self.at = clock()
-        self.happened: Sequence[Event] = ()
+        self.events: Sequence[Event] = ()
         self.sentence = ""
         self.over = False
-        self.told: set[str] = set()
+        self.printed: set[str] = set()
         self.spinner = Spinner("dots")
 
     def show(self, seen: Observation, events: Sequence[Event]) -> None:
-        # The seconds of a phase are those of the observation: from a new one on they are counted anew.
+        # The seconds of a phase count from the latest observation.
         if self.seen is None or self.seen.phases != seen.phases:
             self.at = self.clock()
-        self.seen, self.happened = seen, events
+        self.seen, self.events = seen, events
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seen = self.seen
@@ -140,9 +143,9 @@ class Frame:
 
     def _parts(self, seen: Observation, width: int, room: int) -> Iterator[RenderableType | None]:
         yield self._headline(seen)
-        yield Padding(_march(seen), (0, 0, 0, 2))
+        yield Padding(_condition_line(seen), (0, 0, 0, 2))
         yield self._phases(seen)
-        yield Padding(_members(seen, max(3, room - 18)), (1, 0, 0, 2))
+        yield Padding(_member_table(seen, max(3, room - 18)), (1, 0, 0, 2))
         yield self._progress(seen, width)
         yield self._events(room)
         if self.sentence:
@@ -155,7 +158,7 @@ class Frame:
         words_of_state = Text.assemble(
             (shown(seen.run), "bold"), "  ",
             (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
-            (words.lasting(seen, self.clock()), "dim"),
+            (words.duration_phrase(seen, self.clock()), "dim"),
         )  # fmt: skip
         if seen.held_by and not state.is_final:
             words_of_state.append(f"  {shown(seen.held_by)}", style="yellow")
@@ -165,17 +168,19 @@ class Frame:
         row.add_column(justify="right")
         restarts = f"{seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
         mark: RenderableType = (
-            Text(_mark(state), style=words.COLOURS[state]) if state.is_final or self.over else self.spinner
+            Text(_state_mark(state), style=words.COLOURS[state])
+            if state.is_final or self.over
+            else self.spinner
         )
         row.add_row(mark, words_of_state, Text(f"attempt {seen.attempt} · {restarts}", style="dim"))
         return row
 
     def _phases(self, seen: Observation) -> RenderableType | None:
-        found = words.phases(seen, 0.0 if self.over else self.clock() - self.at)
-        if not found:
+        lines = words.phases(seen, 0.0 if self.over else self.clock() - self.at)
+        if not lines:
             return None
         line = Text()
-        for name, seconds, on in found:
+        for name, seconds, on in lines:
             line.append(name, style="bold" if on else "dim").append(
                 f" {seconds}   ", style="cyan" if on else "dim"
             )
@@ -184,7 +189,7 @@ class Frame:
     def _progress(self, seen: Observation, width: int) -> RenderableType | None:
         if seen.progress.step is None:
             return None
-        share, rest = words.done(seen), words.left(seen)
+        share, rest = words.share_done(seen), words.seconds_left(seen)
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             ProgressBar(
@@ -194,14 +199,14 @@ class Frame:
                 finished_style="green",
                 pulse=share is None,
             ),
-            _text(words.step(seen)),
+            _text(words.step_phrase(seen)),
             f"{share:.0%}" if share is not None else "",
             "" if not rest or state_of(seen).is_final else f"{show_seconds(rest)} left",
         )
-        return Padding(Group(bar, _text(_figures(seen))), (1, 0, 0, 2))
+        return Padding(Group(bar, _text(_metrics_line(seen))), (1, 0, 0, 2))
 
     def _events(self, room: int) -> RenderableType | None:
-        last = words.notable(self.happened)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
+        last = words.notable_events(self.events)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
         if not last:
             return None
         lines = words.table(("", "", "", ""), map(localtime.event_row, last))[1:]
@@ -213,19 +218,19 @@ class Frame:
 
 
 def _text(words: str, style: str = "default", *, one_line: bool = False) -> Text:
-    """Foreign words: a `str` would be read for rich's markup, and `Text` lets ESC through."""
+    """Text from outside. rich would parse a `str` for markup, and `Text` lets ESC through."""
     if one_line:
         return Text(shown(words), style=style, no_wrap=True, overflow="ellipsis")
     return Text(shown(words), style=style)
 
 
-def _mark(state: State) -> str:
+def _state_mark(state: State) -> str:
     return {State.SUCCEEDED: "✓", State.STOPPED: "■"}.get(state, "✗" if state.is_final else "·")
 
 
-def _march(seen: Observation) -> Text:
+def _condition_line(seen: Observation) -> Text:
     line = Text()
-    for condition in words.in_order(seen.conditions):
+    for condition in words.conditions_in_order(seen.conditions):
         if line:
             line.append(" → ", style="dim")
         style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")
@@ -235,7 +240,7 @@ def _march(seen: Observation) -> Text:
     return line
 
 
-def _members(seen: Observation, most: int) -> Table:
+def _member_table(seen: Observation, most: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
@@ -243,7 +248,7 @@ def _members(seen: Observation, most: int) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     table.add_row(*(Text(title, style="dim") for title in ("member", "rank", "phase", "exit", "restarts")))
-    shown = _worth_showing(seen.members, most)
+    shown = _choose_members(seen.members, most)
     for member in shown:
         name, rank, phase, code, restarts = words.member_row(member)
         colour = "yellow" if phase.startswith("waits") else words.MEMBER_COLOURS.get(member.phase, "default")
@@ -260,21 +265,21 @@ def _members(seen: Observation, most: int) -> Table:
     return table
 
 
-def _worth_showing(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]:
-    """All of them if there is room; else those that something happened to, and the first."""
+def _choose_members(members: Sequence[MemberSeen], most: int) -> list[MemberSeen]:
+    """All members if there is room; otherwise the first one and those that failed or restarted."""
     if len(members) <= most:
         return list(members)
     ranked = sorted(members, key=lambda m: (m.phase == "running" and not m.restarts, m.rank))
     return sorted(ranked[: most - 1], key=lambda m: m.rank)
 
 
-def _figures(seen: Observation) -> str:
+def _metrics_line(seen: Observation) -> str:
     parts = [
         f"{name} {words.number(value)}"
         for name, value in seen.progress.metrics.items()
         if name != words.SPEED
     ]
-    pace = words.speed(seen)
+    pace = words.steps_per_second(seen)
     if pace is not None:
         parts.append(f"{pace:.3g} steps/s")
     if seen.progress.checkpoint:

@@ -16,7 +16,7 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.errors import BadInput, ExitCode
 from allaboard.observation import Observation
 from allaboard.printable import last_state, visible, visible_json
-from allaboard.report.saying import as_json_line, colours, say
+from allaboard.report.terminal import json_line, say, supports_colour
 from allaboard.units import rfc3339, seconds
 
 EPILOG = """\b
@@ -28,7 +28,7 @@ Examples:
 """
 _PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 _BATCH = 64 << 10
-"""Characters that leave together."""
+"""Characters that are written at once."""
 
 
 @click.command(epilog=EPILOG)
@@ -40,15 +40,15 @@ _BATCH = 64 << 10
     "--attempt",
     type=click.IntRange(min=1),
     metavar="A",
-    help="This attempt of the run; the newest if not said.",
+    help="This attempt of the run; default: the newest.",
 )
 @click.option(
     "--restart", type=click.IntRange(min=0), metavar="R", help="This try of each member; 0 is the first."
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines.")
-@click.option("--since", metavar="10m", help="What was written in the last 90s, 10m, 2h, 1d.")
+@click.option("--since", metavar="10m", help="Only lines of the last 90s, 10m, 2h, 1d.")
 @click.option("--raw", is_flag=True, help="As they were written, with escapes for a terminal in them.")
-@click.option("--init", is_flag=True, help="All lines of init containers, which are folded to one else.")
+@click.option("--init", is_flag=True, help="All lines of init containers; default: folded to one line.")
 @place_options
 @json_option
 def logs(
@@ -74,9 +74,9 @@ def logs(
         attempt=attempt,
         restart=restart,
         tail=tail,
-        since=None if since is None else time.time() - _ago(since),
+        since=None if since is None else time.time() - _parse_since(since),
     )
-    backend, seen = at.watched(run)
+    backend, seen = at.open_to_watch(run)
     if seen.deleted:
         raise BadInput(f"run {seen.run} was deleted, and its logs with it")
     printer = _Printer(
@@ -87,7 +87,7 @@ def logs(
     )
     folds = None if init or as_json else Folds({m.name: m for m in seen.members}, eager=follow)
     try:
-        _print(printer, folds, _attempts(backend, seen, selection, follow))
+        _print(printer, folds, _choose_attempts(backend, seen, selection, follow))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return 0
@@ -98,22 +98,22 @@ def _print(printer: _Printer, folds: Folds | None, tries: Iterator[Attempt]) -> 
     try:
         for printer.attempt, items in tries:
             for line in items:
-                if not isinstance(line, LogLine):  # there is no more at the moment
+                if not isinstance(line, LogLine):  # no further line at the moment
                     printer.flush()
                 elif folds is not None and (folded or line.container):
                     folded = True
-                    for shown in folds.take(line):
+                    for shown in folds.add(line):
                         printer.line(shown)
                 else:
                     printer.line(line)
     finally:
         if folds is not None:
-            for shown in folds.rest():
+            for shown in folds.close_all():
                 printer.line(shown)
         printer.close()
 
 
-def _ago(text: str) -> float:
+def _parse_since(text: str) -> float:
     try:
         return seconds(text)
     except ValueError as error:
@@ -123,8 +123,10 @@ def _ago(text: str) -> float:
 Attempt = tuple[int, Iterator[LogLine | Cursor]]
 
 
-def _attempts(backend: Backend, seen: Observation, selection: Selection, follow: bool) -> Iterator[Attempt]:
-    """The lines of an attempt; followed those of all further ones too, until the run has ended."""
+def _choose_attempts(
+    backend: Backend, seen: Observation, selection: Selection, follow: bool
+) -> Iterator[Attempt]:
+    """The lines of an attempt. With ``follow`` also those of later attempts, until the run ends."""
     while True:
         attempt = selection.attempt or seen.attempt
         yield attempt, backend.logs(seen.run, replace(selection, attempt=attempt), follow=follow)
@@ -140,13 +142,14 @@ Source = tuple[str, int, str]
 
 
 class _Printer:
-    """Lines with their member in front when there are several, and a word (on stderr) where another try
-    begins. They leave in batches, at the latest with `flush`."""
+    """Prints lines, prefixed by their member if there are several, and a note on stderr where another try
+    begins. Lines are written in batches, at the latest by `flush`.
+    """
 
     def __init__(self, seen: Observation, *, single: bool, as_json: bool, raw: bool = False) -> None:
         self.single, self.as_json, self.raw = single, as_json, raw
         self.width = max((len(m.name) for m in seen.members), default=0)
-        self.coloured = colours()
+        self.coloured = supports_colour()
         self.attempt = 1
         self.told: tuple[int, int] | None = None
         self.unended: Source | None = None
@@ -157,73 +160,73 @@ class _Printer:
 
     def line(self, line: LogLine) -> None:
         if self.as_json:
-            self._put(_json_line(self.attempt, line))
+            self._write(_json_line(self.attempt, line))
             return
         member, _, restart, _, text, container, gap, more = line
         source = (member, restart, container)
         goes_on = self.unended == source and gap is None  # the next piece of a long line
         if self.unended is not None and not goes_on:
-            self._put("\n")
+            self._write("\n")
         self.unended = source if more else None
         if gap is not None:
-            self._aside(f"--- {_name(line)}: {text} ---")
+            self._write_note(f"--- {_line_name(line)}: {text} ---")
             return
         if self.single and not container and self.told != (self.attempt, restart):
-            self._next_try(line)
+            self._print_try_heading(line)
         if source != self.source:
             self.source, self.prefix = source, self._prefix(line)
-        # What a member prints is its own business, secrets included; what it does to a terminal is not.
+        # A member's own output is shown unredacted. Its control characters are made visible.
         text = text if self.raw else visible(last_state(text), tabs=True)
         end = "" if more else "\n"
-        self._put(f"{text}{end}" if goes_on else f"{self.prefix}{text}{end}")
+        self._write(f"{text}{end}" if goes_on else f"{self.prefix}{text}{end}")
 
     def flush(self) -> None:
-        """What was printed so far is there now."""
+        """Write everything that was printed so far."""
         if self.batch:
             text, self.batch, self.size = "".join(self.batch), [], 0
             click.echo(text.encode("utf-8", "surrogateescape") if self.raw else text, nl=False)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Write the rest, after the end of the input."""
         if self.unended is not None:
-            self._put("\n")
+            self._write("\n")
         self.flush()
 
-    def _put(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self.batch.append(text)
         self.size += len(text)
         if self.size > _BATCH:
             self.flush()
 
-    def _aside(self, text: str) -> None:
+    def _write_note(self, text: str) -> None:
         self.flush()
         say(text, to_stderr=True)
 
-    def _next_try(self, line: LogLine) -> None:
+    def _print_try_heading(self, line: LogLine) -> None:
         if self.told is not None or line.restart or self.attempt > 1:
             where = f"attempt {self.attempt}, " if self.attempt > 1 else ""
-            self._aside(f"--- {line.member}, {where}restart {line.restart} ---")
+            self._write_note(f"--- {line.member}, {where}restart {line.restart} ---")
         self.told = (self.attempt, line.restart)
 
     def _prefix(self, line: LogLine) -> str:
         if self.single and not line.container:
             return ""
-        name = f"[{_name(line)}{f' restart {line.restart}' if line.restart else ''}]"
+        name = f"[{_line_name(line)}{f' restart {line.restart}' if line.restart else ''}]"
         padded = f"{visible(name):<{self.width + 2}}"
         if self.coloured:
             padded = click.style(padded, fg=_PALETTE[line.rank % len(_PALETTE)])
         return f"{padded} "
 
 
-def _name(line: LogLine) -> str:
+def _line_name(line: LogLine) -> str:
     return f"{line.member} {line.container}" if line.container else line.member
 
 
 def _json_line(attempt: int, line: LogLine) -> str:
-    """One object of JSON Lines, with its end. ``more`` only where a long line goes on in the next object."""
+    """One object of JSON Lines, with its newline. ``more``: the line continues in the next object."""
     gap = "null"
     if line.gap is not None:
-        gap = as_json_line({"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)})
+        gap = json_line({"from": rfc3339(line.gap.since), "to": rfc3339(line.gap.until)})
     head = _json_head(attempt, line.member, line.rank, line.restart, line.container)
     more = ',"more":true' if line.more else ""
     text = visible_json(encode_basestring(line.text))
@@ -233,9 +236,9 @@ def _json_line(attempt: int, line: LogLine) -> str:
 @cache
 def _json_head(attempt: int, member: str, rank: int, restart: int, container: str) -> str:
     who = {"attempt": attempt, "member": member, "rank": rank, "restart": restart}
-    return as_json_line({**who, "container": container or None})[:-1] + ","
+    return json_line({**who, "container": container or None})[:-1] + ","
 
 
 @lru_cache(maxsize=1024)
 def _json_time(epoch: float | None) -> str:
-    return as_json_line(rfc3339(epoch))
+    return json_line(rfc3339(epoch))

@@ -1,4 +1,6 @@
-"""``allaboard list --orphans`` and ``allaboard stop --orphans``: what clients that died left on a cluster."""
+"""``allaboard list --orphans`` and ``allaboard stop --orphans``: runs and objects on a cluster whose clients
+died.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +10,27 @@ from typing import TYPE_CHECKING
 from allaboard.cli.place import Place
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 from allaboard.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.kubernetes.lifecycle.orphans import Orphan
 
-_HERE = "runs of this machine are watched by their own supervisors; they leave no orphans"
+_NONE_ON_THIS_MACHINE = "runs of this machine are watched by their own supervisors; they leave no orphans"
 
 
 def list_orphans(at: Place, as_json: bool) -> None:
-    """Say what is an orphan, why, and when it may be tidied up."""
-    backend = _cluster(at)
-    found = backend.orphans() if backend is not None else []
+    """List orphans, why each is one, and when it may be cleaned up."""
+    backend = _cluster_backend(at)
+    orphans = backend.orphans() if backend is not None else []
     if as_json:
-        show({"orphans": [orphan.to_dict() for orphan in found]})
+        show_json({"orphans": [orphan.to_dict() for orphan in orphans]})
         return
     if backend is None:
-        say(_HERE)
+        say(_NONE_ON_THIS_MACHINE)
         return
-    if not found:
+    if not orphans:
         say(f"no orphans {backend.where}")
         return
     now = time.time()
@@ -40,27 +42,27 @@ def list_orphans(at: Place, as_json: bool) -> None:
             "now" if o.left <= 0 else f"in {show_seconds(o.left)}",
             o.why,
         )
-        for o in found
+        for o in orphans
     )
     for line in words.table(("kind", "name", "since", "may go", "why"), rows):
         say(line)
-    if any(o.left <= 0 for o in found):
+    if any(o.left <= 0 for o in orphans):
         say(f"tidy up with: {command('stop --orphans')}")
 
 
-def _when(orphan: Orphan) -> str:
+def _due_in(orphan: Orphan) -> str:
     return "now" if orphan.left <= 0 else f"in {show_seconds(orphan.left)}"
 
 
 def stop_orphans(at: Place, as_json: bool) -> int:
-    """Tidy up what may be, and say what was done about each."""
-    backend = _cluster(at)
+    """Clean up the orphans that are due, and print what was done with each."""
+    backend = _cluster_backend(at)
     done = backend.tidy_up() if backend is not None else []
     if as_json:
-        show({"orphans": [tidied.to_dict() for tidied in done]})
+        show_json({"orphans": [tidied.to_dict() for tidied in done]})
         return 0
     if backend is None:
-        say(_HERE)
+        say(_NONE_ON_THIS_MACHINE)
     elif not done:
         say(f"no orphans {backend.where}")
     for tidied in done:
@@ -68,7 +70,7 @@ def stop_orphans(at: Place, as_json: bool) -> int:
     return 0
 
 
-def _cluster(at: Place) -> KubernetesBackend | None:
+def _cluster_backend(at: Place) -> KubernetesBackend | None:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
 
     backend = at.open()

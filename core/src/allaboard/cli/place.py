@@ -1,4 +1,4 @@
-"""The place that a command line works on, this machine or a cluster, and the options that say which."""
+"""The place that a command works on: this machine or a cluster, and the options that choose it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.report.commands import work_at
+from allaboard.report.commands import set_place_options
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
@@ -29,7 +29,7 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object on stdout and nothing else."
 )
 store_option = click.option(
-    "--store", metavar="URI", help="What store:// stands for: a folder or s3://bucket/prefix."
+    "--store", metavar="URI", help="The base of store:// uris: a folder or s3://bucket/prefix."
 )
 
 
@@ -83,15 +83,17 @@ adopt_option = click.option(
 )
 
 
-def is_cluster(backend: str | None, *said: str | None) -> bool:
-    """Whether a cluster is meant: it was said, or something was that only clusters have. Raises BadInput for
-    an ALLABOARD_BACKEND that is none.
+def is_cluster(backend: str | None, *options: str | None) -> bool:
+    """Whether the options choose a cluster, by name or by an option that only clusters have. Raises BadInput
+    for an unknown ALLABOARD_BACKEND.
     """
-    return (backend or _of_environment() or ("kubernetes" if any(said) else "")) == "kubernetes"
+    return (backend or _backend_of_environment() or ("kubernetes" if any(options) else "")) == "kubernetes"
 
 
-def _of_environment() -> str:
-    """What ALLABOARD_BACKEND says. A misspelt one would be a word about another place."""
+def _backend_of_environment() -> str:
+    """The value of ALLABOARD_BACKEND. Raises BadInput for an unknown one, which would otherwise mean another
+    place.
+    """
     from allaboard.spec.site import check_backend
 
     name = os.environ.get("ALLABOARD_BACKEND", "")
@@ -102,7 +104,7 @@ def _of_environment() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the runs are that a verb is about, as the options said it."""
+    """Where the runs of a verb are, by the options."""
 
     backend: str | None = None
     kubeconfig: str | None = None
@@ -114,13 +116,13 @@ class Place:
         return is_cluster(self.backend, self.kubeconfig, self.context, self.namespace)
 
     def check(self) -> None:
-        """Raises BadInput for what contradicts itself: a cluster's options, and a word for this machine."""
-        said = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
-        if said and not self.is_cluster:
+        """Raises BadInput when options of a cluster are combined with the local backend."""
+        options = [f"--{n}" for n in ("kubeconfig", "context", "namespace") if getattr(self, n)]
+        if options and not self.is_cluster:
             who = "--backend" if self.backend else "ALLABOARD_BACKEND"
-            verb = "name" if len(said) > 1 else "names"
+            verb = "name" if len(options) > 1 else "names"
             raise BadInput(
-                f"{' and '.join(said)} {verb} a cluster, and {who} says local; leave out one of them"
+                f"{' and '.join(options)} {verb} a cluster, and {who} says local; leave out one of them"
             )
 
     def open(self, at: Site | None = None) -> Backend:
@@ -133,14 +135,14 @@ class Place:
             name, site=at, kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace
         )
         if backend.name == "kubernetes":
-            cast("KubernetesBackend", backend).api.on_silence = _say
+            cast("KubernetesBackend", backend).api.on_silence = _say_on_stderr
         else:
-            cast("LocalBackend", backend).on_silence = _say
+            cast("LocalBackend", backend).on_silence = _say_on_stderr
         return backend
 
-    def watched(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:
-        """What a verb that only looks is about: a run of ours, else on a cluster a job of others, and where
-        it is asked about. Where both have the name it is ours, and that is said.
+    def open_to_watch(self, run: str, evidence: bool = False) -> tuple[Backend, Observation]:
+        """The backend and the observation for a verb that only reads: a run of allaboard, else a foreign job
+        on the cluster. If both have the name, the run is chosen and a note says so.
         """
         backend = self.open()
         if not self.is_cluster:
@@ -152,22 +154,23 @@ class Place:
         try:
             seen = backend.observe(run, evidence)
         except UnknownRun:
-            if (found := _others(on, run)) is None:
+            if (foreign := _foreign_job(on, run)) is None:
                 raise
-            return found, found.observe(run, evidence)
-        if seen.run != run and (found := _others(on, run)) is not None:
-            kind = found.engine.KIND
-            _say(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
+            return foreign, foreign.observe(run, evidence)
+        if seen.run != run and (foreign := _foreign_job(on, run)) is not None:
+            kind = foreign.engine.KIND
+            _say_on_stderr(f"{seen.run} is meant; for the {kind} {run} of others: {kind.lower()}/{run}")
         return backend, seen
 
-    def own(self, run: str, verb: str, adopt: bool = False) -> tuple[Backend, Observation]:
-        """What a verb that changes something is about: a run of ours; ``adopt``: else a job of others. A name
-        that both have is ours without that word, and with it neither's. Raises BadInput.
+    def open_to_change(self, run: str, verb: str, adopt: bool = False) -> tuple[Backend, Observation]:
+        """The backend and the observation for a verb that changes something: a run of allaboard, or with
+        ``adopt`` also a foreign job. A name that both have means the run; with ``adopt`` it is refused.
+        Raises BadInput.
         """
         if not self.is_cluster:
             if adopt:
                 raise BadInput(
-                    "--adopt is for what others started on a cluster, and on this machine is no such thing; "
+                    "--adopt is for jobs that others started on a cluster, and this machine has none; "
                     "leave it out, or name the cluster: --backend kubernetes"
                 )
             backend = self.open()
@@ -176,17 +179,17 @@ class Place:
         try:
             seen = on.observe(run)
         except UnknownRun:
-            found = on.others(run, adopt=adopt) if "/" in run else _others(on, run, adopt)
-            if found is None:
+            foreign = on.others(run, adopt=adopt) if "/" in run else _foreign_job(on, run, adopt)
+            if foreign is None:
                 raise
             if not adopt:
-                found.refuse(verb)
-            theirs = found.observe(run)
-            for note in theirs.notes:
-                _say(f"{theirs.run}: {note}")
-            return found, theirs
-        if adopt and seen.run != run and (found := _others(on, run)) is not None:
-            kind = found.engine.KIND
+                foreign.refuse(verb)
+            foreign_seen = foreign.observe(run)
+            for note in foreign_seen.notes:
+                _say_on_stderr(f"{foreign_seen.run}: {note}")
+            return foreign, foreign_seen
+        if adopt and seen.run != run and (foreign := _foreign_job(on, run)) is not None:
+            kind = foreign.engine.KIND
             raise BadInput(
                 f"{run} is a job of ours and a {kind} of others; say which to {verb}: the run {seen.run}, "
                 f"or {kind.lower()}/{run}"
@@ -194,21 +197,21 @@ class Place:
         return on, seen
 
     @property
-    def words(self) -> list[str]:
-        """The same options, for another command line."""
+    def arguments(self) -> list[str]:
+        """The options of this place, for another command line."""
         names = ("backend", "kubeconfig", "context", "namespace")
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
 
 
-def _others(backend: KubernetesBackend, name: str, adopt: bool = False) -> OthersJob | None:
+def _foreign_job(backend: KubernetesBackend, name: str, adopt: bool = False) -> OthersJob | None:
     try:
         return backend.others(name, adopt=adopt)
     except UnknownRun:
         return None
 
 
-def _say(line: str) -> None:
-    from allaboard.report.saying import say
+def _say_on_stderr(line: str) -> None:
+    from allaboard.report.terminal import say
 
     say(line, to_stderr=True)
 
@@ -226,7 +229,7 @@ def place_options(verb: Verb) -> Verb:
         **rest: Any,
     ) -> Any:
         at = Place(backend, kubeconfig, context, namespace)
-        work_at(at.words)
+        set_place_options(at.arguments)
         at.check()
         return verb(*args, at=at, **rest)
 
@@ -234,7 +237,7 @@ def place_options(verb: Verb) -> Verb:
 
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
-    """What the options say, over what the environment says."""
+    """The site: options override the environment."""
     from allaboard.spec.site import parse_mounts, site_of
 
     given = parse_mounts(mounts) if mounts else {}
@@ -252,7 +255,9 @@ def local(at: Site | None = None) -> LocalBackend:
 
 
 def resolved(uri: str, store: str | None = None) -> str:
-    """A place as a person names it: ``store://x`` hangs off the store, a relative path starts here."""
+    """The absolute form of a uri that a person typed: ``store://x`` is below the store, a relative path below
+    the working directory.
+    """
     from allaboard.spec.site import resolve_uri
 
     return resolve_uri(uri, site(store), str(Path.cwd()))

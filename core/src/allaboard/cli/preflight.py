@@ -1,5 +1,5 @@
-"""``allaboard preflight``: everything that would stop a job where it is to run, looked up before it is
-sent. Nothing is started or created.
+"""``allaboard preflight``: check everything that could stop a job on its target before it is submitted.
+Nothing is started or created.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 from allaboard.cli.place import Place, json_option, local, place_options, site, site_options
 from allaboard.errors import BadInput
-from allaboard.report.saying import Ink, colours, say, show
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Plan
@@ -24,9 +24,8 @@ Examples:
   allaboard preflight job.yaml --backend kubernetes -n research
   allaboard preflight job.yaml --context gpu-lab --json
 
-On a cluster it reads what it may, asks for each permission that will be used, and has the API server try
-every object in a dry run. What nobody may look at is said to be unknown. Exit code 2 when a check fails that
-would stop the job.
+On a cluster it reads what it may, reviews each permission that the launch needs, and sends every object as a
+dry run. What you may not read is shown as unknown. Exit code 2 when a check fails that would stop the job.
 """
 
 
@@ -51,50 +50,50 @@ def preflight(
 
     plan = Plan(read_job(job), key)
     if at.is_cluster:
-        where, checks = _on_cluster(plan, at, store)
+        where, checks = _check_cluster(plan, at, store)
     else:
-        where, checks = "this machine", _here(plan, store, mounts, fit)
+        where, checks = "this machine", _check_this_machine(plan, store, mounts, fit)
     if as_json:
-        show({"checks": [check.to_dict() for check in checks]})
+        show_json({"checks": [check.to_dict() for check in checks]})
     else:
-        for line in _page(plan.job.name, where, checks, Ink(colours())):
+        for line in _page(plan.job.name, where, checks, Ink(supports_colour())):
             say(line)
     return 2 if any(check.stops for check in checks) else 0
 
 
-def _on_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
+def _check_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey_cluster
     from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
     from allaboard.backends.kubernetes.preflight.gather import preflight
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
 
-    # Somebody waits for the answer, and an operator that is away is one of the answers.
+    # A person waits for the answer, and an operator that does not respond is a valid answer.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
-        found = run_sync(survey_cluster(api.server, api.namespace), api)
-        where = f"namespace {api.namespace} of {api.server} (Kubernetes {found.version})"
+        installed = run_sync(survey_cluster(api.server, api.namespace), api)
+        where = f"namespace {api.namespace} of {api.server} (Kubernetes {installed.version})"
         try:
             made = prepare_attempt(
-                plan, 1, 1, site(store), found.facts(of_place(os.environ, api.namespace)), os.environ
+                plan, 1, 1, site(store), installed.facts(assumed_facts(os.environ, api.namespace)), os.environ
             )
         except BadInput as error:
-            return where, [*_problems(error)]
-        return where, [*_notes(made.notes), *run_sync(preflight(made, found), api)]
+            return where, [*_job_checks(error)]
+        return where, [*_note_checks(made.notes), *run_sync(preflight(made, installed), api)]
 
 
-def _here(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
+def _check_this_machine(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:
     from allaboard.backends.check import Check
 
     try:
         notes = local(site(store, mounts, fit)).examine(plan)
     except BadInput as error:
-        return [*_problems(error)]
-    return [Check("job", True, "it can run on this machine"), *_notes(notes)]
+        return [*_job_checks(error)]
+    return [Check("job", True, "it can run on this machine"), *_note_checks(notes)]
 
 
-def _problems(error: BadInput) -> Iterator[Check]:
+def _job_checks(error: BadInput) -> Iterator[Check]:
     """What is wrong with the job itself, one check each."""
     from allaboard.backends.check import Check
     from allaboard.diagnosis import Evidence
@@ -107,11 +106,11 @@ def _problems(error: BadInput) -> Iterator[Check]:
             if problem.suggestion
             else "correct it in the job, or here"
         )
-        said = Evidence("job", problem.path, problem.message)
-        yield Check("job", False, f"{problem.path}: {problem.message}", (said,), fix)
+        evidence = Evidence("job", problem.path, problem.message)
+        yield Check("job", False, f"{problem.path}: {problem.message}", (evidence,), fix)
 
 
-def _notes(notes: Sequence[str]) -> Iterator[Check]:
+def _note_checks(notes: Sequence[str]) -> Iterator[Check]:
     from allaboard.backends.check import WARNING, Check
 
     for note in notes:
@@ -123,7 +122,7 @@ def _page(job: str, where: str, checks: Sequence[Check], ink: Ink) -> Iterator[s
     yield ""
     width = max(len(check.id) for check in checks) + 2
     for check in checks:
-        word, colour = _word(check)
+        word, colour = _check_word(check)
         yield f"  {ink(f'{word:<9}', colour)}{check.id:<{width}}{check.summary}"
         indent = f"  {'':<{9 + width}}"
         if check.ok is not True:
@@ -138,7 +137,7 @@ def _page(job: str, where: str, checks: Sequence[Check], ink: Ink) -> Iterator[s
     yield _verdict(job, checks)
 
 
-def _word(check: Check) -> tuple[str, str]:
+def _check_word(check: Check) -> tuple[str, str]:
     if check.ok is None:
         return "unknown", "yellow"
     if check.ok:

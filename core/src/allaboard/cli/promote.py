@@ -9,7 +9,7 @@ import click
 
 from allaboard.cli.place import json_option, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
     from allaboard.promotion.champion import Decision, History, Promotion
@@ -23,8 +23,8 @@ Examples:
   allaboard promote --into store://digits --rollback
 
 `allaboard evaluate JOB --checkpoint CHECKPOINT --json > evaluation.json` writes the file for --metrics;
-without one, the metrics of the checkpoint's manifest count. A rollback is a new promotion of the one before,
-or of --to N.
+without --metrics, the metrics of the checkpoint's manifest count. A rollback is a new promotion of the
+previous champion, or of number N with --to N.
 
 Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
 """
@@ -38,24 +38,28 @@ Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
 @click.option("--metrics", metavar="FILE", help="JSON with the evaluation's metrics ('-': stdin).")
 @click.option("--metric", metavar="NAME", help="Compare with the champion by this metric.")
 @click.option(
-    "--mode", type=click.Choice(["min", "max"]), default="max", show_default=True, help="Which end is better."
+    "--mode",
+    type=click.Choice(["min", "max"]),
+    default="max",
+    show_default=True,
+    help="Whether smaller or larger is better.",
 )
-@click.option("--better-by", default="0", metavar="X", help="By how much it must be better, at least.")
+@click.option("--better-by", default="0", metavar="X", help="The least improvement over the champion.")
 @click.option(
     "--threshold",
     "thresholds",
     multiple=True,
     metavar="M>=X",
-    help="What it must reach: accuracy>=0.97, loss<=0.2.",
+    help="A limit that must hold: accuracy>=0.97, loss<=0.2.",
 )
-@click.option("--rollback", is_flag=True, help="Promote the champion before the present one again.")
+@click.option("--rollback", is_flag=True, help="Promote the previous champion again.")
 @click.option("--to", type=click.IntRange(min=1), metavar="N", help="With --rollback: this promotion.")
 @click.option("--history", is_flag=True, help="Show all promotions, newest first.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record.")
 @click.option(
     "--single-writer",
     is_flag=True,
-    help="Nobody else promotes there; needed for servers without conditional writes.",
+    help="Assert that nothing else promotes there; needed for servers without conditional writes.",
 )
 @store_option
 @json_option
@@ -76,20 +80,20 @@ def promote(
     as_json: bool,
 ) -> None:
     """Make a checkpoint the champion, if it is good enough and better than the present one."""
-    from allaboard.backends.actor import person
+    from allaboard.backends.actor import user_at_host
     from allaboard.promotion import champion
     from allaboard.promotion.gate import Gate
     from allaboard.storage import open_store
 
-    _one_thing(checkpoint, rollback, history, to)
+    _check_one_action(checkpoint, rollback, history, to)
     champions = open_store(resolved(into, store))
     if history:
-        past = champion.history(champions)
-        show(past.to_dict()) if as_json else _say_history(past, champions.uri)
+        history_of_uri = champion.history(champions)
+        show_json(history_of_uri.to_dict()) if as_json else _say_history(history_of_uri, champions.uri)
         return
     common: dict[str, Any] = {
         "now": time.time(),
-        "by": person(),
+        "by": user_at_host(),
         "reason": reason,
         "single_writer": single_writer,
     }
@@ -98,35 +102,35 @@ def promote(
     else:
         assert checkpoint is not None
         gate = Gate.parse(metric, mode, better_by, thresholds)
-        given = None if metrics is None else read_metrics(metrics)
-        decision = champion.promote(champions, resolved(checkpoint, store), given, gate, **common)
+        measured = None if metrics is None else read_metrics(metrics)
+        decision = champion.promote(champions, resolved(checkpoint, store), measured, gate, **common)
     if as_json:
-        show(decision.to_dict())
+        show_json(decision.to_dict())
     else:
-        _say(decision)
+        _say_decision(decision)
 
 
-def _one_thing(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
-    asked = [
+def _check_one_action(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
+    given = [
         what
-        for what, wanted in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
-        if wanted
+        for what, value in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
+        if value
     ]
-    if len(asked) != 1:
-        said = f"{' and '.join(asked)} are given" if asked else "none is given"
-        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {said}")
+    if len(given) != 1:
+        what_is_given = f"{' and '.join(given)} are given" if given else "none is given"
+        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {what_is_given}")
     if to is not None and not rollback:
-        raise BadInput("--to says where --rollback goes; it means nothing without it")
+        raise BadInput("--to names the target of --rollback; add --rollback, or leave out --to")
 
 
 def read_metrics(name: str) -> dict[str, Any]:
     """The metrics in a JSON file: an object of them, or what ``allaboard evaluate --json`` printed. Raises
     BadInput."""
-    from allaboard.spec.loader import called, read_text
+    from allaboard.spec.loader import display_name, read_text
     from allaboard.untrusted import Unreadable, parse_json
 
     text = read_text(name)
-    name = called(name)
+    name = display_name(name)
     try:
         body = parse_json(text, nonfinite=True, spelling=False)
     except Unreadable as error:
@@ -141,7 +145,7 @@ def read_metrics(name: str) -> dict[str, Any]:
     return body
 
 
-def _say(decision: Decision) -> None:
+def _say_decision(decision: Decision) -> None:
     for check in decision.verdict.checks:
         say(f"  {'✓' if check.passed else '✗'} {check.reason}")
     present = decision.champion
@@ -156,29 +160,29 @@ def _say(decision: Decision) -> None:
         say(problem, to_stderr=True)
 
 
-def _say_history(past: History, uri: str) -> None:
+def _say_history(shown: History, uri: str) -> None:
     from allaboard.report import words
 
-    if not past.promotions:
+    if not shown.promotions:
         say(f"nothing was promoted in {uri} yet")
     else:
         for line in words.table(
-            ("number", "at", "by", "metrics", "checkpoint", "reason"), map(_row, past.promotions)
+            ("number", "at", "by", "metrics", "checkpoint", "reason"), map(_row, shown.promotions)
         ):
             say(line)
-    for problem in past.problems:
+    for problem in shown.problems:
         say(problem, to_stderr=True)
 
 
-def _row(found: Promotion) -> tuple[str, ...]:
+def _row(promotion: Promotion) -> tuple[str, ...]:
     from allaboard.report import words
 
-    why = found.reason or (f"restores {found.restores}" if found.restores else "-")
+    why = promotion.reason or (f"restores {promotion.restores}" if promotion.restores else "-")
     return (
-        str(found.number),
-        found.at or "-",
-        found.by or "-",
-        words.metrics(found.metrics) or "-",
-        found.checkpoint,
+        str(promotion.number),
+        promotion.at or "-",
+        promotion.by or "-",
+        words.metrics(promotion.metrics) or "-",
+        promotion.checkpoint,
         why,
     )

@@ -1,6 +1,7 @@
-"""``allaboard render``: the objects that a launch would send to a cluster, byte for byte, and nothing else on
-stdout. Nothing is sent. A cluster that is named is asked what it serves, as a launch would; without one that
-is assumed."""
+"""``allaboard render``: print the objects that a launch would send to a cluster, byte for byte, and nothing
+else on stdout. Nothing is sent. If a cluster is named, it is asked what it serves; otherwise defaults are
+assumed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from allaboard.cli.place import cluster_options, is_cluster, json_option, store_option
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
     from allaboard.gangs.base import GangPlan
@@ -32,10 +33,8 @@ record of the run, the ConfigMap allaboard-RUN, which says who owns it and chang
 
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option(
-    "--key", default="render", metavar="K", help="The identity of the run; the key `render` without."
-)
-@click.option("--gang", metavar="G", help="As if the job said gang.scheduler: G.")
+@click.option("--key", default="render", metavar="K", help="The identity of the run; default: render.")
+@click.option("--gang", metavar="G", help="Override gang.scheduler of the job.")
 @click.option("--backend", type=click.Choice(["kubernetes"]), help="Ask the cluster what it has.")
 @cluster_options
 @store_option
@@ -54,43 +53,45 @@ def render(
     """Print the objects that a launch of this job (YAML or JSON; -: stdin) would send to a cluster."""
     from allaboard.backends.base import Plan
     from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
-    from allaboard.checking import checked
+    from allaboard.checking import require_valid
     from allaboard.cli.place import site
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
 
-    read = _read(job)
+    read = _read_checked_job(job)
     if gang is not None:
-        read = checked(read.with_(gang={**read.get("gang", {}), "scheduler": gang}))
+        read = require_valid(read.with_(gang={**read.get("gang", {}), "scheduler": gang}))
     named = is_cluster(backend) or kubeconfig or context
     if named:
-        server, facts = _asked(kubeconfig, context, namespace)
+        server, facts = _ask_cluster(kubeconfig, context, namespace)
     else:
-        server, facts = "", of_place(os.environ, namespace)
+        server, facts = "", assumed_facts(os.environ, namespace)
     made = prepare_attempt(Plan(read, key), 1, 1, site(store), facts, os.environ)
     if as_json:
-        show({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
+        show_json({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
     else:
         click.echo(to_yaml(made.manifests), nl=False)
     for note in made.notes:
         say(note, to_stderr=True)
-    say(_basis(server, facts.namespace, made.gang), to_stderr=True)
+    say(_basis_line(server, facts.namespace, made.gang), to_stderr=True)
     return 0
 
 
-def _asked(kubeconfig: str | None, context: str | None, namespace: str | None) -> tuple[str, ClusterFacts]:
-    """(the cluster, what a launch would know of it)"""
+def _ask_cluster(
+    kubeconfig: str | None, context: str | None, namespace: str | None
+) -> tuple[str, ClusterFacts]:
+    """The server of the cluster, and the facts that a launch would use."""
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import complete_facts
-    from allaboard.render.cluster_facts import of_place
+    from allaboard.render.cluster_facts import assumed_facts
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        return api.server, run_sync(complete_facts(of_place(os.environ, api.namespace)), api)
+        return api.server, run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
 
 
-def _basis(server: str, namespace: str, gang: GangPlan) -> str:
-    """On what knowledge the objects rest, in one line."""
+def _basis_line(server: str, namespace: str, gang: GangPlan) -> str:
+    """One line that says which facts the objects are based on."""
     how = "no gang scheduler" if gang.how == "none" else f"gangs by {gang.gang}"
     how += ", which the operator serves itself" if gang.how == "natively" else ""
     if server:
@@ -99,22 +100,22 @@ def _basis(server: str, namespace: str, gang: GangPlan) -> str:
     return f"no cluster was asked; assumed: the Training Operator v1.9, namespace {namespace}, {how}{more}"
 
 
-def _read(path: str) -> TrainingJob:
-    """The checked job of a file, without what it takes to follow one (`allaboard.running.read_job`)."""
-    from allaboard.checking import checked
+def _read_checked_job(path: str) -> TrainingJob:
+    """The checked job of a file. Imports less than `allaboard.running.read_job`."""
+    from allaboard.checking import require_valid
     from allaboard.spec.job import TrainingJob
-    from allaboard.spec.loader import called, folder_of, parse, read_text
+    from allaboard.spec.loader import display_name, folder_of, parse, read_text
 
-    fields = checked(parse(read_text(path), called(path))).as_mapping()
+    fields = require_valid(parse(read_text(path), display_name(path))).as_mapping()
     return TrainingJob(folder=folder_of(path), **fields)
 
 
 def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:
-    """The objects as YAML documents that a person can read: fields in our order, files as blocks of text."""
+    """The objects as readable YAML documents: fields keep their order, files are literal blocks."""
     import yaml
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Safe YAML without anchors: each part can be read where it stands."""
+        """Safe YAML without anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -124,6 +125,7 @@ def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:
 
     Dumper.add_representer(str, text)
     documents = [
-        yaml.dump(one, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000) for one in manifests
+        yaml.dump(manifest, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
+        for manifest in manifests
     ]
     return "---\n".join(documents)

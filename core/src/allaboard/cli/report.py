@@ -15,8 +15,8 @@ from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page
-from allaboard.report.reading import what_it_told
-from allaboard.report.saying import say, show
+from allaboard.report.page_data import read_page_data
+from allaboard.report.terminal import say, show_json
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -25,11 +25,11 @@ Examples:
   allaboard report digits-1f0c -o page.html
   allaboard report digits -o - | mail -s digits team@example.org
 
-One file, which fetches nothing and runs no script. A run that goes on is shown as it stands.
+One file, which fetches nothing and runs no script. A running run is shown in its present state.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10
-"""Bytes in which the head of a page ends: its styles and what it says of itself."""
+"""Bytes that hold the head of a page (styles and metadata)."""
 
 
 @click.command(epilog=EPILOG)
@@ -38,34 +38,37 @@ _HEAD = 64 << 10
     "-o",
     "--output",
     metavar="FILE",
-    help="Where the page goes, in place of what is there; - is stdout. Else RUN.html here, and no file is "
-    "overwritten but an earlier page of this run.",
+    help="Write the page to FILE, overwriting it; - is stdout. Default: RUN.html, which overwrites only an "
+    "earlier page of this run.",
 )
 @place_options
 @json_option
 def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
-    """Write a page about a run: how it stands and why, where the time went, its curves, members, checkpoints,
-    events and last lines."""
+    """Write a page about a run: its state and why, its phases, curves, members, checkpoints, events and last
+    lines.
+    """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
-    backend, seen = at.watched(run, evidence=True)
+    backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
-    told = what_it_told(backend, outcome, backend.secrets_of(seen.run))
+    page_data = read_page_data(backend, outcome, backend.secrets_of(seen.run))
     now = time.time()
-    data = run_page(outcome, told, now).encode("utf-8", "backslashreplace")
+    data = run_page(outcome, page_data, now).encode("utf-8", "backslashreplace")
     if output == "-":
         sys.stdout.buffer.write(data)
         return
-    path = _place(output, seen.run)
-    _write(path, data, exclusive=output is None and not path.exists())
+    path = _page_path(output, seen.run)
+    _write_page(path, data, exclusive=output is None and not path.exists())
     if as_json:
-        show({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
+        show_json({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
     else:
         say(str(path))
 
 
-def _place(output: str | None, run: str) -> Path:
-    """Where the page goes. Raises BadInput for a folder, and for a file of others that nobody has named."""
+def _page_path(output: str | None, run: str) -> Path:
+    """The path of the page. Raises BadInput for a folder, and for an existing file that is no page of this
+    run and was not named.
+    """
     path = Path(output) if output is not None else Path(f"{run}.html")
     if output is not None and (path.is_dir() or output.endswith("/")):
         raise BadInput(f"-o {output} is a folder; name a file in it: -o {path / f'{run}.html'}")
@@ -78,7 +81,7 @@ def _place(output: str | None, run: str) -> Path:
 
 
 def _is_page_of(path: Path, run: str) -> bool:
-    """Whether we have written this file, about this run."""
+    """Whether the file is an earlier page of this run."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -86,9 +89,10 @@ def _is_page_of(path: Path, run: str) -> bool:
     return meta("generator", GENERATOR) in head and meta("allaboard-run", run) in head
 
 
-def _write(path: Path, data: bytes, exclusive: bool) -> None:
-    """The whole page or none of it. Raises StorageError, in one sentence. ``exclusive``: what has come there
-    meanwhile stays."""
+def _write_page(path: Path, data: bytes, exclusive: bool) -> None:
+    """Write the page atomically. Raises StorageError. ``exclusive``: never overwrite a file that appeared
+    meanwhile.
+    """
     from allaboard.storage.disk import DiskStore, translate_os_errors
 
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # a terminal, a pipe, /dev/null

@@ -1,4 +1,4 @@
-"""``allaboard run``: start a job and follow it; attached unless told otherwise."""
+"""``allaboard run``: start a job and follow it; attached by default."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from allaboard.backends.base import Backend, Plan
 from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
+from allaboard.report.attached_run import FollowerLeft, View, event_source, run_to_end
 from allaboard.report.commands import command
 from allaboard.report.ending import command_again
-from allaboard.report.exits import before_start, starting
-from allaboard.report.following import FollowerLeft, View, event_source, to_the_end
-from allaboard.report.saying import say, show
-from allaboard.running import me, read_job
+from allaboard.report.exits import maybe_started_on_error, not_started_on_error
+from allaboard.report.terminal import say, show_json
+from allaboard.running import new_owner, read_job
 from allaboard.spec.identity import fresh_key
 
 EPILOG = """\b
@@ -28,9 +28,9 @@ Examples:
   allaboard run job.yaml --detach               start it and leave
   allaboard run job.yaml --mount /data=./data --store s3://bucket/team
 
-Ctrl-C or SIGTERM stops the run and waits until it has saved; a second one kills it; a terminal that
-goes away leaves it running. A client that was killed is replaced by the same command and --key; an
-attached run that nobody follows for 10 minutes is stopped.
+Ctrl-C or SIGTERM stops the run and waits until it has saved; a second one kills it. Closing the terminal
+leaves it running. If the client is killed, the same command with the same --key follows the run again.
+An attached run that no client follows for 10 minutes is stopped.
 
 \b
 Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 stopped,
@@ -40,13 +40,13 @@ Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 
 
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option("--key", metavar="K", help="The identity of the run; without one, every call trains anew.")
-@click.option("--detach", is_flag=True, help="Start it and leave: nobody need watch.")
+@click.option("--key", metavar="K", help="The identity of the run; without a key, every call trains again.")
+@click.option("--detach", is_flag=True, help="Start the run and return; no client needs to follow it.")
 @click.option(
     "--attempts",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Tries of the whole job, if a failure may pass.",
+    help="Attempts of the whole job after failures that may pass.",
 )
 @site_options
 @place_options
@@ -66,19 +66,21 @@ def run(
     if key is not None and not key.strip():
         raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
     if detach and attempts is not None:
-        raise BadInput("--attempts needs somebody who follows and starts the next one; leave out --detach")
-    with before_start():
-        backend = opened(at, store, mounts, fit)
+        raise BadInput(
+            "--attempts needs a client that follows the run and starts the next attempt; leave out --detach"
+        )
+    with not_started_on_error():
+        backend = open_backend(at, store, mounts, fit)
     plan = Plan(read_job(job), key or fresh_key())
-    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.words], plan.key)
+    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.arguments], plan.key)
     if detach:
-        warnings = nobody_keeps(plan) if at.is_cluster else []
-        return _detached(backend, plan, f"{again} --detach", as_json, warnings)
-    return attended(backend, plan, again=again, as_json=as_json, attempts=attempts)
+        warnings = unenforced_fields(plan) if at.is_cluster else []
+        return _run_detached(backend, plan, f"{again} --detach", as_json, warnings)
+    return run_attached(backend, plan, again=again, as_json=as_json, attempts=attempts)
 
 
-def opened(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
-    """The backend of a place, with its site. Raises BadInput for what means nothing there."""
+def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
+    """The backend of a place, with its site. Raises BadInput for options that the place does not support."""
     if at.is_cluster and (mounts or fit):
         option = "--mount" if mounts else "--fit"
         raise BadInput(
@@ -88,15 +90,17 @@ def opened(at: Place, store: str | None, mounts: Sequence[str], fit: str | None)
     return at.open(site(store, mounts, fit))
 
 
-def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None) -> int:
-    """Follow a run that is ours, with the view that fits the terminal; returns the exit code."""
+def run_attached(
+    backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None
+) -> int:
+    """Launch and follow a run with the view that fits the terminal; returns the exit code."""
 
     def finish(outcome: Outcome) -> None:
         if as_json:
-            show(outcome.summary)
+            show_json(outcome.summary)
 
     try:
-        return to_the_end(
+        return run_to_end(
             backend,
             plan,
             lambda: view_of(backend, plan.run, again, as_json),
@@ -106,20 +110,20 @@ def attended(backend: Backend, plan: Plan, *, again: str, as_json: bool, attempt
         )
     except FollowerLeft as left:
         if as_json:
-            _show_left(backend, plan.run, left)
+            _show_left_run(backend, plan.run, left)
         return left.code
 
 
-def _show_left(backend: Backend, run: str, left: FollowerLeft) -> None:
-    """The one object of a follower that leaves early: how the run stands, or why it cannot be said."""
+def _show_left_run(backend: Backend, run: str, left: FollowerLeft) -> None:
+    """Print the JSON object when the client leaves early: the status of the run, or why it is unknown."""
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
     if left.code is not ExitCode.UNREACHABLE:
         with suppress(AllaboardError):
             seen = backend.observe(run)
-            return show(summary(seen, diagnose(seen)))
-    show({"error": {"code": "left", "message": str(left), "problems": []}})
+            return show_json(summary(seen, diagnose(seen)))
+    show_json({"error": {"code": "left", "message": str(left), "problems": []}})
 
 
 def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> View:
@@ -133,32 +137,32 @@ def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> Vie
     return PlainView(event_source(backend, run), aside=as_json, again=again)
 
 
-def nobody_keeps(plan: Plan) -> list[str]:
-    """What a job asks for that only a follower does on a cluster: with ``--detach`` nobody does."""
+def unenforced_fields(plan: Plan) -> list[str]:
+    """The fields of a job that only a client enforces on a cluster: ``--detach`` ignores them."""
     policy = plan.job.get("policy") or {}
-    found = []
+    fields = []
     if "deadline" in policy:
-        found.append(
+        fields.append(
             f"policy.deadline: {policy['deadline']} may pass unnoticed; the operator looks only when "
             "something else happens to the job"
         )
     if policy.get("attempts", 1) > 1:
-        found.append(f"policy.attempts: {policy['attempts']}: nobody starts another attempt")
-    found += [f"policy.clocks.{name}: nobody keeps it" for name in policy.get("clocks", ())]
-    return found
+        fields.append(f"policy.attempts: {policy['attempts']}: nobody starts another attempt")
+    fields += [f"policy.clocks.{name}: nobody keeps it" for name in policy.get("clocks", ())]
+    return fields
 
 
-def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
+def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
     from allaboard.diagnosis import diagnose
     from allaboard.status import summary
 
-    with starting(again):
-        handle = backend.launch(plan, me("detached"))
+    with maybe_started_on_error(again):
+        handle = backend.launch(plan, new_owner("detached"))
     if as_json:
         for warning in warnings:
             say(f"nobody follows it: {warning}", to_stderr=True)
         seen = backend.observe(handle.run)
-        show(summary(seen, diagnose(seen)))
+        show_json(summary(seen, diagnose(seen)))
         return 0
     for note in (*handle.notes, *(f"nobody follows it: {warning}" for warning in warnings)):
         say(note)
@@ -172,6 +176,6 @@ def _detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings:
 
 
 def site_arguments(store: str | None, mounts: tuple[str, ...], fit: str | None) -> list[str]:
-    """The options of a site as they stand on a command line."""
-    said = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
-    return [*said, *(word for mount in mounts for word in ("--mount", mount))]
+    """The options of a site as arguments of a command line."""
+    arguments = [*(["--store", store] if store else []), *(["--fit", fit] if fit else [])]
+    return [*arguments, *(word for mount in mounts for word in ("--mount", mount))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report.saying import show
+from allaboard.report.terminal import show_json
 
 EPILOG = """\b
 Example:
@@ -20,4 +20,4 @@ def schema(as_json: bool) -> None:
     """Print the JSON Schema of a job."""
     from allaboard.spec.schema import job_schema
 
-    show(job_schema())
+    show_json(job_schema())

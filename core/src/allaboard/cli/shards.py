@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.cli.place import json_option, resolved, store_option
-from allaboard.report.saying import bar, say, show
+from allaboard.report.terminal import progress_bar, say, show_json
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ Examples:
   allaboard shards prepare photos/ s3://bucket/shards --bytes-per-shard 64Mi
   allaboard shards prepare prepare:samples ./shards       the function `samples` of prepare.py
 
-A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. A call that was killed
-goes on where it stopped; an unchanged source is done at once.
+A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. An interrupted call
+continues where it stopped; an unchanged source needs no work.
 """
 LIST_EPILOG = """\b
 Example:
@@ -43,12 +43,12 @@ def shards() -> None:
 @click.argument("source")
 @click.argument("into")
 @click.option(
-    "--samples-per-shard", type=click.IntRange(min=1), metavar="N", help="A shard ends at so many samples."
+    "--samples-per-shard", type=click.IntRange(min=1), metavar="N", help="The most samples in a shard."
 )
 @click.option(
     "--bytes-per-shard",
     metavar="SIZE",
-    help="A shard ends at this size, like 64Mi; 256Mi if nothing is said.",
+    help="The largest size of a shard, like 64Mi; default: 256Mi.",
 )
 @store_option
 @json_option
@@ -60,17 +60,17 @@ def prepare(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Turn a folder, or what a Python function gives (module:function), into shards and an index."""
+    """Turn a folder, or the samples of a Python function (module:function), into shards and an index."""
     import sys
     from pathlib import Path
 
     from allaboard import shards as of
 
     into = resolved(into, store)
-    # module:function is looked for where the person stands, as python itself would.
+    # module:function is imported from the working directory, as python itself does.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    with bar("preparing", str, aside=as_json) as moved:
+    with progress_bar("preparing", str, aside=as_json) as moved:
         index = of.prepare(
             source,
             into,
@@ -80,9 +80,9 @@ def prepare(
             notice=lambda text: say(text, to_stderr=True),
         )
     if as_json:
-        show({"uri": into, **index.to_dict()})
+        show_json({"uri": into, **index.to_dict()})
     else:
-        say(f"{_size(index)}: {into}")
+        say(f"{_describe_size(index)}: {into}")
 
 
 @shards.command(name="list", epilog=LIST_EPILOG)
@@ -97,13 +97,13 @@ def list_(uri: str, store: str | None, as_json: bool) -> None:
     at = resolved(uri, store)
     index = of.load_index(at)
     if as_json:
-        show({"uri": at, **index.to_dict()})
+        show_json({"uri": at, **index.to_dict()})
         return
     for line in words.table(
         ("shard", "samples", "size"), ((s.name, str(s.samples), show_bytes(s.size)) for s in index.shards)
     ):
         say(line)
-    say(f"{_size(index)}; made {index.created}")
+    say(f"{_describe_size(index)}; made {index.created}")
 
 
 @shards.command(epilog=VERIFY_EPILOG)
@@ -117,13 +117,13 @@ def verify(uri: str, store: str | None, as_json: bool) -> int:
     at = resolved(uri, store)
     problems = of.verify(at)
     if as_json:
-        show({"uri": at, "ok": not problems, "problems": problems})
+        show_json({"uri": at, "ok": not problems, "problems": problems})
     for problem in () if as_json else problems or ["every shard is as the index says"]:
         say(problem)
     return 2 if problems else 0
 
 
-def _size(index: Index) -> str:
+def _describe_size(index: Index) -> str:
     shards = _count(len(index.shards), "shard")
     return f"{_count(index.samples, 'sample')} in {shards}, {show_bytes(index.size)}"
 

@@ -1,4 +1,4 @@
-"""``allaboard status``: everything known of a run, on one page."""
+"""``allaboard status``: everything that is known about a run, on one page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.saying import Ink, colours, say, show
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
 from allaboard.status import state_of, summary
 from allaboard.units import counted
 
@@ -32,13 +32,13 @@ _BAR = 24
 @place_options
 @json_option
 def status(run: str, at: Place, as_json: bool) -> None:
-    """Say how a run stands: its phases, members, progress, checkpoints, and why it waits or failed."""
-    _, seen = at.watched(run, evidence=True)
+    """Show the state of a run: its phases, members, progress, checkpoints, and why it waits or failed."""
+    _, seen = at.open_to_watch(run, evidence=True)
     diagnoses = diagnose(seen)
     if as_json:
-        show(summary(seen, diagnoses))
+        show_json(summary(seen, diagnoses))
         return
-    for line in page(seen, diagnoses, time.time(), colours()):
+    for line in page(seen, diagnoses, time.time(), supports_colour()):
         say(line)
 
 
@@ -48,12 +48,12 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
     ink = Ink(coloured)
     state = state_of(seen)
     word = ink(str(state).replace("_", " "), words.COLOURS[state], bold=True)
-    yield f"{seen.run}  {word}  {words.lasting(seen, now)}"
+    yield f"{seen.run}  {word}  {words.duration_phrase(seen, now)}"
     yield from _rows(seen, [d.summary for d in diagnoses], now)
     for diagnosis in diagnoses:
         yield _row("why", ink(diagnosis.summary, "red" if state.is_final else "yellow"))
         yield from (
-            _row("", f"{words.source(e)}: {e.text}")
+            _row("", f"{words.evidence_source(e)}: {e.text}")
             for e in diagnosis.evidence
             if e.text not in diagnosis.summary
         )
@@ -68,10 +68,10 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
     yield _row("next", "   ".join(_commands(seen)))
 
 
-def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]:
+def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iterator[str]:
     progress = seen.progress
     attempt = f"attempt {seen.attempt}, {seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
-    yield _row("job", f"{seen.job}: {words.gang(seen.members) or 'no members yet'}, {attempt}")
+    yield _row("job", f"{seen.job}: {words.members_phrase(seen.members) or 'no members yet'}, {attempt}")
     if seen.key and not seen.key.startswith("once/"):
         yield _row("key", seen.key)
     if seen.owner is not None and not state_of(seen).is_final:
@@ -84,22 +84,24 @@ def _rows(seen: Observation, told: Collection[str], now: float) -> Iterator[str]
     if seen.started is not None:
         until = f" until {localtime.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{localtime.moment(seen.started, now)}{until}")
-    if seen.held_by and seen.held_by not in told:
+    if seen.held_by and seen.held_by not in printed_codes:
         yield _row("waits", seen.held_by)
     if seen.stop is not None:
         yield _row(
             "stopped", f"by {seen.stop.by} at {localtime.moment(seen.stop.at, now)}: {seen.stop.reason}"
         )
-    march = " → ".join(f"{c.type} {localtime.moment(c.since, now)}" for c in words.in_order(seen.conditions))
+    march = " → ".join(
+        f"{c.type} {localtime.moment(c.since, now)}" for c in words.conditions_in_order(seen.conditions)
+    )
     if march:
         yield _row("conditions", march)
     phases = "   ".join(f"{name} {seconds}{'…' if on else ''}" for name, seconds, on in words.phases(seen))
     if phases:
         yield _row("phases", phases)
     if progress.step is not None:
-        share = words.done(seen)
+        share = words.share_done(seen)
         bar = f"{'█' * round(share * _BAR):░<{_BAR}}  " if share is not None else ""
-        yield _row("progress", bar + words.progress(seen))
+        yield _row("progress", bar + words.progress_phrase(seen))
     if progress.lost_steps:
         yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
     if progress.result is not None:

@@ -1,4 +1,4 @@
-"""``allaboard stop``: end a run, whoever follows it, and wait until nothing of it runs any more."""
+"""``allaboard stop``: end a run, whichever client follows it, and wait until its processes are gone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 import click
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, NotYours, handle_of
 from allaboard.cli.orphans import stop_orphans
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
@@ -14,7 +14,7 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, OwnershipConflict, SiteError
 from allaboard.observation import Observation, Owner
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show
+from allaboard.report.terminal import say, show_json
 from allaboard.status import state_of, summary
 
 EPILOG = """\b
@@ -24,21 +24,21 @@ Examples:
   allaboard stop digits --now --reason "the GPUs are needed"
   allaboard stop nightly --adopt -n research     a job that somebody else started
 
-Its members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. A run that has
-ended is left as it is, and what `clean_pods: none` kept of it is ended. A job of others is deleted, with its
-pods and their logs: it has no record that would stay, and an event says who did it and why.
+Members get SIGTERM and their grace to save (spot.grace, 30 s); --now kills them at once. For a run that has
+ended, members that `clean_pods: none` left running are ended. A foreign job is deleted with its pods and
+their logs: it has no run record, and an event says who deleted it and why.
 """
 _TRIES = 5
 _PATIENCE = 60.0
-"""Seconds for which an object may stay that nothing lives of."""
-_NOBODY = Owner("nobody", "detached", "detached")
-"""Who follows a job of others."""
+"""Seconds for which an object may remain after its members are gone."""
+_NO_OWNER = Owner("nobody", "detached", "detached")
+"""The owner of a foreign job."""
 
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN", required=False)
 @click.option(
-    "--orphans", is_flag=True, help="On a cluster: all that clients left behind which cannot come back."
+    "--orphans", is_flag=True, help="On a cluster: all runs and objects whose clients cannot come back."
 )
 @click.option("--now", is_flag=True, help="Kill its members, without time to save.")
 @click.option("--reason", default="allaboard stop", metavar="TEXT", help="Why; kept in the run's record.")
@@ -57,16 +57,16 @@ def stop(
         return stop_orphans(at, as_json)
     if run is None:
         raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
-    backend, seen = at.own(run, "stop", adopt)
+    backend, seen = at.open_to_change(run, "stop", adopt)
     ended = state_of(seen).is_final
     living = any(m.phase == "running" for m in seen.members)
     if not as_json and not ended:
         say(f"{seen.run}: {'killing it' if now else 'stopping; its members may save and end'}")
     if not ended or living:
-        _ask(backend, seen, reason, now)
-        seen = gone(backend, seen.run, adopt)
+        _request_stop(backend, seen, reason, now)
+        seen = wait_until_gone(backend, seen.run, adopt)
     if as_json:
-        show(summary(seen, diagnose(seen)))
+        show_json(summary(seen, diagnose(seen)))
     elif ended:
         say(
             f"{seen.run} had ended already: {state_of(seen)}"
@@ -79,19 +79,19 @@ def stop(
     return 0
 
 
-def _ask(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
-    """Stop the attempt that is on, whoever owns it; it may change hands while we ask."""
+def _request_stop(backend: Backend, seen: Observation, reason: str, now: bool) -> None:
+    """Stop the current attempt, whoever owns it. Retries when the owner changes meanwhile."""
     for _ in range(_TRIES):
-        answer = backend.stop(handle_of(seen), seen.owner or _NOBODY, person(), reason, kill=now)
+        answer = backend.stop(handle_of(seen), seen.owner or _NO_OWNER, user_at_host(), reason, kill=now)
         if not isinstance(answer, NotYours):
             return
         seen = backend.observe(seen.run)
     raise OwnershipConflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
 
 
-def gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
-    """The run once it has ended and none of its members lives. Its grace bounds the wait: raises SiteError
-    when members do not end though it is over, or the object of a job of others stays without them.
+def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
+    """Wait until the run has ended and none of its members lives. Raises SiteError when members outlive their
+    grace, or when the object of a foreign job remains without members.
     """
     deadline = None
     with backend.changes(run) as changes:

@@ -11,13 +11,15 @@ from allaboard.backends.base import Backend
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import SiteError
-from allaboard.observation import Observation
+from allaboard.observation import Observation, State
 from allaboard.report.commands import command
-from allaboard.report.saying import say, show
-from allaboard.status import has_given_back, state_of, summary
+from allaboard.report.terminal import say, show_json
+from allaboard.status import has_released_slots, state_of, summary
 
 _PATIENCE = 60.0
-"""Seconds beyond the members' grace."""
+"""Seconds to wait beyond the members' grace."""
+_SETTLE = 10.0
+"""Seconds in which the operator takes back the condition Suspended of a resumed job."""
 
 
 @click.command(
@@ -35,14 +37,14 @@ checkpoint. """
 @json_option
 def suspend(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """End a run's members and give its slots back, until it is resumed."""
-    backend, seen = at.own(run, "suspend", adopt)
+    backend, seen = at.open_to_change(run, "suspend", adopt)
     name = seen.run
     backend.suspend(name)
     if not as_json:
         say(f"{name}: suspending; its members may save and end")
-    seen = _until(backend, name, has_given_back, "suspended")
+    seen = _wait_until(backend, name, has_released_slots, "suspended")
     again = command(f"resume {name}{' --adopt' if adopt and not seen.key else ''}")
-    _answer(seen, as_json, f"{name} is suspended; go on with: {again}")
+    _print_run(seen, as_json, f"{name} is suspended; go on with: {again}")
 
 
 @click.command(
@@ -60,22 +62,29 @@ What Kueue holds back is not resumed: it starts when Kueue admits it.
 @json_option
 def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     """Start the members of a suspended run again."""
-    backend, seen = at.own(run, "resume", adopt)
+    backend, seen = at.open_to_change(run, "resume", adopt)
     name = seen.run
     backend.resume(name)
-    seen = _until(backend, name, lambda s: not s.suspended, "resumed")
+    accepted_until = time.monotonic() + _SETTLE
+
+    def is_resumed(seen: Observation) -> bool:
+        if seen.suspended:
+            return False
+        return state_of(seen) is not State.SUSPENDED or time.monotonic() > accepted_until
+
+    seen = _wait_until(backend, name, is_resumed, "resumed")
     watch = command(f"follow {name}")
-    _answer(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
+    _print_run(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
 
 
-def _until(backend: Backend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
+def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
     deadline = None
     with backend.changes(run) as changes:
         while True:
             seen = backend.observe(run)
             if reached(seen) or state_of(seen).is_final:
                 return seen
-            # The grace of its members is over when only pending work is left; what takes longer is stuck.
+            # Without running members no grace is left: what takes longer is stuck.
             if not any(m.phase == "running" for m in seen.members):
                 deadline = deadline or time.monotonic() + _PATIENCE
                 if time.monotonic() > deadline:
@@ -84,9 +93,9 @@ def _until(backend: Backend, run: str, reached: Callable[[Observation], bool], w
             changes.wait(1.0)
 
 
-def _answer(seen: Observation, as_json: bool, words: str) -> None:
+def _print_run(seen: Observation, as_json: bool, words: str) -> None:
     state = state_of(seen)
     if as_json:
-        show(summary(seen, diagnose(seen)))
+        show_json(summary(seen, diagnose(seen)))
     else:
         say(f"{seen.run} ended meanwhile: {state}" if state.is_final else words)

@@ -1,7 +1,7 @@
 """Why a run waits, fails or looks wrong. Values in, values out.
 
-A rule is a small function on an observation; codes are the stable ids that alerts match on. Evidence quotes
-what was seen, never paraphrases it; without evidence the answer is ``unknown``.
+A rule is a small function of an observation; codes are stable ids that alerts can match. Evidence quotes its
+source and never paraphrases; without evidence the diagnosis is ``unknown``.
 """
 
 from allaboard.diagnosis.rules import Diagnosis, Evidence, diagnose

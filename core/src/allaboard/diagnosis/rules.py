@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from allaboard.diagnosis.printed import Line, Raised, bare_lines, uncaught
-from allaboard.diagnosis.starting import why_not_started
+from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.diagnosis.tracebacks import Line, RaisedException, strip_lines, uncaught_exceptions
 from allaboard.observation import MemberSeen, Observation, State
 from allaboard.redaction import redact_text
 from allaboard.status import CLOCK_IDLE, state_of
@@ -30,7 +30,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """``blame``: what to look at first. ``retryable``: the same spec, unchanged, may succeed later."""
+    """``blame``: what to check first. ``retryable``: the same spec, unchanged, may succeed later."""
 
     code: str
     summary: str
@@ -54,114 +54,114 @@ class _Pattern:
     retryable: bool = False
 
 
-def _p(code: str, pattern: str, summary: str, fix: str, retryable: bool = False) -> _Pattern:
+def _pattern(code: str, pattern: str, summary: str, fix: str, retryable: bool = False) -> _Pattern:
     return _Pattern(code, re.compile(pattern, re.IGNORECASE), summary, fix, retryable)
 
 
 # Specific before generic: the first pattern that a log tail shows wins, and python_exception is the last.
 _LOG = (
-    _p(
+    _pattern(
         "shm_too_small",
         r"insufficient shared memory|/dev/shm/\S+.*No space left|No space left.*/dev/shm",
         "shared memory is full",
         "give /dev/shm more room, or use fewer data loader workers",
     ),
-    _p(
+    _pattern(
         "disk_full",
         r"No space left on device|Disk quota exceeded|storage_full|StorageFull|"
         r"PytorchStreamWriter failed writing",
         "the disk is full",
         "free space or prune checkpoints; the newest complete checkpoint is kept",
     ),
-    _p(
+    _pattern(
         "checkpoint_corrupt",
         r"failed finding central directory|invalid header or archive is corrupted|Ran out of input|"
         r"invalid load key|does not match its manifest",
         "a checkpoint cannot be read",
         "resume from the one before: `allaboard checkpoints verify` names the torn one",
     ),
-    _p(
+    _pattern(
         "checkpoint_mismatch",
         r"(Missing|Unexpected) key\(s\) in state_dict|size mismatch for|Weights only load failed",
         "the checkpoint does not fit the model",
         "load it with the model that wrote it, or start from scratch",
     ),
-    _p(
+    _pattern(
         "data_access_denied",
         r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate credentials|StorageDenied.*s3://",
         "the store refused the credentials",
         "give the job credentials that may read and write there",
     ),
-    _p(
+    _pattern(
         "data_not_found",
         r"NoSuchKey|NoSuchBucket|StorageMissing|FileNotFoundError",
         "a file or object that the script reads is not there",
         "check the path; `allaboard shards verify` checks a data set",
     ),
-    _p(
+    _pattern(
         "data_endpoint_unreachable",
         r"Could not connect to the endpoint URL|StorageUnreachable|ConnectTimeout|EndpointConnectionError",
         "the store does not answer",
         "check the endpoint and the network, then start again: the run resumes",
         True,
     ),
-    _p(
+    _pattern(
         "filesystem_permission_denied",
         r"PermissionError|Read-only file system|StorageDenied",
         "a folder may not be written",
         "give this user the right to write there, or another folder",
     ),
-    _p(
+    _pattern(
         "port_in_use",
         r"EADDRINUSE|Address already in use",
         "the rendezvous port is taken",
         "leave MASTER_PORT to allaboard, which reserves a free one",
         True,
     ),
-    _p(
+    _pattern(
         "cuda_oom",
         r"CUDA out of memory|OutOfMemoryError",
         "a GPU ran out of memory",
         "use a smaller batch, or more members",
     ),
-    _p(
+    _pattern(
         "device_side_assert",
         r"device-side assert triggered",
         "a CUDA kernel's check failed",
         "check labels and indices against the model's sizes",
     ),
-    _p(
+    _pattern(
         "rendezvous_timeout",
         r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|client socket has timed out",
         "the members did not all meet",
         "every member must call init_process_group; look for one that did not start",
         True,
     ),
-    _p(
+    _pattern(
         "world_size_mismatch",
         r"rank .{0,20}>= world_size|invalid rank",
         "the script's world size is not the gang's",
         "take RANK and WORLD_SIZE from the environment",
     ),
-    _p(
+    _pattern(
         "missing_dependency",
         r"ModuleNotFoundError|ImportError|cannot open shared object",
         "a module is not installed",
         "install it where the members run",
     ),
-    _p(
+    _pattern(
         "bad_entrypoint",
         r"can't open file|command not found",
         "the program is not there",
         "check the command and the folder it starts in",
     ),
-    _p(
+    _pattern(
         "nan_loss",
         r"loss is nan|FloatingPointError",
         "the loss is not a number",
         "lower the learning rate, or skip the batch",
     ),
-    _p(
+    _pattern(
         "python_exception",
         r"^Traceback \(most recent call last\)|^(\w+\.)*\w*(Error|Exception|Interrupt)\b",
         "the training script raised an error",
@@ -179,32 +179,32 @@ _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 1
 
 
 def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
-    """All that can be said, the cause first. Empty for a run that goes well."""
+    """All diagnoses, the cause first. Empty for a healthy run."""
     state = state_of(seen)
-    found = [*_ending(seen, state), *(_obstacles(seen) if not state.is_final else ())]
-    others = (d for d in _warnings(seen) if d.code not in {f.code for f in found})
-    return tuple(_without_secrets(d) for d in (*found, *others))
+    diagnoses = [*_ending_diagnoses(seen, state), *(_obstacle_diagnoses(seen) if not state.is_final else ())]
+    others = (d for d in _warning_diagnoses(seen) if d.code not in {f.code for f in diagnoses})
+    return tuple(_without_secrets(d) for d in (*diagnoses, *others))
 
 
-def _without_secrets(found: Diagnosis) -> Diagnosis:
+def _without_secrets(diagnosis: Diagnosis) -> Diagnosis:
     """What a member or a cluster wrote is quoted in logs, pages, metadata and messages to other people."""
-    quoted = tuple(replace(e, text=redact_text(e.text)) for e in found.evidence)
-    return replace(found, summary=redact_text(found.summary), evidence=quoted)
+    quoted = tuple(replace(e, text=redact_text(e.text)) for e in diagnosis.evidence)
+    return replace(diagnosis, summary=redact_text(diagnosis.summary), evidence=quoted)
 
 
-def _ending(seen: Observation, state: State) -> Iterator[Diagnosis]:
+def _ending_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
     if state is State.LOST:
-        yield _lost(seen)
+        yield _diagnose_lost(seen)
         return
     if state is State.TIMED_OUT:
-        yield _out_of_time(seen)
+        yield _diagnose_timeout(seen)
         return
     if state is not State.FAILED:
         return
     if seen.stop is not None and seen.stop.code is not None:
-        yield _never_started(seen, seen.stop.code, seen.stop.reason)
+        yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
         return
-    cause = _first_failure(seen)
+    cause = _diagnose_first_failure(seen)
     yield cause
     failed = seen.condition("Failed")
     if failed is not None and "backoff limit" in failed.message:
@@ -250,29 +250,31 @@ _STARTS: Mapping[str, str] = {
 """Code of an obstacle -> what to do."""
 
 
-def _obstacles(seen: Observation) -> Iterator[Diagnosis]:
-    one = seen.obstacle
-    if one is None:
+def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
+    obstacle = seen.obstacle
+    if obstacle is None:
         return
-    fix = _STARTS.get(one.code, f"look at what the cluster says: allaboard events {seen.run}")
-    evidence = [Evidence(one.object, one.field, one.said)] if one.said else []
-    if one.field.startswith("initContainerStatuses"):
-        last = [line.text for line in bare_lines(seen.tails.get(one.member or "", "")) if line.text][-1:]
-        evidence += [Evidence(f"log/{one.member}", "text", text) for text in last]
-        if one.code == "oom_killed":
+    fix = _STARTS.get(obstacle.code, f"look at what the cluster says: allaboard events {seen.run}")
+    evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
+    if obstacle.field.startswith("initContainerStatuses"):
+        last = [line.text for line in strip_lines(seen.tails.get(obstacle.member or "", "")) if line.text][
+            -1:
+        ]
+        evidence += [Evidence(f"log/{obstacle.member}", "text", text) for text in last]
+        if obstacle.code == "oom_killed":
             fix = "give that init container more memory (pod.spec.initContainers), or have it read less"
         else:
-            fix = f"its log says why: allaboard logs {seen.run} {one.member}"
-    yield Diagnosis(one.code, one.text, tuple(evidence), one.member, not one.never, fix)
+            fix = f"its log says why: allaboard logs {seen.run} {obstacle.member}"
+    yield Diagnosis(obstacle.code, obstacle.text, tuple(evidence), obstacle.member, not obstacle.never, fix)
 
 
-def _never_started(seen: Observation, code: str, text: str) -> Diagnosis:
+def _diagnose_never_started(seen: Observation, code: str, text: str) -> Diagnosis:
     """It was ended because it could never start."""
     fix = _STARTS.get(code, "mend it, then start it again under its key")
     return Diagnosis(code, text, (Evidence(f"run/{seen.run}", "record.stop", text),), None, False, fix)
 
 
-def _lost(seen: Observation) -> Diagnosis:
+def _diagnose_lost(seen: Observation) -> Diagnosis:
     note = seen.notes[-1] if seen.notes else "nobody runs it any more"
     return Diagnosis(
         "killed_externally",
@@ -284,10 +286,10 @@ def _lost(seen: Observation) -> Diagnosis:
     )
 
 
-def _out_of_time(seen: Observation) -> Diagnosis:
+def _diagnose_timeout(seen: Observation) -> Diagnosis:
     failed = seen.condition("Failed")
-    said = seen.stop.reason if seen.stop is not None else "it ran out of time"
-    text, where = (failed.message, "conditions.Failed") if failed else (said, "record.stop")
+    reason = seen.stop.reason if seen.stop is not None else "it ran out of time"
+    text, where = (failed.message, "conditions.Failed") if failed else (reason, "record.stop")
     return Diagnosis(
         "deadline_exceeded",
         text,
@@ -298,13 +300,13 @@ def _out_of_time(seen: Observation) -> Diagnosis:
     )
 
 
-def _first_failure(seen: Observation) -> Diagnosis:
+def _diagnose_first_failure(seen: Observation) -> Diagnosis:
     failing = sorted(
         (m for m in seen.members if m.exit_code not in (None, 0) or m.reason),
         key=lambda m: (_is_victim(seen, m), m.ended or float("inf"), m.rank),
     )
     if not failing:
-        if (start := _start_told(seen)) is not None:
+        if (start := _start_error(seen)) is not None:
             return start
         failed = seen.condition("Failed")
         text = failed.message if failed else "the run failed"
@@ -312,7 +314,11 @@ def _first_failure(seen: Observation) -> Diagnosis:
             "unknown", text, (), None, False, "`allaboard logs` and `allaboard events` show what was seen"
         )
     member = failing[0]
-    return _by_reason(seen, member) or _by_log(seen, member) or _by_exit(seen, member)
+    return (
+        _diagnose_by_reason(seen, member)
+        or _diagnose_by_log(seen, member)
+        or _diagnose_by_exit_code(seen, member)
+    )
 
 
 _NOT_STARTED = re.compile(
@@ -322,13 +328,13 @@ _NOT_STARTED = re.compile(
 )
 
 
-def _start_told(seen: Observation) -> Diagnosis | None:
-    """Of members that are gone, an event may tell that their program could not be started."""
+def _start_error(seen: Observation) -> Diagnosis | None:
+    """The event that says why the program of a deleted member could not be started."""
     for event in reversed(seen.events):
-        found = _NOT_STARTED.match(event.message)
-        if found is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
-            who = (found["pod"] or event.object).removeprefix(f"{event.object}-")
-            code, words, passes = why_not_started(found["said"] or found["own"] or "")
+        match = _NOT_STARTED.match(event.message)
+        if match is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
+            who = (match["pod"] or event.object).removeprefix(f"{event.object}-")
+            code, words, passes = why_not_started(match["said"] or match["own"] or "")
             evidence = (Evidence(f"events/{event.object}", event.reason, event.message),)
             text = f"{who} could not be started: {words}"
             return Diagnosis(code, text, evidence, who, passes, _STARTS["bad_entrypoint"])
@@ -336,25 +342,27 @@ def _start_told(seen: Observation) -> Diagnosis | None:
 
 
 def _is_victim(seen: Observation, member: MemberSeen) -> bool:
-    """Whether this member only says that somebody else went away."""
+    """Whether this member only reports that a peer went away."""
     if member.exit_code == 143:
         return True
-    lines = bare_lines(seen.tails.get(member.name, ""))
+    lines = strip_lines(seen.tails.get(member.name, ""))
     if _own_exception(lines) is not None:
         return False
     last = [line.text for line in lines if line.text][-12:]
     return any(_SECONDARY.search(line) for line in last)
 
 
-def _own_exception(lines: Sequence[Line]) -> Raised | None:
+def _own_exception(lines: Sequence[Line]) -> RaisedException | None:
     """The first uncaught exception that is not about a peer which went away."""
-    return next((one for one in uncaught(lines) if not _SECONDARY.search(one.text)), None)
+    return next(
+        (exception for exception in uncaught_exceptions(lines) if not _SECONDARY.search(exception.text)), None
+    )
 
 
-def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
+def _diagnose_by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     if member.said or member.reason in ("StartError", "ContainerCannotRun"):
-        told = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
-        code, words, passes = "bad_entrypoint", next(told, ""), False
+        messages = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
+        code, words, passes = "bad_entrypoint", next(messages, ""), False
         text = member.said or words
         if member.said:
             code, words, passes = why_not_started(member.said)
@@ -378,20 +386,21 @@ def _by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     return None
 
 
-def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    lines = bare_lines(seen.tails.get(member.name, ""))
+def _diagnose_by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
+    lines = strip_lines(seen.tails.get(member.name, ""))
     own = _own_exception(lines)
     for rule in _LOG:
         if rule.code == "python_exception" and own is not None:
-            return _exception(seen, member, own, rule)
+            return _diagnose_exception(seen, member, own, rule)
         for line in reversed(lines):
             if rule.pattern.search(line.text) and not _SECONDARY.search(line.text):
                 quoted = _last_error(lines) if rule.code == "python_exception" else line.text.strip()
                 who = own if own is not None and rule.pattern.search(own.text) else None
                 return Diagnosis(
                     rule.code,
-                    f"{rule.summary} ({_speaker(member, who, len(seen.members) == 1)}): {_short(quoted)}",
-                    (Evidence(f"log/{member.name}", "text", quoted), *_place(member, who)),
+                    f"{rule.summary} ({_log_author(member, who, len(seen.members) == 1)}): "
+                    f"{_shorten(quoted)}",
+                    (Evidence(f"log/{member.name}", "text", quoted), *_traceback_place(member, who)),
                     member.name,
                     rule.retryable,
                     rule.fix,
@@ -399,20 +408,22 @@ def _by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
     return None
 
 
-def _exception(seen: Observation, member: MemberSeen, own: Raised, rule: _Pattern) -> Diagnosis:
-    """Type, message, the line of their code, and who."""
+def _diagnose_exception(
+    seen: Observation, member: MemberSeen, own: RaisedException, rule: _Pattern
+) -> Diagnosis:
+    """A diagnosis of an exception: type, message, the line of user code, and the member."""
     at = f" at {own.where}" if own.where is not None else ""
     return Diagnosis(
         rule.code,
-        f"{rule.summary} ({_speaker(member, own, len(seen.members) == 1)}): {_short(own.text)}{at}",
-        (Evidence(f"log/{member.name}", "text", own.text), *_place(member, own)),
+        f"{rule.summary} ({_log_author(member, own, len(seen.members) == 1)}): {_shorten(own.text)}{at}",
+        (Evidence(f"log/{member.name}", "text", own.text), *_traceback_place(member, own)),
         member.name,
         rule.retryable,
         f"fix the script; its log shows the traceback: allaboard logs {seen.run} {member.name}",
     )
 
 
-def _speaker(member: MemberSeen, own: Raised | None, alone: bool) -> str:
+def _log_author(member: MemberSeen, own: RaisedException | None, alone: bool) -> str:
     """``worker-0, rank 5``: the rank that a launcher named, else that of the member, if there are others."""
     if own is not None and own.rank is not None:
         return f"{member.name}, rank {own.rank}"
@@ -421,24 +432,24 @@ def _speaker(member: MemberSeen, own: Raised | None, alone: bool) -> str:
     return f"{member.name}, rank {member.rank}" if not alone else member.name
 
 
-def _place(member: MemberSeen, own: Raised | None) -> tuple[Evidence, ...]:
+def _traceback_place(member: MemberSeen, own: RaisedException | None) -> tuple[Evidence, ...]:
     where = own.where if own is not None else None
-    said = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
-    return (*said, _exit_evidence(member))
+    evidence = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
+    return (*evidence, _exit_evidence(member))
 
 
 def _last_error(lines: Sequence[Line]) -> str:
-    """The line that names the exception: the last unindented one that looks like ``SomeError: words``."""
-    found = [
+    """The line with the exception: the last unindented one like ``SomeError: message``."""
+    errors = [
         line.text.strip()
         for line in lines
         if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line.text)
     ]
-    found = [text for text in found if not _SECONDARY.search(text)] or found
-    return found[-1] if found else "Traceback (most recent call last)"
+    errors = [text for text in errors if not _SECONDARY.search(text)] or errors
+    return errors[-1] if errors else "Traceback (most recent call last)"
 
 
-def _by_exit(seen: Observation, member: MemberSeen) -> Diagnosis:
+def _diagnose_by_exit_code(seen: Observation, member: MemberSeen) -> Diagnosis:
     code = member.exit_code or 0
     evidence = (_exit_evidence(member),)
     signal = _SIGNALS.get(code - 128)
@@ -483,7 +494,7 @@ def _exit_evidence(member: MemberSeen) -> Evidence:
     return Evidence(f"member/{member.name}", "exit_code", str(member.exit_code))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
@@ -556,16 +567,16 @@ _WAITS = {
 """Flags of what keeps a run from starting -> the code, whether it may pass by itself, and what to do."""
 
 
-def _wait(seen: Observation, flag: str) -> Diagnosis:
-    """Told by the words of whoever holds it, which say what is missing."""
+def _wait_diagnosis(seen: Observation, flag: str) -> Diagnosis:
+    """A diagnosis of a wait, in the words of the scheduler or queue, which say what is missing."""
     code, retryable, fix = _WAITS[flag]
     words = seen.waiting or "some members hold places and idle while others have none"
     evidence = (Evidence(f"run/{seen.run}", "waiting", words),)
     return Diagnosis(code, words, evidence, None, retryable, fix.format(run=seen.run))
 
 
-def _node_lost(seen: Observation) -> Diagnosis:
-    """Told by what is seen of the members: who they are, and where."""
+def _diagnose_node_lost(seen: Observation) -> Diagnosis:
+    """A diagnosis of members on a lost node: which members, and where."""
     words = next(
         (n for n in seen.notes if "do not end" in n), "members do not end, though their grace is over"
     )
@@ -579,12 +590,12 @@ def _node_lost(seen: Observation) -> Diagnosis:
     )
 
 
-def _warnings(seen: Observation) -> Iterator[Diagnosis]:
+def _warning_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     for flag in seen.flags:
         if flag == "node_lost":
-            yield _node_lost(seen)
+            yield _diagnose_node_lost(seen)
         if flag in _WAITS:
-            yield _wait(seen, flag)
+            yield _wait_diagnosis(seen, flag)
         if flag in _FLAGS:
             summary, fix = _FLAGS[flag]
             words = next((e.message for e in seen.events if e.reason == flag), summary)

@@ -76,7 +76,7 @@ class Engine(Protocol):
         """The merge patch of a job object that suspends it, or resumes it."""
 
     def managed_by(self, job: Mapping[str, Any]) -> str | None:
-        """Whom a job object names as the one who reconciles it; None: nobody."""
+        """The controller that a job object names in managedBy; None: none."""
 
     def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
         """The init containers that the operator adds to the members of a role of a job object."""
@@ -91,15 +91,15 @@ class Engine(Protocol):
         """What the engine's operator injects into a member."""
 
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
-        """Who decides whether the job runs or has succeeded."""
+        """Whether the job runs or has succeeded, by its replica counts."""
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition."""
 
 
 def _engines() -> Iterator[Engine]:
-    for found in pkgutil.iter_modules(__path__):
-        module = import_module(f"{__name__}.{found.name}")
+    for info in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{info.name}")
         if hasattr(module, "NAME"):
             yield cast(Engine, module)
 
@@ -114,9 +114,9 @@ def engine_of(job: TrainingJob) -> Engine:
     return BY_FRAMEWORK[job.get("framework", "pytorch")] if name == "auto" else ENGINES[name]
 
 
-def engine_of_object(thing: Mapping[str, Any]) -> Engine | None:
+def engine_of_object(obj: Mapping[str, Any]) -> Engine | None:
     """The engine of a job object, by its kind and API version."""
-    kind = (thing.get("apiVersion"), thing.get("kind"))
+    kind = (obj.get("apiVersion"), obj.get("kind"))
     return next((e for e in ENGINES.values() if kind == (e.API_VERSION, e.KIND)), None)
 
 
@@ -126,18 +126,24 @@ def engine_of_kind(kind: str) -> Engine:
     Raises BadInput with the nearest one.
     """
     word = kind.strip().lower() if isinstance(kind, str) else ""
-    found = [ENGINES[word]] if word in ENGINES else [e for e in ENGINES.values() if word in _written(e)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        exact = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in found)
+    engines = (
+        [ENGINES[word]]
+        if word in ENGINES
+        else [e for e in ENGINES.values() if word in _accepted_spellings(e)]
+    )
+    if len(engines) == 1:
+        return engines[0]
+    if engines:
+        exact = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in engines)
         raise BadInput(f"kind {kind!r} may be several; write {exact}")
-    near = nearest(word, [name for engine in ENGINES.values() for name in (*_written(engine), engine.KIND)])
+    near = nearest(
+        word, [name for engine in ENGINES.values() for name in (*_accepted_spellings(engine), engine.KIND)]
+    )
     hint = f"did you mean {near!r}?" if near else f"known: {one_of(e.KIND for e in ENGINES.values())}"
     raise BadInput(f"kind {kind!r} is not known; {hint}")
 
 
-def _written(engine: Engine) -> list[str]:
+def _accepted_spellings(engine: Engine) -> list[str]:
     """The ways to write a kind but for its engine's name, in lower case."""
     group = engine.API_VERSION.partition("/")[0]
     names = [engine.PLURAL, f"{engine.PLURAL}.{group}", engine.KIND]

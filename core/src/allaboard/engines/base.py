@@ -1,5 +1,5 @@
-"""What every engine speaks of: who its operator is and what that adds to members; where members meet, how
-many of them are where, and what that means for the job; what an object of its kind and its pods say.
+"""The values that all engines share: the operator and what it adds to members; the rendezvous, the replica
+counts and the verdict on the job; the state read from a job object and its pods.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who reconciles the jobs of an engine; several engines may have the same one. ``home``: the namespace
-    where its guide puts it; ``install``: the commands of that guide; ``exact``: a kind of the same name in
-    another version is another operator's.
+    """The controller of an engine's jobs; several engines may share one. ``home``: the namespace where its
+    guide puts it; ``install``: the commands of that guide; ``exact``: a kind of the same name in another
+    version is another operator's.
     """
 
     id: str

@@ -24,10 +24,10 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[C
         return conditions
     if any((c.type, c.status, c.reason) == (new.type, new.status, new.reason) for c in conditions):
         return conditions
-    gone = {new.type}
+    excluded = {new.type}
     if new.status == "True" and new.type in _EXCLUDES:
-        gone.add(_EXCLUDES[new.type])
-    kept = tuple(c for c in conditions if c.type not in gone)
+        excluded.add(_EXCLUDES[new.type])
+    remaining = tuple(c for c in conditions if c.type not in excluded)
     if new.type in ("Succeeded", "Failed") and new.status == "True":
-        kept = tuple(replace(c, status="False") if c.type == "Running" else c for c in kept)
-    return (*kept, new)
+        remaining = tuple(replace(c, status="False") if c.type == "Running" else c for c in remaining)
+    return (*remaining, new)

@@ -2,8 +2,8 @@
 coming up. Values in, values out.
 
 Read from the Training Operator 1.9.4: pkg/apis/kubeflow.org/v1/common_types.go, pkg/controller.v1/common. A
-status may be absent, and so may every field of it; a zero counter is left out. Pods are told by the labels
-that the operator puts on them.
+status may be absent, and so may every field of it; a zero counter is left out. Pods are identified by the
+operator's labels.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def suspension(wanted: bool) -> dict[str, Any]:
 
 
 def ends(kind: str) -> dict[str, str]:
-    """The reasons of the events by which the operator tells how a job of this kind ended."""
+    """The reasons of the operator's events about the end of a job of this kind."""
     return {f"{kind}Succeeded": "succeeded", f"{kind}Failed": "failed"}
 
 
 def managed_by(job: Mapping[str, Any]) -> str | None:
     """``runPolicy.managedBy``."""
-    said = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
-    return str(said) if said else None
+    manager = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+    return str(manager) if manager else None
 
 
 def pod_name(job: str, member: str) -> str:
@@ -154,13 +154,13 @@ def read(
 def _conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
     from allaboard.observation import Condition
 
-    for one in status.get("conditions") or ():
+    for item in status.get("conditions") or ():
         yield Condition(
-            type=str(one.get("type", "")),
-            status=str(one.get("status", "Unknown")),
-            reason=str(one.get("reason") or ""),
-            message=str(one.get("message") or ""),
-            since=from_rfc3339(one.get("lastTransitionTime") or one.get("lastUpdateTime")),
+            type=str(item.get("type", "")),
+            status=str(item.get("status", "Unknown")),
+            reason=str(item.get("reason") or ""),
+            message=str(item.get("message") or ""),
+            since=from_rfc3339(item.get("lastTransitionTime") or item.get("lastUpdateTime")),
         )
 
 
@@ -172,11 +172,11 @@ def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
 
 def member_of(pod: Mapping[str, Any]) -> str | None:
     """The member whose pod this is: ``worker-0``; None for one that the operator did not make."""
-    who = seat_of(pod)
+    who = role_of_pod(pod)
     return None if who is None else f"{who[0]}-{who[1]}"
 
 
-def seat_of(pod: Mapping[str, Any]) -> tuple[str, int] | None:
+def role_of_pod(pod: Mapping[str, Any]) -> tuple[str, int] | None:
     """(role, index) of a pod; None for one that the operator did not make."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     role, index = labels.get(ROLE_LABEL), labels.get(INDEX_LABEL)
@@ -193,13 +193,13 @@ def _members(
     """Every member in rank order, and those beyond the number of replicas that are still there."""
     from allaboard.observation import MemberSeen
 
-    found = newest(pods)
+    by_index = newest_pods(pods)
     before = 0
-    for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in found)) if r not in roles})):
+    for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
         count = replicas.get(role, 0)
-        indices = sorted({*range(count), *(index for r, index in found if r == role)})
+        indices = sorted({*range(count), *(index for r, index in by_index if r == role)})
         for index in indices:
-            pod = found.get((role, index))
+            pod = by_index.get((role, index))
             if pod is not None:
                 yield seen_member(pod, role, index, before + index, container)
             else:
@@ -207,16 +207,16 @@ def _members(
         before += count or len(indices)
 
 
-def newest(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """The pod of each member: a pod that is made anew has the name of the one before, and both may be there
+def newest_pods(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """The newest pod of each member. A recreated pod has the name of the previous one, and both may exist
     while the old one ends.
     """
-    found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    by_index: dict[tuple[str, int], Mapping[str, Any]] = {}
     for pod in sorted(pods, key=_age_key):
-        who = seat_of(pod)
+        who = role_of_pod(pod)
         if who is not None:
-            found[who] = pod
-    return found
+            by_index[who] = pod
+    return by_index
 
 
 def _age_key(pod: Mapping[str, Any]) -> tuple[bool, str]:
@@ -249,7 +249,7 @@ def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, contai
         reason=_reason(status, every, main),
         started=from_rfc3339(running.get("startedAt")),
         ended=from_rfc3339(over.get("finishedAt")),
-        said=_said_at_start(over, state.get("waiting") or {}),
+        said=_start_error(over, state.get("waiting") or {}),
     )
 
 
@@ -258,17 +258,24 @@ def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
     if status.get("phase") != "Failed":
         return {}
     ends = ((c.get("state") or {}).get("terminated") or {} for c in status.get("initContainerStatuses") or ())
-    return next((one for one in ends if one.get("exitCode")), {})
+    return next((ended for ended in ends if ended.get("exitCode")), {})
 
 
 NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
 """Reasons of a container whose program never ran; its times are those of no process."""
 
 
-def _said_at_start(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
-    """What the runtime said of a program that it could not start."""
-    told = next((one for one in (over, waiting) if one.get("reason") in NOT_STARTED), {})
-    return str(told["message"])[:1000] if told.get("message") else None
+def _start_error(over: Mapping[str, Any], waiting: Mapping[str, Any]) -> str | None:
+    """The runtime's message about a program that it could not start."""
+    state = next(
+        (
+            container_state
+            for container_state in (over, waiting)
+            if container_state.get("reason") in NOT_STARTED
+        ),
+        {},
+    )
+    return str(state["message"])[:1000] if state.get("message") else None
 
 
 _PHASES = {

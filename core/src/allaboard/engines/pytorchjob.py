@@ -1,4 +1,5 @@
-"""PyTorchJob, kubeflow.org/v1: its object and what it says, what its operator injects, who decides.
+"""PyTorchJob, kubeflow.org/v1: its object and status, the environment that its operator injects, and its
+success rules.
 
 Read from the Training Operator, release 1.9.4: pkg/controller.v1/pytorch (envvar.go, elastic.go,
 pytorchjob_controller.go), pkg/util/status.go, and its CRD. The local backend uses this module to be the
@@ -134,8 +135,8 @@ def read(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> Jo
 def needed(job: Mapping[str, Any]) -> int:
     """How many members start together: what the gang was made of, else the elastic minimum, else all."""
     spec = job.get("spec") or {}
-    asked = ((spec.get("runPolicy") or {}).get("schedulingPolicy") or {}).get("minAvailable")
-    least = asked or (spec.get("elasticPolicy") or {}).get("minReplicas")
+    minimum = ((spec.get("runPolicy") or {}).get("schedulingPolicy") or {}).get("minAvailable")
+    least = minimum or (spec.get("elasticPolicy") or {}).get("minReplicas")
     return int(least) if least else read(job, ()).total
 
 

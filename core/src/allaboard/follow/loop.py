@@ -1,8 +1,8 @@
-"""Following a run to its end: one conversation, two small drivers, one blocking and one async.
+"""Follows a run to its end: one generator of effects, and two small drivers, blocking and async.
 
-`follow` decides and never waits itself: it asks to `Observe`, to `Wait` until something changed, to
-`Enforce` a limit that nobody else keeps, to `Launch` the next attempt, and returns the `Outcome`. No clock,
-no client, no sleep is in it; a test plays the other side with a list.
+`follow` decides and never waits itself. It yields effects: `Observe`, `Wait` until something changed,
+`Enforce` a limit that only the client enforces, `Launch` the next attempt. It returns the `Outcome`. It uses
+no clock, client or sleep; a test answers its effects from a list.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from allaboard.units import show_seconds
 
 @dataclass(frozen=True, slots=True)
 class FollowPolicy:
-    """``poll``: seconds between looks when nothing wakes us; each backend has its own. ``unreachable``: how
-    many looks in a row may go unanswered. ``attempts``: of the whole job. ``starting``: seconds between
-    looks, at most, at a run that does not train yet: what keeps it from starting may wake nobody.
+    """``poll``: seconds between observations without a wake-up; each backend has its own. ``unreachable``:
+    how many observations in a row may fail. ``attempts``: of the whole job. ``starting``: the longest time in
+    seconds between observations of a run that does not train yet, because an obstacle may cause no wake-up.
     """
 
     poll: float = 1.0
@@ -34,28 +34,28 @@ class FollowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Look. The answer is an Observation, or a BackendUnreachable."""
+    """Observe the run. The answer is an Observation or a BackendUnreachable."""
 
     evidence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until something changed, ``seconds`` at most."""
+    """Wait until something changed, ``seconds`` at most."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Enforce:
-    """A limit has passed that whoever follows has to keep. Only who owns the run acts; the answer is None."""
+    """Enforce a limit that has passed. Only the owner of the run acts; the answer is None."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start this attempt. The answer is None, or the error for which it could not be started."""
+    """Start this attempt. The answer is None, or the error that prevented the start."""
 
     attempt: int
     why: str
@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """One sentence for people: what ended how, and the reason."""
+        """One sentence for people: how the run ended, and why."""
         took = None
         if self.seen.finished is not None and self.seen.started is not None:
             took = self.seen.finished - self.seen.started
@@ -125,12 +125,12 @@ _ENDINGS = {
 
 
 NOT_YET = frozenset({State.QUEUED, State.STARTING, State.RESTARTING, State.UNKNOWN})
-"""States in which whoever follows wants to know why it goes no further."""
+"""States in which a follower shows why the run makes no progress."""
 
 
 def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
-    """The conversation. Raises the last `BackendUnreachable` when the backend did not answer for too long:
-    the run itself is untouched then.
+    """Yield effects until the run ends. Raises the last `BackendUnreachable` when the backend did not answer
+    for too long; the run itself is untouched then.
     """
     silent = 0
     while True:
@@ -153,26 +153,26 @@ def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
             continue
         closer = yield Observe(evidence=True)
         last = closer if isinstance(closer, Observation) and state_of(closer).is_final else seen
-        found = diagnose(last)
-        decision = may_restart(policy.attempts, last.attempt, state_of(last), found)
+        diagnoses = diagnose(last)
+        decision = may_restart(policy.attempts, last.attempt, state_of(last), diagnoses)
         if isinstance(decision, Refusal):
             note = (
                 decision.reason
                 if policy.attempts > 1 and state_of(last) in (State.FAILED, State.LOST)
                 else ""
             )
-            return Outcome(last, found, note)
-        refused = yield Launch(decision.attempt, found[0].summary if found else "lost")
+            return Outcome(last, diagnoses, note)
+        refused = yield Launch(decision.attempt, diagnoses[0].summary if diagnoses else "lost")
         if isinstance(refused, AllaboardError):
-            # How the run ended is how its last attempt did; this is why there is no other.
-            return Outcome(last, found, f"attempt {decision.attempt} could not start: {refused}")
+            # The run ended as its last attempt did; this note says why no further attempt starts.
+            return Outcome(last, diagnoses, f"attempt {decision.attempt} could not start: {refused}")
 
 
 def run_sync(operation: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Answer]) -> Outcome:
-    """The blocking driver: ``answer`` carries out what is asked."""
+    """The blocking driver: ``answer`` carries out an effect."""
     reply: Answer = None
     while True:
-        step = _next(operation, reply)
+        step = _next_effect(operation, reply)
         if isinstance(step, Outcome):
             return step
         reply = answer(step)
@@ -181,17 +181,17 @@ def run_sync(operation: Generator[Effect, Answer, Outcome], answer: Callable[[Ef
 async def run_async(
     operation: Generator[Effect, Answer, Outcome], answer: Callable[[Effect], Awaitable[Answer]]
 ) -> Outcome:
-    """The async driver of the same conversation."""
+    """The async driver of the same generator."""
     reply: Answer = None
     while True:
-        step = _next(operation, reply)
+        step = _next_effect(operation, reply)
         if isinstance(step, Outcome):
             return step
         reply = await answer(step)
 
 
-def _next(operation: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
-    """What is asked next, or the outcome. Apart from `answer`, whose own StopIteration must not look like the
+def _next_effect(operation: Generator[Effect, Answer, Outcome], reply: Answer) -> Effect | Outcome:
+    """The next effect, or the outcome. Separate from `answer`, whose own StopIteration must not look like the
     end.
     """
     try:

@@ -1,12 +1,11 @@
-"""What the report lines of a run add up to: the step, the metrics, the steps lost to restarts, what looks
-wrong.
+"""The progress of a run from its report lines: the step, the metrics, the steps lost to restarts, and flags.
 
 A fold over decoded lines: `after(progress, report, now)`. Nothing is counted twice when a run restarts,
 because a line that goes back in steps says how many were lost: those between the last step reported and the
 one it resumed from.
 
-The lines are rank 0's: any member can print one, and what the others print is output (who calls this
-chooses). What is kept of them is bounded, whatever a script prints and however long it runs.
+Only lines of rank 0 count: any member can print such a line, and the caller selects rank 0's. Memory is
+bounded, whatever a script prints and however long it runs.
 """
 
 from __future__ import annotations
@@ -27,31 +26,31 @@ _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 500, 2000
 _NOT_METRICS = frozenset({"step", "total"})
 _SPEED, _SPEEDS = "steps_per_second", (1e-6, 1e9)
 _ALWAYS = frozenset({"nan_loss", "checkpoint_elsewhere", "too_many_metrics"})
-"""Flags that find room however many a script raises."""
+"""Flags that are kept however many a script raises."""
 _OURS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened|home_|clock_")
-"""Flags that only who looks from outside can raise: a script that does is not believed."""
+"""Flags that only an observer outside can raise; those of a script are ignored."""
 
 
-def after(progress: Progress, report: Report, now: float, own: str | None = None) -> Progress:
-    """The progress after one more line from rank 0. ``own``: the folder of the run's checkpoints; one that is
-    reported elsewhere is not taken.
+def add_report(progress: Progress, report: Report, now: float, own: str | None = None) -> Progress:
+    """The progress after one more line of rank 0. ``own``: the folder of the run's checkpoints; a checkpoint
+    reported elsewhere is ignored.
     """
     fields = report.fields
     step = whole(fields.get("step"))
     if report.kind == "progress":
-        # Strictly: one step may be reported twice, with a loss and then with an evaluation.
+        # Strictly less: one step may be reported twice, with a loss and then with an evaluation.
         back = progress.step is not None and step is not None and step < progress.step
         return replace(
             progress,
             step=progress.step if step is None else step,
             total=whole(fields.get("total")) or progress.total,
-            # A script that resumes without saying so is seen by its steps going back.
-            lost_steps=_lost(progress, (progress.step or 0) - (step or 0) + 1 if back else 0),
+            # Steps that go back show that a script resumed without reporting it.
+            lost_steps=_lost_steps(progress, (progress.step or 0) - (step or 0) + 1 if back else 0),
             heartbeat=now,
-            metrics=_with_metrics(progress.metrics, _numbers(fields)),
+            metrics=_with_metrics(progress.metrics, _read_numbers(fields)),
         )
     if report.kind == "resumed" and step is not None:
-        lost = _lost(progress, max(0, (progress.step or 0) - step))
+        lost = _lost_steps(progress, max(0, (progress.step or 0) - step))
         return replace(progress, step=step, lost_steps=lost, resumed_from=step, heartbeat=now)
     if report.kind == "checkpoint":
         uri = fields.get("uri")
@@ -60,59 +59,57 @@ def after(progress: Progress, report: Report, now: float, own: str | None = None
         best = uri if fields.get("best") else progress.best_checkpoint
         return replace(progress, checkpoint=uri, best_checkpoint=best, heartbeat=now)
     if report.kind == "result":
-        found = fields.get("metrics")
-        return replace(progress, result=found if isinstance(found, Mapping) else None, heartbeat=now)
+        metrics = fields.get("metrics")
+        return replace(progress, result=metrics if isinstance(metrics, Mapping) else None, heartbeat=now)
     return progress
 
 
-def _lost(progress: Progress, more: int) -> int:
+def _lost_steps(progress: Progress, more: int) -> int:
     return min(progress.lost_steps + more, MOST_STEPS)
 
 
 def flags_of(report: Report, before: Progress = Progress(), own: str | None = None) -> dict[str, str]:  # noqa: B008  (frozen)
-    """What a line shows to be wrong though the run goes on: flag code -> the words. ``before``, ``own``: as
-    `after` gets them.
-    """
-    found: dict[str, str] = {}
+    """The flags that a line raises: code -> text. ``before``, ``own``: as for `add_report`."""
+    flags: dict[str, str] = {}
     code = report.fields.get("code")
     if report.kind == "flag" and isinstance(code, str) and not _OURS.match(code):
-        found[code] = _short(str(report.fields.get("text") or ""))
+        flags[code] = _shorten(str(report.fields.get("text") or ""))
     bad = [name for name in report.nonfinite if "loss" in name.lower()]
     if bad:
-        where = _short(f"step {report.fields.get('step')}: {', '.join(bad)}")
-        found["nan_loss"] = f"{where} is not a finite number"
+        where = _shorten(f"step {report.fields.get('step')}: {', '.join(bad)}")
+        flags["nan_loss"] = f"{where} is not a finite number"
     uri = report.fields.get("uri")
     if report.kind == "checkpoint" and own is not None and isinstance(uri, str) and not is_below(uri, own):
-        found["checkpoint_elsewhere"] = (
-            f"a checkpoint was reported at {_short(uri)}, which is not below the run's own folder {own}; "
+        flags["checkpoint_elsewhere"] = (
+            f"a checkpoint was reported at {_shorten(uri)}, which is not below the run's own folder {own}; "
             "it is not taken"
         )
     if report.kind == "progress":
-        more = _numbers(report.fields)
+        more = _read_numbers(report.fields)
         if len(before.metrics.keys() | more.keys()) > MOST_METRICS:
-            found["too_many_metrics"] = (
+            flags["too_many_metrics"] = (
                 f"the script reports more than {MOST_METRICS} metrics; the rest is left out"
             )
-    return found
+    return flags
 
 
 def add_flags(known: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Those of ``more`` that are new. Of a script's own as many as there is room for."""
+    """The known flags with the new ones of ``more``. Flags of a script are limited in number."""
     fresh = {code: text for code, text in more.items() if code not in known}
     return fresh if len(known) < MOST_FLAGS else {c: text for c, text in fresh.items() if c in _ALWAYS}
 
 
 def is_below(uri: str, folder: str) -> bool:
-    """Whether a checkpoint lies in a run's folder of checkpoints, as the texts say. A folder that is relative
-    (or below ``~``) was made absolute by the member, out of our sight: then its end decides.
+    """Whether a checkpoint lies in a run's folder of checkpoints, by comparing the uris. The member makes a
+    relative folder (or one below ``~``) absolute; then the end of the path decides.
     """
-    found, own = place_of(uri), place_of(folder, trusted=True)
-    if found is None or own is None or found[0] != own[0]:
+    place, own = place_of(uri), place_of(folder, trusted=True)
+    if place is None or own is None or place[0] != own[0]:
         return False
     path = own[1].rstrip("/") + "/"
     if path.startswith("/") or own[0]:
-        return found[1].startswith(path) and len(found[1]) > len(path)
-    return f"/{path.removeprefix('~/').rpartition('../')[2]}" in found[1]
+        return place[1].startswith(path) and len(place[1]) > len(path)
+    return f"/{path.removeprefix('~/').rpartition('../')[2]}" in place[1]
 
 
 def place_of(uri: str, *, trusted: bool = False) -> tuple[str, str] | None:
@@ -138,13 +135,13 @@ def place_of(uri: str, *, trusted: bool = False) -> tuple[str, str] | None:
 
 
 def _unquoted(path: str) -> str:
-    """The path in a URI of a file, the only kind in which a '%' means something."""
-    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), path.encode())
+    """The path of a file URI. Only there a '%' is an escape."""
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), path.encode())
     return plain.decode("utf-8", "replace")
 
 
 def progress_of(data: Any) -> Progress:
-    """The progress in a record, of this or another version, or damaged: what of it can be one."""
+    """The progress in a record of any version. Damaged fields are left out."""
     body = data if isinstance(data, Mapping) else {}
     metrics, result = body.get("metrics"), body.get("result")
 
@@ -157,7 +154,7 @@ def progress_of(data: Any) -> Progress:
         total=whole(body.get("total")),
         lost_steps=whole(body.get("lost_steps")) or 0,
         heartbeat=heartbeat if isinstance(heartbeat, (int, float)) else None,
-        metrics=_with_metrics({}, _numbers(metrics)) if isinstance(metrics, Mapping) else {},
+        metrics=_with_metrics({}, _read_numbers(metrics)) if isinstance(metrics, Mapping) else {},
         result=dict(result) if isinstance(result, Mapping) else None,
         checkpoint=text("checkpoint"),
         best_checkpoint=text("best_checkpoint"),
@@ -168,15 +165,15 @@ def progress_of(data: Any) -> Progress:
 def _with_metrics(
     known: Mapping[str, float | None], more: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """The metrics with newer values; a name that is new finds no place once there are too many."""
-    found = dict(known)
+    """The metrics with newer values; new names are left out once there are too many."""
+    metrics = dict(known)
     for name, value in more.items():
-        if name in found or len(found) < MOST_METRICS:
-            found[name] = value
-    return found
+        if name in metrics or len(metrics) < MOST_METRICS:
+            metrics[name] = value
+    return metrics
 
 
-def _numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
+def _read_numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
     return {
         name: value
         for name, value in fields.items()
@@ -189,5 +186,5 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return show(text, _LONGEST_TEXT, quote=False)

@@ -1,5 +1,5 @@
-"""Whether the whole job is tried again, as another attempt that resumes. Restarts of single members are the
-engine's.
+"""Whether the whole job is tried again, as another attempt that resumes. The engine restarts
+single members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """It ends here; ``reason`` for people."""
+    """No further attempt; ``reason`` for people."""
 
     reason: str
 

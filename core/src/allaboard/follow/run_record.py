@@ -1,8 +1,8 @@
 """The run record, and what a launch does under a key that exists (contract, section 1).
 
-The record is one per run and outlives the job. It is the only memory: a client may die at any instruction,
-and the next one decides from the record and from what was seen of the run. `decide` is that decision;
-carrying it out, under compare-and-swap, is the backend's part.
+There is one record per run, which outlives the job. It is the only memory: a client may die at any
+instruction, and the next one decides from the record and an observation of the run. `decide` makes this
+decision; the backend carries it out under compare-and-swap.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ KEEP = "30d"
 
 
 def keep_seconds(environ: Mapping[str, str]) -> float:
-    """How long the record of a run that has ended is kept: ``ALLABOARD_KEEP_RECORDS``, 30 days where it says
-    nothing. Raises BadInput.
+    """Seconds for which the record of an ended run is kept: ``ALLABOARD_KEEP_RECORDS``, default 30 days.
+    Raises BadInput.
     """
-    said = environ.get("ALLABOARD_KEEP_RECORDS") or KEEP
+    text = environ.get("ALLABOARD_KEEP_RECORDS") or KEEP
     try:
-        return seconds(said)
+        return seconds(text)
     except ValueError as error:
         raise BadInput(f"ALLABOARD_KEEP_RECORDS: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended. ``why``: in words, where nothing else is left that says it."""
+    """How an attempt ended. ``why``: the reason in words, if no other data says it."""
 
     state: str
     at: float
@@ -44,9 +44,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """``uid``: of the attempt now meant. ``object_uid``: of the object that runs it on a cluster, once it is
-    known to have been created. ``outcome``: of that attempt, once it is known. ``unknown``: fields of a newer
-    writer, kept as they are.
+    """``uid``: of the current attempt. ``object_uid``: of its job object on a cluster, once created.
+    ``outcome``: of that attempt, once known. ``unknown``: fields of a newer version, kept unchanged.
     """
 
     run: str
@@ -75,17 +74,17 @@ class RunRecord:
     def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
         """The inverse of `to_dict`. Raises KeyError or TypeError when it is no record."""
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "unknown"}
-        known["owner"] = _value(Owner, data["owner"])
-        known["outcome"] = _value(Ended, data.get("outcome"))
-        known["stop"] = _value(Stop, data.get("stop"))
-        known["history"] = tuple(_value(Ended, item) for item in data.get("history", ()))
+        known["owner"] = _read_value(Owner, data["owner"])
+        known["outcome"] = _read_value(Ended, data.get("outcome"))
+        known["stop"] = _read_value(Stop, data.get("stop"))
+        known["history"] = tuple(_read_value(Ended, item) for item in data.get("history", ()))
         rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
-        if rest.get("version", VERSION) <= VERSION:  # what a newer one has written stays marked as its own
+        if rest.get("version", VERSION) <= VERSION:  # the version of a newer writer is kept
             rest.pop("version", None)
         return cls(**known, unknown=rest)
 
     def ended(self, state: State, at: float, why: str = "") -> RunRecord:
-        """The record once its attempt is known to have ended; the first word stands."""
+        """The record with the end of its attempt. An outcome that is already recorded stays."""
         if self.outcome is not None:
             return self
         ended = Ended(state.value, at, self.attempt, self.generation, why)
@@ -113,24 +112,24 @@ class RunRecord:
         return replace(fresh, attempt=1, generation=self.generation + 1)
 
 
-def _value(kind: Any, data: Mapping[str, Any] | None) -> Any:
+def _read_value(kind: Any, data: Mapping[str, Any] | None) -> Any:
     return None if data is None else kind(**{k: v for k, v in data.items() if k in kind.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Nothing is there: first attempt."""
+    """No run exists: start the first attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """It runs, and is ours to follow."""
+    """The run is live: adopt it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopFirst:
-    """It runs, but a person asked for it anew: stop it, wait for its members to be gone, then a new
-    attempt.
+    """The run is live, but a person asked for a new one: stop it, wait until its members are gone, then start
+    a new attempt.
     """
 
     changes: tuple[str, ...]
@@ -138,26 +137,28 @@ class StopFirst:
 
 @dataclass(frozen=True, slots=True)
 class NewAttempt:
-    """It ended badly: try again, resuming. ``changes``: how the spec differs from the one before."""
+    """The run failed: start a new attempt that resumes. ``changes``: how the spec differs from the previous
+    one.
+    """
 
     changes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """It succeeded and nobody has taken the result: give it, run nothing."""
+    """The run succeeded and its result was not taken: hand it over, run nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewGeneration:
-    """It succeeded and the result was taken: train again from scratch."""
+    """The run succeeded and its result was taken: train again from scratch."""
 
     changes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It runs with another spec. ``changes`` shows the difference."""
+    """The run is live with another spec. ``changes`` shows the difference."""
 
     changes: tuple[str, ...]
 
@@ -166,16 +167,16 @@ Decision = Start | Adopt | StopFirst | NewAttempt | HandOver | NewGeneration | R
 
 
 def decide(record: RunRecord | None, state: State, owner: Owner, spec: Mapping[str, Any]) -> Decision:
-    """What a launch under this key does. ``state``: of the recorded attempt, as seen now; ``owner``: who
-    launches.
+    """What a launch under this key does. ``state``: of the recorded attempt, as observed now; ``owner``: the
+    launching client.
     """
     if record is None:
         return Start()
     same = same_spec(record.spec_hash, spec)
     changes = () if same else tuple(differences(record.spec, spec))
     if not state.is_final:
-        mine = record.owner.id == owner.id
-        if record.owner.phase == "deferred" and not mine:
+        is_own = record.owner.id == owner.id
+        if record.owner.phase == "deferred" and not is_own:
             return StopFirst(changes)
         return Adopt() if same else Refuse(changes)
     if state is not State.SUCCEEDED:

@@ -1,7 +1,7 @@
-"""Gang schedulers: who makes all members start together or none, one file each. Values in, values out; no
-client is ever imported here.
+"""Gang schedulers, which start all members together or none; one file each. Values in, values out; no client
+is imported here.
 
-A gang scheduler is a module of this package with the names of `Gang`; it is found by being there, so adding
+A gang scheduler is a module of this package with the names of `Gang`; it is discovered by its file, so adding
 one touches no other file. Which engine goes with which is `allaboard.render.compatibility`.
 """
 
@@ -33,7 +33,9 @@ class Gang(Protocol):
     """
 
     AUTO: int | None
-    """Its place when nobody chose: the lowest that the cluster has is taken; None: never by itself."""
+    """Its rank in the automatic choice: the lowest that the cluster has is taken; None: never
+    automatically.
+    """
 
     UNDERSTANDS: frozenset[str]
     """Which of timeout, queue and topology of a job's `gang` mean something to it."""
@@ -47,13 +49,13 @@ class Gang(Protocol):
     def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         """The extra objects, in the order of their creation, without labels and annotations."""
 
-    def read(self, look: GangView) -> str | None:
+    def read(self, view: GangView) -> str | None:
         """Why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is known."""
 
 
 def _gangs() -> Iterator[Gang]:
-    for found in pkgutil.iter_modules(__path__):
-        module = import_module(f"{__name__}.{found.name}")
+    for info in pkgutil.iter_modules(__path__):
+        module = import_module(f"{__name__}.{info.name}")
         if hasattr(module, "NAME"):
             yield cast(Gang, module)
 

@@ -1,4 +1,4 @@
-"""What every gang scheduler speaks of: the gang that is planned, and what is looked at while it waits."""
+"""The values that all gang schedulers share: the planned gang, and the view of a waiting gang."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class GangPlan:
 
 @dataclass(frozen=True, slots=True)
 class GangView:
-    """A gang as it is found: the pod of each member that has one, by member name; the objects that hold it
-    together; events of the pods and these objects, oldest first. ``needed`` of ``total`` members start
-    together. ``rivals``: pods of other runs, by run, where somebody looked for them.
+    """The present state of a gang: the pod of each member that has one, by member name; the objects that hold
+    it together; events of the pods and these objects, oldest first. ``needed`` of ``total`` members start
+    together. ``rivals``: pods of other runs, by run, if they were read.
     """
 
     needed: int

@@ -52,29 +52,29 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def read(look: GangView) -> str | None:
-    at = placement.places(look)
-    if words := placement.cannot_rejoin_gang(look, at, "coscheduling"):
+def read(view: GangView) -> str | None:
+    at = placement.gang_places(view)
+    if words := placement.cannot_rejoin_reason(view, at, "coscheduling"):
         return words
-    if at.placed >= look.needed:
+    if at.placed >= view.needed:
         return None
-    if words := placement.gated(look, at) or placement.unnoticed(look, at):
+    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
         return words
     if not at.waiting:
         return None
-    said = placement.scheduler_message(look) or "no node fits"
-    if "PodGroup not found" in said:
+    reason = placement.scheduler_message(view) or "no node fits"
+    if "PodGroup not found" in reason:
         return "coscheduling does not find the PodGroup of this gang; was it deleted?"
-    if few := _SIBLINGS.search(said):
+    if few := _SIBLINGS.search(reason):
         return f"coscheduling waits until {few[2]} members exist; so far {few[1]}"
-    if gap := _GAP.search(said):
-        said = f"the cluster lacks {_quantities(gap[1])}"
+    if gap := _GAP.search(reason):
+        reason = f"the cluster lacks {_quantities(gap[1])}"
     half = f"; {len(at.held)} hold places already" if at.held else ""
-    return f"coscheduling finds no {look.needed} places together: {said}{half}"
+    return f"coscheduling finds no {view.needed} places together: {reason}{half}"
 
 
 def _quantities(printed: str) -> str:
     """``map[cpu:{{5 0} {<nil>}  DecimalSI}]``, a Go map as it prints itself -> ``5 cpu``."""
-    found = [(name, int(value) * 10.0 ** int(scale)) for name, value, scale in _QUANTITY.findall(printed)]
-    words = [f"{show_bytes(n) if name in _BYTES else f'{n:g}'} {name}" for name, n in found]
+    amounts = [(name, int(value) * 10.0 ** int(scale)) for name, value, scale in _QUANTITY.findall(printed)]
+    words = [f"{show_bytes(n) if name in _BYTES else f'{n:g}'} {name}" for name, n in amounts]
     return ", ".join(words) or printed

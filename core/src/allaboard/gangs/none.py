@@ -1,8 +1,8 @@
 """No gang scheduler: the default scheduler places pods one by one.
 
 The trap: a gang too large for what is free starts in part. Members that found a place hold it and idle in the
-rendezvous, the others wait, and two such gangs can wait for each other for ever. So it is told as soon as it
-is seen.
+rendezvous, the others wait, and two such gangs can wait for each other for ever. So the module reports it as
+soon as it is visible.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
     return ()
 
 
-def read(look: GangView) -> str | None:
-    """Why members have no place. A gang that started in part is told as what it is."""
-    at = placement.places(look)
-    if at.placed >= look.needed:
+def read(view: GangView) -> str | None:
+    """Why members have no place. A gang that started in part is reported as such."""
+    at = placement.gang_places(view)
+    if at.placed >= view.needed:
         return None
-    if words := placement.gated(look, at) or placement.unnoticed(look, at):
+    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
         return words
-    said = placement.scheduler_message(look)
+    reason = placement.scheduler_message(view)
     if not at.waiting:
         return None
     if at.held:
         rest = f"{len(at.waiting)} {'has' if len(at.waiting) == 1 else 'have'} none"
-        told = f" ({said})" if said else ""
-        idle = f"{len(at.held)} of {look.total} members hold places and idle, because {rest}{told}; "
-        if rivals := placement.stuck_rivals(look):
+        suffix = f" ({reason})" if reason else ""
+        idle = f"{len(at.held)} of {view.total} members hold places and idle, because {rest}{suffix}; "
+        if rivals := placement.stuck_rivals(view):
             return f"{idle}{_names(rivals)} the same way, and they wait for each other for ever"
-        return f"{idle}without a gang scheduler nobody takes these places back"
-    return f"{len(at.waiting)} of {placement.members(look.total)} wait for a place: {said or 'no node fits'}"
+        return f"{idle}without a gang scheduler these places are not taken back"
+    total = placement.count_members(view.total)
+    return f"{len(at.waiting)} of {total} wait for a place: {reason or 'no node fits'}"
 
 
 def _names(runs: Sequence[str]) -> str:

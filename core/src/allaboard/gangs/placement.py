@@ -1,4 +1,4 @@
-"""Who has a place and who has not, and what schedulers say about it. Values in, values out.
+"""Which members have a place, and what schedulers say about the others. Values in, values out.
 
 Schedulers explain themselves in the condition PodScheduled of a pod, which is not cut as the event
 FailedScheduling is:
@@ -21,7 +21,7 @@ from allaboard.gangs.base import GangView
 from allaboard.units import from_rfc3339
 
 SILENT = 60.0
-"""Seconds after which a pod that no scheduler has said a word about is one that nobody schedules."""
+"""Seconds after which a pod without any scheduler message counts as unscheduled by any scheduler."""
 
 STUCK = 120.0
 """Seconds without any member gaining or losing a place, after which a gang that started in part is stuck."""
@@ -38,9 +38,9 @@ _ECHO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Members by where they stand, by name. ``held``: on a node, ended ones not counted; ``done``: succeeded;
-    ``waiting``: no place was found; ``gated``: held back by a gate; ``silent``: no scheduler has said a word;
-    ``missing``: how many have no pod.
+    """Members by state of placement, by name. ``held``: on a node, ended ones not counted; ``done``:
+    succeeded; ``waiting``: no place was found; ``gated``: held back by a gate; ``silent``: no message from a
+    scheduler; ``missing``: how many have no pod.
     """
 
     held: tuple[str, ...]
@@ -55,23 +55,23 @@ class Places:
         return len(self.held) + len(self.done)
 
 
-def places(look: GangView) -> Places:
+def gang_places(view: GangView) -> Places:
     """Where the members stand."""
 
     def those(where: str) -> tuple[str, ...]:
-        return tuple(name for name, pod in look.pods.items() if _stands(pod) == where)
+        return tuple(name for name, pod in view.pods.items() if _has_place(pod) == where)
 
     return Places(
         held=those("held"),
         done=those("done"),
         waiting=those("waiting"),
-        gated=those("gated"),
+        gated=those("gated_reason"),
         silent=those("silent"),
-        missing=max(0, look.total - len(look.pods)),
+        missing=max(0, view.total - len(view.pods)),
     )
 
 
-def _stands(pod: Mapping[str, Any]) -> str:
+def _has_place(pod: Mapping[str, Any]) -> str:
     status = pod.get("status") or {}
     phase = status.get("phase")
     if phase == "Succeeded":
@@ -83,45 +83,45 @@ def _stands(pod: Mapping[str, Any]) -> str:
     scheduled = condition(pod, "PodScheduled")
     if scheduled is None:
         return "silent"
-    return "gated" if scheduled.get("reason") == "SchedulingGated" else "waiting"
+    return "gated_reason" if scheduled.get("reason") == "SchedulingGated" else "waiting"
 
 
-def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """A condition by its type."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
+    conditions = (obj.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == kind), None)
 
 
-def scheduler_message(look: GangView) -> str | None:
-    """What the scheduler said that tells the most: of the pod that did not fit, not of those turned away with
-    it. Shortened to the part that names the reasons.
+def scheduler_message(view: GangView) -> str | None:
+    """The most informative scheduler message: of the pod that did not fit, not of those rejected with it.
+    Shortened to the reasons.
     """
-    told = [_short(message) for message in _messages(look.pods.values())]
-    told.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
-    if told and _ECHO.search(told[0]):
-        return next(_said_before(look), told[0])
-    return next(iter(told), None)
+    messages = [_short(message) for message in _messages(view.pods.values())]
+    messages.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
+    if messages and _ECHO.search(messages[0]):
+        return next(_earlier_messages(view), messages[0])
+    return next(iter(messages), None)
 
 
-def only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
+def are_only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all that the conditions of these pods say is that they were turned away with each other: a pod
     that did not fit was tried again, and turned away with the next. Why is in the events of the pods, then.
     """
-    told = [*_messages(pods)]
-    return bool(told) and all(_ECHO.search(text) for text in told)
+    messages = [*_messages(pods)]
+    return bool(messages) and all(_ECHO.search(text) for text in messages)
 
 
 def _messages(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for pod in pods:
-        found = condition(pod, "PodScheduled")
-        if found is not None and found.get("status") == "False" and found.get("message"):
-            yield str(found["message"])
+        scheduled = condition(pod, "PodScheduled")
+        if scheduled is not None and scheduled.get("status") == "False" and scheduled.get("message"):
+            yield str(scheduled["message"])
 
 
-def _said_before(look: GangView) -> Iterator[str]:
-    """What it said of the pods that are there now, the latest first, but for echoes."""
-    uids = {pod["metadata"].get("uid") for pod in look.pods.values()}
-    for event in reversed(look.events):
+def _earlier_messages(view: GangView) -> Iterator[str]:
+    """Earlier messages about the present pods, the latest first, without echoes."""
+    uids = {pod["metadata"].get("uid") for pod in view.pods.values()}
+    for event in reversed(view.events):
         about = event.get("involvedObject") or {}
         message = str(event.get("message") or "")
         is_ours = event.get("reason") == "FailedScheduling" and about.get("uid") in uids
@@ -138,104 +138,105 @@ def _short(message: str) -> str:
     return f"{fit}/{of} nodes are available: {_FILTERS_END.split(rest, 1)[0].strip()}"
 
 
-def reasons(message: str) -> dict[str, int]:
+def count_reasons(message: str) -> dict[str, int]:
     """Reason -> on how many nodes, from a scheduler's message; empty when it has another shape."""
     head = _HEAD.match(message)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for item in _ITEM.split(_FILTERS_END.split(head.group(3), 1)[0]) if head else ():
         count, _, reason = item.strip().partition(" ")
         if count.isdigit() and reason:
-            found[reason] = found.get(reason, 0) + int(count)
-    return found
+            counts[reason] = counts.get(reason, 0) + int(count)
+    return counts
 
 
-def age(pod: Mapping[str, Any], now: float) -> float:
+def pod_age(pod: Mapping[str, Any], now: float) -> float:
     """Seconds since it was made."""
     created = from_rfc3339((pod.get("metadata") or {}).get("creationTimestamp"))
     return 0.0 if created is None else max(0.0, now - created)
 
 
-def unnoticed(look: GangView, at: Places) -> str | None:
-    """The sentence when no scheduler looks at the pods at all."""
-    quiet = [name for name in at.silent if age(look.pods[name], look.now) >= SILENT]
+def unnoticed_reason(view: GangView, at: Places) -> str | None:
+    """The sentence if no scheduler handles the pods."""
+    quiet = [name for name in at.silent if pod_age(view.pods[name], view.now) >= SILENT]
     if not quiet or at.waiting or at.placed:
         return None
-    name = (look.pods[quiet[0]].get("spec") or {}).get("schedulerName") or "default-scheduler"
+    name = (view.pods[quiet[0]].get("spec") or {}).get("schedulerName") or "default-scheduler"
     return (
-        f"no scheduler has looked at {members(len(quiet))} for {int(age(look.pods[quiet[0]], look.now))} s; "
+        f"no scheduler has looked at {count_members(len(quiet))} for "
+        f"{int(pod_age(view.pods[quiet[0]], view.now))} s; "
         f"they name {name!r}: is it running?"
     )
 
 
-def gated(look: GangView, at: Places) -> str | None:
+def gated_reason(view: GangView, at: Places) -> str | None:
     """The sentence when gates hold the pods back."""
     if not at.gated:
         return None
-    gates = (look.pods[at.gated[0]].get("spec") or {}).get("schedulingGates") or ()
+    gates = (view.pods[at.gated[0]].get("spec") or {}).get("schedulingGates") or ()
     names = ", ".join(sorted({str(g.get("name")) for g in gates}))
-    return f"{members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
+    return f"{count_members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
 
 
-def unfamiliar(look: GangView, scheduler: str) -> str | None:
+def unknown_scheduler_reason(view: GangView, scheduler: str) -> str | None:
     """Why a gang waits whose scheduler has no file here (an operator was started with it), by its pods
     alone.
     """
-    at = places(look)
-    if at.placed >= look.needed:
+    at = gang_places(view)
+    if at.placed >= view.needed:
         return None
-    if words := gated(look, at) or unnoticed(look, at):
+    if words := gated_reason(view, at) or unnoticed_reason(view, at):
         return words
-    if not look.pods:
+    if not view.pods:
         return f"no member exists yet: {scheduler} has to let the gang in first"
     if not at.waiting:
         return None
     half = f"; {len(at.held)} hold places already" if at.held else ""
-    why = scheduler_message(look) or "no node fits"
-    return f"{scheduler} finds no {look.needed} places together: {why}{half}"
+    why = scheduler_message(view) or "no node fits"
+    return f"{scheduler} finds no {view.needed} places together: {why}{half}"
 
 
-def cannot_rejoin_gang(look: GangView, at: Places, scheduler: str) -> str | None:
-    """The sentence when a member that was made anew waits for ever: gang schedulers count the members that
-    have not ended alone, and these are too few.
+def cannot_rejoin_reason(view: GangView, at: Places, scheduler: str) -> str | None:
+    """The sentence if a recreated member waits for ever: gang schedulers count only members that have not
+    ended, and these are too few.
     """
     joining = (*at.waiting, *at.silent)
-    if not joining or not at.done or look.total - len(at.done) >= look.needed:
+    if not joining or not at.done or view.total - len(at.done) >= view.needed:
         return None
     names, verb = ", ".join(sorted(joining)[:3]), "has" if len(at.done) == 1 else "have"
     return (
-        f"{names} can join no more: {scheduler} places {look.needed} members together or none, "
+        f"{names} can join no more: {scheduler} places {view.needed} members together or none, "
         f"and {len(at.done)} {verb} ended already"
     )
 
 
-def too_few(look: GangView) -> bool:
+def has_too_few_members(view: GangView) -> bool:
     """Whether a scheduler has not seen all members yet."""
-    return "sibling pods" in (scheduler_message(look) or "")
+    return "sibling pods" in (scheduler_message(view) or "")
 
 
-def stuck_rivals(look: GangView) -> list[str]:
+def stuck_rivals(view: GangView) -> list[str]:
     """Other runs that started in part, too, and are held by the lack of places: they and this one wait for
     each other.
     """
-    found = []
-    for run, pods in sorted(look.rivals.items()):
-        stand = [_stands(pod) for pod in pods]
-        if "held" in stand and "waiting" in stand and "gated" not in stand:
-            found.append(run)
-    return found
+    stuck = []
+    for run, pods in sorted(view.rivals.items()):
+        stand = [_has_place(pod) for pod in pods]
+        if "held" in stand and "waiting" in stand and "gated_reason" not in stand:
+            stuck.append(run)
+    return stuck
 
 
-def half_started(look: GangView) -> bool:
+def has_half_started(view: GangView) -> bool:
     """Whether it has been started in part for so long that it is no passing state: some members hold places,
     too few to train, and nothing has moved for a while.
     """
-    at = places(look)
-    if not at.held or at.placed >= look.needed or not at.waiting:
+    at = gang_places(view)
+    if not at.held or at.placed >= view.needed or not at.waiting:
         return False
-    moved = [condition(look.pods[name], "PodScheduled") or {} for name in (*at.held, *at.waiting)]
-    times = [t for one in moved if (t := from_rfc3339(one.get("lastTransitionTime"))) is not None]
-    return bool(times) and look.now - max(times) >= STUCK
+    moved = [condition(view.pods[name], "PodScheduled") or {} for name in (*at.held, *at.waiting)]
+    times = [t for item in moved if (t := from_rfc3339(item.get("lastTransitionTime"))) is not None]
+    return bool(times) and view.now - max(times) >= STUCK
 
 
-def members(count: int) -> str:
+def count_members(count: int) -> str:
     return f"{count} member" if count == 1 else f"{count} members"

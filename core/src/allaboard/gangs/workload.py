@@ -42,27 +42,27 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def read(look: GangView) -> str | None:
-    at = placement.places(look)
-    if words := placement.cannot_rejoin_gang(look, at, "kube-scheduler"):
+def read(view: GangView) -> str | None:
+    at = placement.gang_places(view)
+    if words := placement.cannot_rejoin_reason(view, at, "kube-scheduler"):
         return words
-    if at.placed >= look.needed:
+    if at.placed >= view.needed:
         return None
-    if words := placement.gated(look, at):
+    if words := placement.gated_reason(view, at):
         return words
     if at.silent and not at.waiting and not at.placed:
-        return _silent(look) or placement.unnoticed(look, at)
+        return _silent_reason(view) or placement.unnoticed_reason(view, at)
     if not at.waiting:
         return None
-    said = placement.scheduler_message(look) or "no node fits"
+    reason = placement.scheduler_message(view) or "no node fits"
     half = f"; {len(at.held)} hold places already" if at.held else ""
-    return f"kube-scheduler finds no {look.needed} places together: {said}{half}"
+    return f"kube-scheduler finds no {view.needed} places together: {reason}{half}"
 
 
-def _silent(look: GangView) -> str | None:
+def _silent_reason(view: GangView) -> str | None:
     """Why the scheduler has not begun: it says nothing about that itself."""
-    if not look.groups:
+    if not view.groups:
         return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"
-    if len(look.pods) < look.needed:
-        return f"kube-scheduler waits until {look.needed} members exist; so far {len(look.pods)}"
+    if len(view.pods) < view.needed:
+        return f"kube-scheduler waits until {view.needed} members exist; so far {len(view.pods)}"
     return None

@@ -18,21 +18,21 @@ from allaboard.inside.report import report, result
 if TYPE_CHECKING:
     from allaboard.inside.checkpointer import Checkpointer
     from allaboard.inside.reader import ShardReader
-    from allaboard.inside.resumed import open_checkpoint
+    from allaboard.inside.resumed_checkpoint import open_checkpoint
 
 __all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
 
-_WHERE = {
+_LAZY = {
     "Checkpointer": "allaboard.inside.checkpointer",
     "ShardReader": "allaboard.inside.reader",
-    "open_checkpoint": "allaboard.inside.resumed",
+    "open_checkpoint": "allaboard.inside.resumed_checkpoint",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value
 
 

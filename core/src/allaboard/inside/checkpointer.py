@@ -37,16 +37,16 @@ from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
 from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageDenied, StorageError, StorageFull
 from allaboard.inside.context import ranks
-from allaboard.inside.leaving import EXIT_CODE, leaving
-from allaboard.inside.report import tell
-from allaboard.inside.resumed import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
+from allaboard.inside.report import write_report
+from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
+from allaboard.inside.shutdown import EXIT_CODE, shutdown
 from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
 from allaboard.units import rfc3339, seconds
 
-#: With less than this share of a disk free, what retention let go of does not wait its hour.
+#: With less than this share of a disk free, retired checkpoints are removed without the hour's delay.
 SCARCE = 0.2
 
 Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
@@ -65,17 +65,17 @@ class Every:
         if value is None:
             return cls()
         text = str(value).strip()
-        found = cls()
+        every = cls()
         if text.isdecimal():
-            found = cls(steps=int(text))
-        elif text[-1:].isalpha():  # 2.5 is neither: nobody should have to guess
+            every = cls(steps=int(text))
+        elif text[-1:].isalpha():  # 2.5 is ambiguous
             with suppress(ValueError):
-                found = cls(seconds=seconds(text))
-        if not (found.steps or found.seconds):
+                every = cls(seconds=seconds(text))
+        if not (every.steps or every.seconds):
             raise BadInput(
                 f"every {value!r} is neither steps nor time; write 50 for 50 steps, or 10m for ten minutes"
             )
-        return found
+        return every
 
     def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
         """Whether a boundary was crossed since the last save (or the start)."""
@@ -112,14 +112,16 @@ class Checkpointer:
         self._every = Every.parse(
             every if every is not None else os.environ.get("ALLABOARD_CHECKPOINT_EVERY")
         )
-        self._keep = check_keep(keep if keep is not None else _whole("ALLABOARD_CHECKPOINT_KEEP"))
+        self._keep = check_keep(
+            keep if keep is not None else _integer_of_environment("ALLABOARD_CHECKPOINT_KEEP")
+        )
         chosen = best if best is not None else os.environ.get("ALLABOARD_CHECKPOINT_BEST")
         self._best = parse_best(chosen if isinstance(chosen, str) else ":".join(chosen)) if chosen else None
         self._parent: str | None = None
         self._last_step = 0
         self._last_time = time.monotonic()
         self._warned: set[str] = set()
-        leaving.watch(ranks)
+        shutdown.install(ranks)
 
     @property
     def uri(self) -> str:
@@ -129,80 +131,85 @@ class Checkpointer:
     # --- resume
 
     def resume(self) -> ResumedCheckpoint | None:
-        """Where to go on: the newest whole checkpoint of this run, of any attempt; else what ``start_from``
-        names; else None.
+        """The checkpoint to continue from: the newest complete one of this run, of any attempt; else that of
+        ``start_from``; else None.
 
-        A damaged one is passed over for the one before, with a warning. Every byte has been read and
-        checked when this returns. All ranks get the same answer; call it on all of them, after
-        ``init_process_group`` where there is one. Raises BadInput for a ``start_from`` that is not there,
-        Corrupt for one that is damaged, StorageError.
+        A damaged one is skipped with a warning, and the one before is used. Every byte is verified when this
+        returns. All ranks get the same answer; call it on all of them, after ``init_process_group`` if there
+        is one. Raises BadInput for a ``start_from`` that is not there, Corrupt for one that is damaged,
+        StorageError.
         """
-        found = self._agreed()
-        if found is not None:
-            self._parent = found.checkpoint.manifest.parent if found.resumed else found.uri
-            self._last_step = found.step
+        checkpoint = self._find_on_rank0()
+        if checkpoint is not None:
+            self._parent = checkpoint.checkpoint.manifest.parent if checkpoint.resumed else checkpoint.uri
+            self._last_step = checkpoint.step
             self._last_time = time.monotonic()
-            tell("resumed", step=found.step, **{"from": found.uri}, attempt=_whole("ALLABOARD_ATTEMPT"))
-        return found
+            write_report(
+                "resumed",
+                step=checkpoint.step,
+                **{"from": checkpoint.uri},
+                attempt=_integer_of_environment("ALLABOARD_ATTEMPT"),
+            )
+        return checkpoint
 
-    def _agreed(self) -> ResumedCheckpoint | None:
-        """Rank 0 looks and tells the others, its error included: a rank that fails alone leaves its
-        peers waiting.
+    def _find_on_rank0(self) -> ResumedCheckpoint | None:
+        """Rank 0 finds the checkpoint and broadcasts it, or its error: a rank that failed alone would leave
+        its peers waiting.
         """
         dist = _distributed()
         if dist is None:
-            return self._find()
+            return self._find_checkpoint()
         box: list[Any] = [None]
-        found: ResumedCheckpoint | None = None
+        own: ResumedCheckpoint | None = None
         if dist.get_rank() == 0:
             try:
-                found = self._find()
-                box[0] = found and (found.checkpoint, found.resumed)
+                own = self._find_checkpoint()
+                box[0] = own and (own.checkpoint, own.resumed)
             except AllaboardError as error:
                 box[0] = error
         dist.broadcast_object_list(box, src=0)
         if isinstance(box[0], AllaboardError):
             raise box[0]
-        if found is not None or box[0] is None:
-            return found
+        if own is not None or box[0] is None:
+            return own
         checkpoint, resumed = box[0]
         store = self._store if resumed else open_store(checkpoint.uri.rpartition("/")[0])
         return ResumedCheckpoint(store, checkpoint, resumed=resumed, step=None if resumed else 0)
 
-    def _find(self) -> ResumedCheckpoint | None:
+    def _find_checkpoint(self) -> ResumedCheckpoint | None:
         if ranks()[0] == 0:
             self._prepare()
         for item in reversed(scan(self._store)):
             if isinstance(item, Torn):
                 self._warn_damaged(item.uri, "; ".join(item.problems))
                 continue
-            found = ResumedCheckpoint(self._store, item)
+            checkpoint = ResumedCheckpoint(self._store, item)
             try:
-                found.fetch()
+                checkpoint.fetch()
             except Corrupt as error:
                 self._warn_damaged(item.uri, str(error))
                 self._set_aside(item, str(error))
                 continue
-            return found
-        return self._start()
+            return checkpoint
+        return self._find_start()
 
-    def _start(self) -> ResumedCheckpoint | None:
+    def _find_start(self) -> ResumedCheckpoint | None:
         start = os.environ.get("ALLABOARD_START_FROM")
         if not start or start == "none":
             return None
         try:
-            found = open_start(start)
-            found.fetch()
+            checkpoint = open_start(start)
+            checkpoint.fetch()
         except (BadInput, Corrupt) as error:
             raise type(error)(f"checkpoints.start_from: {error}") from error
-        return found
+        return checkpoint
 
     def _prepare(self) -> None:
         """Find out now, not after an hour of training, that nothing can be written here."""
         root = self._store.local_path()
         if root is None:
             return
-        with self._explained("opening"):
+        with self._explain_errors("opening"):
             with translate_os_errors(root, "making"):
                 make_folder(root)
             if not os.access(root, os.W_OK | os.X_OK):
@@ -216,8 +223,8 @@ class Checkpointer:
         self._warn("checkpoint_corrupt", text)
 
     def _set_aside(self, item: Checkpoint, why: str) -> None:
-        """No longer a checkpoint: else retention would keep it as the newest and let go of the whole one
-        before.
+        """Retire a damaged checkpoint: retention would otherwise keep it as the newest and retire the
+        complete one before.
         """
         if ranks()[0] != 0:
             return
@@ -245,16 +252,16 @@ class Checkpointer:
                 f"Checkpointer.step: {type(state).__name__} is not a function that returns the state; "
                 "write lambda: model.state_dict(), so that nothing is built when nothing is due"
             )
-        folder_name(step)  # a step that is none is an error on every rank, now
+        folder_name(step)  # an invalid step is an error on every rank at once
         if ranks()[0] != 0:
-            leaving.stepped(time.monotonic())
+            shutdown.after_step(time.monotonic())
             return None
         due = self._every.due(step, self._last_step, time.monotonic(), self._last_time)
-        if not due and not leaving.asked:
+        if not due and not shutdown.requested:
             return None
         if not due and step == self._last_step:
-            self._leave(step)
-        if leaving.asked and callable(metrics):
+            self._exit_after_save(step)
+        if shutdown.requested and callable(metrics):
             metrics = None  # an evaluation may take longer than there is until SIGKILL
         return self.save(step, state(), metrics)
 
@@ -271,21 +278,21 @@ class Checkpointer:
             return None
         metrics = metrics() if callable(metrics) else metrics
         manifest = self._manifest(step, world).with_metrics(metrics)
-        with self._explained(f"saving step {step}", folder_name(step)):
+        with self._explain_errors(f"saving step {step}", folder_name(step)):
             saved = self._write(manifest, _parts_of(state))
         self._last_step, self._last_time = step, time.monotonic()
-        best = self._tidy(saved)
-        tell("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=best)
-        if leaving.asked:
-            self._leave(step)
+        best = self._prune_after_save(saved)
+        write_report("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=best)
+        if shutdown.requested:
+            self._exit_after_save(step)
         return saved
 
     def _manifest(self, step: int, world: int) -> Manifest:
         return Manifest(
             step=step,
             run=os.environ.get("ALLABOARD_RUN"),
-            attempt=_whole("ALLABOARD_ATTEMPT"),
-            generation=_whole("ALLABOARD_GENERATION"),
+            attempt=_integer_of_environment("ALLABOARD_ATTEMPT"),
+            generation=_integer_of_environment("ALLABOARD_GENERATION"),
             world_size=world,
             created=rfc3339(time.time()),
             parent=self._parent,
@@ -296,21 +303,23 @@ class Checkpointer:
         try:
             return save(self._store, manifest, parts)
         except StorageFull:
-            if not self._made_room(manifest.step):
+            if not self._free_space(manifest.step):
                 raise
         return save(self._store, manifest, parts)
 
-    def _made_room(self, step: int) -> bool:
+    def _free_space(self, step: int) -> bool:
         """What waits for its hour is worth less than the state of now."""
         with suppress(StorageError):
             return self._store.local_path() is not None and self._prune(step, parts_after=0.0) > 0
         return False
 
-    def _tidy(self, saved: Checkpoint) -> bool | None:
-        """Let go what is not wanted any more; whether the saved one is the best (None: nobody asked)."""
+    def _prune_after_save(self, saved: Checkpoint) -> bool | None:
+        """Retire old checkpoints; returns whether the saved one is the best (None: no metric is
+        configured).
+        """
         try:
             if self._keep is not None:
-                self._prune(saved.step, 0.0 if self._scarce() else PARTS_AFTER)
+                self._prune(saved.step, 0.0 if self._is_space_scarce() else PARTS_AFTER)
             return self._is_best(saved)
         except StorageError as error:
             # The state is safe; old ones that stay are no reason to end a training.
@@ -322,7 +331,7 @@ class Checkpointer:
             self._store, self._keep, self._best, time.time(), parts_after=parts_after, protect=(step,)
         ).bytes
 
-    def _scarce(self) -> bool:
+    def _is_space_scarce(self) -> bool:
         root = self._store.local_path()
         if root is None:
             return False
@@ -334,23 +343,25 @@ class Checkpointer:
             return None
         metric, mode = self._best
         if number(saved.metrics, metric) is None:
-            if metric not in saved.metrics and not leaving.asked:
+            if metric not in saved.metrics and not shutdown.requested:
                 known = ", ".join(sorted(saved.metrics)) or "none"
                 self._warn(
                     "checkpoint_best",
                     f"the best checkpoint is by {metric!r}, which was not given (given: {known})",
                 )
             return False
-        kept = [item for item in scan(self._store) if isinstance(item, Checkpoint)]
-        ranked = best_of(kept, lambda item: item.metrics, metric, mode)
+        saved_before = [item for item in scan(self._store) if isinstance(item, Checkpoint)]
+        ranked = best_of(saved_before, lambda item: item.metrics, metric, mode)
         return bool(ranked) and ranked[0].step == saved.step
 
     # --- leave
 
     def close(self) -> None:
-        """Hand SIGTERM back to whoever had it. If it came meanwhile, the script ends with exit code 143."""
-        asked = leaving.asked
-        leaving.unwatch()
+        """Restore the earlier SIGTERM handler. If SIGTERM came meanwhile, the script ends with
+        exit code 143.
+        """
+        asked = shutdown.requested
+        shutdown.uninstall()
         if asked:
             raise SystemExit(EXIT_CODE)
 
@@ -363,7 +374,7 @@ class Checkpointer:
         if kind is None:
             self.close()
 
-    def _leave(self, step: int) -> None:
+    def _exit_after_save(self, step: int) -> None:
         print(
             f"allaboard: SIGTERM: step {step} is saved in {self.uri}; this process ends",
             file=sys.stderr,
@@ -373,18 +384,18 @@ class Checkpointer:
 
     # --- say
 
-    def _explained(self, doing: str, folder: str = "") -> _Explained:
-        return _Explained(join(self.uri, folder), doing)
+    def _explain_errors(self, doing: str, folder: str = "") -> _ErrorContext:
+        return _ErrorContext(join(self.uri, folder), doing)
 
     def _warn(self, code: str, text: str) -> None:
         if ranks()[0] != 0 or text in self._warned:
             return
         self._warned.add(text)
         print(f"allaboard: {text}", file=sys.stderr, flush=True)
-        tell("flag", code=code, text=text)
+        write_report("flag", code=code, text=text)
 
 
-class _Explained:
+class _ErrorContext:
     """Puts the checkpoint's uri in front of what went wrong with it; the kind and the code of the error
     stay.
     """
@@ -411,7 +422,7 @@ def _distributed() -> Any:
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
-def _whole(name: str) -> int | None:
+def _integer_of_environment(name: str) -> int | None:
     text = os.environ.get(name, "").strip()
     if not text:
         return None
@@ -446,8 +457,8 @@ def _save_with_torch(state: Any, file: Any) -> None:
 
 @contextmanager
 def _without_crc32(serialization: Any) -> Iterator[None]:
-    """The manifest's SHA-256 covers every byte. torch's own checksum beside it costs a quarter of the save,
-    and `torch.load` does not look at it.
+    """The manifest's SHA-256 covers every byte. torch's own checksum costs a quarter of the save, and
+    `torch.load` does not check it.
     """
     switch = getattr(serialization, "set_crc32_options", None)  # since torch 2.6
     if switch is None:

@@ -1,5 +1,5 @@
-"""Where this process stands: which run, which attempt, which rank of how many. Read from the environment,
-every time anew.
+"""The context of this process: its run, attempt, rank and world size. Read from the environment at every
+call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allaboard.errors import BadInput
 class Context:
     """``rank`` of ``world_size`` processes, ``local_rank`` on this machine: 0, 1, 0 in a process of its own.
 
-    What only allaboard tells is None outside of it: ``run``, ``attempt`` (1, 2, ...), ``generation``,
+    What only allaboard sets is None outside of it: ``run``, ``attempt`` (1, 2, ...), ``generation``,
     ``member`` (``worker-0``), ``data`` (uri of the shards), ``checkpoints`` (uri of this run's own folder),
     ``start_from`` (uri of a checkpoint whose weights to begin with), ``checkpoint`` (uri of the one to
     evaluate), ``grace`` (seconds between SIGTERM and SIGKILL). ``restart`` counts the restarts of this
@@ -44,15 +44,15 @@ class Context:
 
     @property
     def resumes(self) -> bool:
-        """Whether an earlier attempt or an earlier start of this one may have left a checkpoint to go on
+        """Whether an earlier attempt, or an earlier start of this one, may have left a checkpoint to continue
         from.
         """
         return (self.attempt or 1) > 1 or self.restart > 0
 
 
 def context(environ: Mapping[str, str] | None = None) -> Context:
-    """Where this process stands now. BadInput when RANK, WORLD_SIZE or LOCAL_RANK hold no numbers that go
-    together.
+    """The context of this process now. BadInput if RANK, WORLD_SIZE or LOCAL_RANK are inconsistent or no
+    numbers.
     """
     env = os.environ if environ is None else environ
     rank, world_size = ranks(env)

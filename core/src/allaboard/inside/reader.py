@@ -35,7 +35,7 @@ from allaboard.errors import BadInput, Corrupt, Problem, StorageMissing
 from allaboard.inside.context import context, ranks
 from allaboard.shards.cache import Cache
 from allaboard.shards.index import Index, Shard
-from allaboard.shards.order import Order, Slice, next_place, own_slice
+from allaboard.shards.order import Order, Slice, next_position, own_slice
 from allaboard.shards.tar import Table, table
 from allaboard.shards.verify import load_index
 from allaboard.storage import open_store
@@ -134,10 +134,10 @@ class ShardReader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the reader was that gave this state, with any number of ranks and any batch size.
+        """Continue at the position of this state, with any number of ranks and any batch size.
 
         Seed and shuffling of the state replace this reader's: with others, samples would be lost and
-        repeated. BadInput when the state is none, or belongs to other data.
+        repeated. BadInput if the state is invalid or belongs to other data.
         """
         position, seed, shuffle = _read_state(state, self._index)
         if (seed, shuffle) != (self._order.seed, self._order.shuffle):
@@ -161,7 +161,7 @@ class ShardReader:
         if own.start == own.stop:
             return
         left_at = self._order.end_of_shard(own.stop - 1)
-        place = next_place(own.start, left_at, self._batch_size, world_size)
+        place = next_position(own.start, left_at, self._batch_size, world_size)
         if place < self._total:
             first = next(self._order.segments(place, place + 1))
             self._shards.open_ahead(first.shard)
@@ -206,7 +206,7 @@ class _OpenShards:
             where = f"{self._store.uri}/{shard.name}"
             if load_index(self._store).content != self._index.content:
                 raise BadInput(
-                    f"{where} is gone: the data set was prepared anew while it was read; train again"
+                    f"{where} is gone: the data set was prepared again while it was read; train again"
                 ) from error
             raise Corrupt(f"{where} is in the index and not there; prepare the data set again") from error
 
@@ -240,14 +240,14 @@ class _OpenShard:
 
 def _table(shard: Shard, data: mmap.mmap, uri: str) -> Table:
     try:
-        found = table(data)
-        if len(found.keys) != shard.samples:
-            raise ValueError(f"it holds {len(found.keys)} samples, the index says {shard.samples}")
+        table_of_shard = table(data)
+        if len(table_of_shard.keys) != shard.samples:
+            raise ValueError(f"it holds {len(table_of_shard.keys)} samples, the index says {shard.samples}")
     except ValueError as error:
         raise Corrupt(
             f"shard {uri}/{shard.name} cannot be read: {error}; prepare the data set again"
         ) from error
-    return found
+    return table_of_shard
 
 
 class _Opening:
@@ -261,7 +261,9 @@ class _Opening:
         self._thread.start()
 
     def result(self) -> _OpenShard | None:
-        """The shard, once it is open. None when that failed: whoever needs it tries again, and hears why."""
+        """The shard, once it is open. None if opening failed: the caller then opens it again and gets the
+        error.
+        """
         self._thread.join()
         return self._opened
 

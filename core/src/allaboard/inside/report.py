@@ -35,29 +35,29 @@ def report(step: int, total: int | None = None, loss: Any = None, **numbers: Any
     ``loss`` and the other ``numbers`` are numbers or scalars of numpy or torch; one that is not finite is
     written as null and flagged. Steps per second are measured here. BadInput when something is no number.
     """
-    fields = _checked(step, total, {"loss": loss, **numbers})
+    fields = _check_fields(step, total, {"loss": loss, **numbers})
     if ranks()[0] == 0:
-        _teller.progress(fields)
+        _writer.progress(fields)
 
 
 def result(**metrics: Any) -> None:
     """The metrics that the training ends with, such as ``result(val_loss=0.03, accuracy=0.98)``: numbers,
     strings, lists and mappings of them.
 
-    The last result of a run counts. BadInput when something cannot be said in JSON. One of more than 64 KiB
-    is not kept, and the run is flagged: no training shall fail at its end for the length of a line.
+    The last result of a run counts. BadInput for values that JSON cannot represent. A result of more than 64
+    KiB is dropped and the run is flagged: no training fails at its end because of a long line.
     """
-    tell("result", metrics=metrics)
+    write_report("result", metrics=metrics)
 
 
-def tell(kind: str, **fields: Any) -> None:
+def write_report(kind: str, **fields: Any) -> None:
     """A line of another kind, for the rest of `allaboard.inside`: a checkpoint, a resume, a flag."""
-    line = _encoded(kind, **fields)
+    line = _encode_line(kind, **fields)
     if len(line) > LONGEST:
         text = f"a {kind} of {len(line):,} characters is not kept; {LONGEST:,} are read, write it to a file"
-        line = _encoded("flag", code="report_too_large", text=text)
+        line = _encode_line("flag", code="report_too_large", text=text)
     if ranks()[0] == 0:
-        _teller.say(line)
+        _writer.write_line(line)
 
 
 class ReportWriter:
@@ -80,9 +80,9 @@ class ReportWriter:
     def progress(self, fields: Mapping[str, Any]) -> None:
         with self._lock:
             now = self._clock()
-            speed = self._speed.at(fields["step"], now)
+            speed = self._speed.add_step(fields["step"], now)
             waiting = {**fields, "steps_per_second": speed}
-            if _is_odd(fields):
+            if _has_nonfinite(fields):
                 self._odd = waiting
             self._waiting = waiting
             if now >= self._next or fields["step"] == fields.get("total"):
@@ -90,7 +90,7 @@ class ReportWriter:
             else:
                 self._wake_later()
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """This line now, after what waits."""
         with self._lock:
             self._flush()
@@ -138,7 +138,7 @@ class Speed:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def at(self, step: int, now: float) -> float | None:
+    def add_step(self, step: int, now: float) -> float | None:
         """The speed, now that ``step`` is done; None while there is nothing to compare with."""
         seen = self._seen
         if seen and step < seen[-1][1]:
@@ -153,10 +153,10 @@ class Speed:
         return speed
 
 
-def _checked(step: Any, total: Any, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"step": _whole("step", step)}
+def _check_fields(step: Any, total: Any, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"step": _check_integer("step", step)}
     if total is not None:
-        fields["total"] = _whole("total", total)
+        fields["total"] = _check_integer("total", total)
     for name, value in numbers.items():
         if name in _RESERVED:
             raise BadInput(f"report({name}=...): this name is taken by the report line itself; use another")
@@ -165,7 +165,7 @@ def _checked(step: Any, total: Any, numbers: Mapping[str, Any]) -> dict[str, Any
     return fields
 
 
-def _whole(name: str, value: Any) -> int:
+def _check_integer(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
@@ -189,11 +189,11 @@ def _number(name: str, value: Any) -> Any:
     raise BadInput(f"report({name}={repr(value)[:60]}): give a number, or a tensor or array of one element")
 
 
-def _is_odd(fields: Mapping[str, Any]) -> bool:
+def _has_nonfinite(fields: Mapping[str, Any]) -> bool:
     return any(isinstance(value, float) and not math.isfinite(value) for value in fields.values())
 
 
-def _encoded(kind: str, **fields: Any) -> str:
+def _encode_line(kind: str, **fields: Any) -> str:
     try:
         return encode(kind, **fields)
     except (TypeError, ValueError) as error:
@@ -210,16 +210,16 @@ def _write_stdout(text: str) -> None:
         with suppress(OSError):
             os.write(1, text.encode())
     except (OSError, ValueError, AttributeError):
-        pass  # nobody listens any more
+        pass  # the reader is gone
 
 
-_teller = ReportWriter(_write_stdout)
-atexit.register(lambda: _teller.flush())
+_writer = ReportWriter(_write_stdout)
+atexit.register(lambda: _writer.flush())
 
 
 def _after_fork() -> None:
-    global _teller  # the child has no thread, and what waits is its parent's to write
-    _teller = ReportWriter(_write_stdout)
+    global _writer  # the child has no thread, and what waits is its parent's to write
+    _writer = ReportWriter(_write_stdout)
 
 
 if hasattr(os, "register_at_fork"):

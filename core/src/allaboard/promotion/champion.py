@@ -1,4 +1,4 @@
-"""Which checkpoint is the champion: a history of small records that only grows.
+"""The champion of a store: an append-only history of small records.
 
     <store>/promoted/000000000003.json     the highest number is the champion
 
@@ -37,7 +37,7 @@ from allaboard.untrusted import Unreadable, parse_json
 
 FOLDER = "promoted"
 VERSION = 1
-#: A lost race means that somebody else promoted; so many in a row mean that something else is wrong.
+#: A lost race means a concurrent promotion; so many in a row mean another problem.
 TRIES = 100
 
 _KEY = re.compile(FOLDER + r"/(\d{12})\.json")
@@ -86,7 +86,7 @@ class History:
         champion = self.champion
         return {
             "champion": None if champion is None else champion.to_dict(),
-            "promotions": [found.to_dict() for found in self.promotions],
+            "promotions": [promotion.to_dict() for promotion in self.promotions],
             "problems": list(self.problems),
         }
 
@@ -111,8 +111,8 @@ class Decision:
         return self.promotion is not None
 
     def to_dict(self) -> dict[str, Any]:
-        def body(found: Promotion | None) -> dict[str, Any] | None:
-            return None if found is None else found.to_dict()
+        def body(promotion: Promotion | None) -> dict[str, Any] | None:
+            return None if promotion is None else promotion.to_dict()
 
         return {
             "promoted": self.promoted,
@@ -125,12 +125,12 @@ class Decision:
 
 def history(store: Store) -> History:
     """All promotions in a store, newest first."""
-    return _read(store, all_of_them=True)
+    return _read_promotions(store, all_of_them=True)
 
 
 def champion(store: Store) -> Promotion | None:
     """The promotion of the highest number that can be read, None when nothing was promoted yet."""
-    return _read(store, all_of_them=False).champion
+    return _read_promotions(store, all_of_them=False).champion
 
 
 def from_champion(
@@ -140,11 +140,11 @@ def from_champion(
     place, and the sentence that says so. ``where``: the store of its promotions, ``store://<job>``.
     """
     saving = job.get("checkpoints") or {}
-    found = champion(open_store(where, environ=environ))
-    start = "none" if found is None else found.checkpoint
+    promotion = champion(open_store(where, environ=environ))
+    start = "none" if promotion is None else promotion.checkpoint
     words = (
         f"starts from scratch: there is no champion in {where} yet"
-        if found is None
+        if promotion is None
         else f"starts from the champion, {start}"
     )
     return job.with_(checkpoints={**saving, "start_from": start}), (words,)
@@ -162,30 +162,29 @@ def promote(
     reason: str = "",
     single_writer: bool = False,
 ) -> Decision:
-    """Make a checkpoint the champion if the gate lets it. ``metrics``: those of its evaluation; None takes
+    """Make a checkpoint the champion if it passes the gate. ``metrics``: those of its evaluation; None takes
     its manifest's.
 
-    ``checkpoint`` is the uri of one complete checkpoint. ``single_writer`` says that nobody else promotes
-    into this store; only then is a server taken that cannot write conditionally. Raises BadInput when no
-    complete checkpoint is at the uri, StorageUnsupported for such a server, StorageError; then nothing was
-    promoted.
+    ``checkpoint`` is the uri of one complete checkpoint. ``single_writer`` asserts that nothing else promotes
+    into this store; it is required for servers without conditional writes. Raises BadInput when no complete
+    checkpoint is at the uri, StorageUnsupported for such a server, StorageError. Nothing is promoted then.
     """
-    _, found = checkpoint_at(checkpoint)
-    clean, nonfinite = plain(found.metrics if metrics is None else metrics)
+    _, item = checkpoint_at(checkpoint)
+    clean, nonfinite = plain(item.metrics if metrics is None else metrics)
     if metrics is None:
-        nonfinite = found.manifest.nonfinite
+        nonfinite = item.manifest.nonfinite
     draft = Promotion(
         number=0,
-        checkpoint=found.uri,
-        step=found.step,
+        checkpoint=item.uri,
+        step=item.step,
         metrics=clean,
         nonfinite=nonfinite,
-        run=run or found.manifest.run,
-        by=by or _whoami(),
+        run=run or item.manifest.run,
+        by=by or _default_author(),
         at=rfc3339(now),
         reason=reason,
     )
-    return _race(store, draft, gate or Gate(), single_writer)
+    return _create_next(store, draft, gate or Gate(), single_writer)
 
 
 def rollback(
@@ -197,39 +196,42 @@ def rollback(
     reason: str = "",
     single_writer: bool = False,
 ) -> Decision:
-    """Promote an old champion again: number ``to``, or the one before the present one. No gate is asked.
+    """Promote an old champion again: number ``to``, or the previous one. No gate applies.
 
     Raises BadInput when there is no such promotion, or when its checkpoint is gone.
     """
-    past = history(store)
-    target = _target(past, to)
+    promotions = history(store)
+    target = _target(promotions, to)
     try:
         checkpoint_at(target.checkpoint)
     except BadInput as error:
-        others = ", ".join(str(found.number) for found in past.promotions if found is not target) or "none"
+        others = (
+            ", ".join(str(promotion.number) for promotion in promotions.promotions if promotion is not target)
+            or "none"
+        )
         raise BadInput(
             f"promotion {target.number} cannot be restored: {error}; choose another (there are: {others})",
             code="checkpoint_gone",
         ) from error
     draft = replace(
         target,
-        by=by or _whoami(),
+        by=by or _default_author(),
         at=rfc3339(now),
         reason=reason or f"rollback to promotion {target.number}",
         restores=target.restores or target.number,
         version=VERSION,
     )
-    return _race(store, draft, None, single_writer)
+    return _create_next(store, draft, None, single_writer)
 
 
-def _target(past: History, to: int | None) -> Promotion:
-    by_number = {found.number: found for found in past.promotions}
+def _target(promotions: History, to: int | None) -> Promotion:
+    by_number = {promotion.number: promotion for promotion in promotions.promotions}
     known = ", ".join(map(str, by_number)) or "none"
     if to is not None:
         if to not in by_number:
             raise BadInput(f"promotion {to} is not known; there are: {known}")
         return by_number[to]
-    present = past.champion
+    present = promotions.champion
     # After a rollback the one before is the one before what was restored, else two rollbacks would go back
     # and forth.
     origin = present and by_number.get(present.restores or present.number, present)
@@ -239,12 +241,12 @@ def _target(past: History, to: int | None) -> Promotion:
     return earlier
 
 
-def _race(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool) -> Decision:
+def _create_next(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool) -> Decision:
     for lost in range(TRIES):
-        seen = _read(store, all_of_them=False)
+        seen = _read_promotions(store, all_of_them=False)
         present = seen.champion
-        if present and _same(present, draft):
-            return Decision(_already(present), present, present, lost, seen.problems)
+        if present and _is_same_checkpoint(present, draft):
+            return Decision(_already_champion(present), present, present, lost, seen.problems)
         verdict = (
             judge(gate, _with_nan(draft), _with_nan(present) if present else None) if gate else Verdict(True)
         )
@@ -257,17 +259,17 @@ def _race(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool
             verdict=verdict.to_dict() if gate else draft.verdict,
         )
         try:
-            _create(store, record, single_writer)
+            _create_record(store, record, single_writer)
         except StorageConflict:
-            continue  # somebody else was faster: look again, and judge against the new champion
+            continue  # another promotion was faster: read again, and judge against the new champion
         return Decision(verdict, record, record, lost, seen.problems)
     raise OwnershipConflict(
         f"{join(store.uri, FOLDER)}: lost {TRIES} races for the next number; "
-        "look for what promotes all the time, and try again"
+        "find the process that promotes all the time, and try again"
     )
 
 
-def _same(present: Promotion, draft: Promotion) -> bool:
+def _is_same_checkpoint(present: Promotion, draft: Promotion) -> bool:
     """A promoter that was killed after it had won finds its own record: promoting the champion again
     changes nothing.
     """
@@ -278,7 +280,7 @@ def _same(present: Promotion, draft: Promotion) -> bool:
     )
 
 
-def _already(present: Promotion) -> Verdict:
+def _already_champion(present: Promotion) -> Verdict:
     reason = f"it is the champion already (promotion {present.number})"
     return Verdict(True, (Check("champion", "", True, None, None, None, reason),))
 
@@ -288,7 +290,7 @@ def _with_nan(promotion: Promotion) -> dict[str, Any]:
     return {**dict.fromkeys(promotion.nonfinite), **promotion.metrics}
 
 
-def _create(store: Store, record: Promotion, single_writer: bool) -> None:
+def _create_record(store: Store, record: Promotion, single_writer: bool) -> None:
     key = f"{FOLDER}/{record.number:012d}.json"
     data = (json.dumps(record.to_dict(), indent=1, allow_nan=False) + "\n").encode()
     try:
@@ -301,7 +303,7 @@ def _create(store: Store, record: Promotion, single_writer: bool) -> None:
         store.write(key, data)
 
 
-def _read(store: Store, all_of_them: bool) -> History:
+def _read_promotions(store: Store, all_of_them: bool) -> History:
     promotions: list[Promotion] = []
     problems: list[str] = []
     numbers: dict[int, str] = {}
@@ -323,7 +325,7 @@ def _read(store: Store, all_of_them: bool) -> History:
 
 
 def _decode(raw: bytes, number: int) -> Promotion:
-    """Raises ValueError, in words, for what is no record of ours."""
+    """Raises ValueError with a sentence for anything but a promotion record."""
     try:
         body = parse_json(raw, nonfinite=True, spelling=False)
     except Unreadable as error:
@@ -335,10 +337,10 @@ def _decode(raw: bytes, number: int) -> Promotion:
     ):
         raise ValueError("not a promotion of this number with a checkpoint")
     known = {name: body[name] for name in Promotion.__dataclass_fields__ if name in body}
-    return Promotion(**{**known, **dict(_tidied(body))})
+    return Promotion(**{**known, **dict(_normalize_body(body))})
 
 
-def _tidied(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _normalize_body(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Foreign values brought into the record's types; what does not fit becomes unknown."""
     kinds = {"step": int, "run": str, "by": str, "at": str, "previous": int, "restores": int, "verdict": dict}
     for name, kind in kinds.items():
@@ -349,7 +351,7 @@ def _tidied(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "version", body["version"] if isinstance(body.get("version"), int) else VERSION
 
 
-def _whoami() -> str:
+def _default_author() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user without a name

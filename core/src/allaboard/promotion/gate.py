@@ -40,7 +40,7 @@ class Threshold:
         return ">=" if self.least else "<="
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.sign}{_show(self.limit)}"
+        return f"{self.metric}{self.sign}{_show_number(self.limit)}"
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
@@ -48,7 +48,9 @@ class Threshold:
         match = _THRESHOLD.fullmatch(text)
         if not match:
             raise BadInput(f"threshold {text!r} is not understood; write accuracy>=0.97 or loss<=0.2")
-        return cls(match.group(1), match.group(2) == ">=", _number(match.group(3), f"threshold {text!r}"))
+        return cls(
+            match.group(1), match.group(2) == ">=", _parse_number(match.group(3), f"threshold {text!r}")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Gate:
         Numbers may be text. Raises BadInput for an unknown mode, a negative ``better_by``, or a threshold
         that is none.
         """
-        least = _number(better_by, "better_by")
+        least = _parse_number(better_by, "better_by")
         if least < 0:
             raise BadInput(f"better_by {better_by!r} is negative; give 0 or how much better it must be")
         if least and not metric:
@@ -137,25 +139,25 @@ def judge(gate: Gate, metrics: Mapping[str, Any], champion: Mapping[str, Any] | 
     there is none.
     """
     clean, _ = plain(metrics)
-    checks = [_against(threshold, clean) for threshold in gate.thresholds]
+    checks = [_check_threshold(threshold, clean) for threshold in gate.thresholds]
     if gate.metric is not None:
         beaten = None if champion is None else plain(champion)[0]
-        checks.append(_compared(gate, gate.metric, clean, beaten))
+        checks.append(_compare_with_champion(gate, gate.metric, clean, beaten))
     return Verdict(all(check.passed for check in checks), tuple(checks))
 
 
-def _against(threshold: Threshold, metrics: Mapping[str, Any]) -> Check:
+def _check_threshold(threshold: Threshold, metrics: Mapping[str, Any]) -> Check:
     value = number(metrics, threshold.metric)
     if value is None:
         passed, reason = False, _not_a_number(threshold.metric, metrics)
     else:
         passed = value >= threshold.limit if threshold.least else value <= threshold.limit
-        asked = f"{'at least' if threshold.least else 'at most'} {_show(threshold.limit)}"
-        reason = f"{threshold.metric} {_show(value)} is {'' if passed else 'not '}{asked}"
+        requirement = f"{'at least' if threshold.least else 'at most'} {_show_number(threshold.limit)}"
+        reason = f"{threshold.metric} {_show_number(value)} is {'' if passed else 'not '}{requirement}"
     return Check("threshold", threshold.metric, passed, value, threshold.limit, None, reason)
 
 
-def _compared(
+def _compare_with_champion(
     gate: Gate, metric: str, metrics: Mapping[str, Any], champion: Mapping[str, Any] | None
 ) -> Check:
     value = number(metrics, metric)
@@ -163,30 +165,39 @@ def _compared(
         return Check("champion", metric, False, None, None, None, _not_a_number(metric, metrics))
     if champion is None:
         return Check(
-            "champion", metric, True, value, None, None, f"{metric} {_show(value)}: no champion to beat"
+            "champion",
+            metric,
+            True,
+            value,
+            None,
+            None,
+            f"{metric} {_show_number(value)}: no champion to beat",
         )
     other = number(champion, metric)
     if other is None:
-        return _incomparable(metric, value, champion)
+        return _incomparable_check(metric, value, champion)
     sign = 1 if gate.mode == "max" else -1
     margin = sign * (_exact(value) - _exact(other))
     needed = _exact(gate.better_by)
     passed = margin >= needed if needed else margin > 0
-    asked = f"at least {_show(gate.better_by)} better" if needed else "better"
+    demand = f"at least {_show_number(gate.better_by)} better" if needed else "better"
     reason = (
-        f"{metric} {_show(value)} is {'' if passed else 'not '}{asked} than the champion's {_show(other)} "
+        f"{metric} {_show_number(value)} is {'' if passed else 'not '}{demand} "
+        f"than the champion's {_show_number(other)} "
         f"({'larger' if sign > 0 else 'smaller'} is better; it is {_difference(margin)})"
     )
     return Check("champion", metric, passed, value, float(_exact(other) + sign * needed), other, reason)
 
 
-def _incomparable(metric: str, value: float, champion: Mapping[str, Any]) -> Check:
+def _incomparable_check(metric: str, value: float, champion: Mapping[str, Any]) -> Check:
     if find(champion, metric, champion) is None:
-        reason = f"{metric} {_show(value)}: the champion's is not a finite number, which any number beats"
+        reason = (
+            f"{metric} {_show_number(value)}: the champion's is not a finite number, which any number beats"
+        )
         return Check("champion", metric, True, value, None, None, reason)
     known = ", ".join(sorted(map(str, champion))) or "none"
     reason = (
-        f"{metric} {_show(value)}: the champion has no {metric!r} (its metrics: {known}); "
+        f"{metric} {_show_number(value)}: the champion has no {metric!r} (its metrics: {known}); "
         "compare by one that both have, or promote by thresholds alone"
     )
     return Check("champion", metric, False, value, None, None, reason)
@@ -203,11 +214,13 @@ def _not_a_number(metric: str, metrics: Mapping[str, Any]) -> str:
 
 
 def _thresholds(
-    given: Iterable[str | Threshold] | str | Mapping[str, Mapping[str, Any]],
+    written: Iterable[str | Threshold] | str | Mapping[str, Mapping[str, Any]],
 ) -> tuple[Threshold, ...]:
-    if isinstance(given, Mapping):
-        return tuple(found for metric, limits in given.items() for found in _limits(str(metric), limits))
-    items = given.split(",") if isinstance(given, str) else list(given)
+    if isinstance(written, Mapping):
+        return tuple(
+            threshold for metric, limits in written.items() for threshold in _limits(str(metric), limits)
+        )
+    items = written.split(",") if isinstance(written, str) else list(written)
     texts = [part for item in items if isinstance(item, str) for part in item.split(",") if part.strip()]
     return (*(item for item in items if isinstance(item, Threshold)), *map(Threshold.parse, texts))
 
@@ -218,17 +231,17 @@ def _limits(metric: str, limits: Any) -> Iterable[Threshold]:
             f'thresholds.{metric}: {limits!r} is not understood; write {{"min": 0.97}} or {{"max": 0.2}}'
         )
     for side, limit in limits.items():
-        yield Threshold(metric, side == "min", _number(limit, f"thresholds.{metric}.{side}"))
+        yield Threshold(metric, side == "min", _parse_number(limit, f"thresholds.{metric}.{side}"))
 
 
-def _number(value: Any, where: str) -> float:
+def _parse_number(value: Any, where: str) -> float:
     try:
-        found = Decimal(str(value).strip())
+        number = Decimal(str(value).strip())
     except ArithmeticError:
-        found = Decimal("nan")
-    if isinstance(value, bool) or not found.is_finite():
+        number = Decimal("nan")
+    if isinstance(value, bool) or not number.is_finite():
         raise BadInput(f"{where}: {value!r} is not a number; write one such as 0.97")
-    return float(found)
+    return float(number)
 
 
 def _exact(value: float) -> Decimal:
@@ -236,11 +249,11 @@ def _exact(value: float) -> Decimal:
     return Decimal(repr(value))
 
 
-def _show(value: float) -> str:
+def _show_number(value: float) -> str:
     return repr(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def _difference(margin: Decimal) -> str:
     if margin == 0:
         return "equal"
-    return f"{_show(float(abs(margin)))} {'better' if margin > 0 else 'worse'}"
+    return f"{_show_number(float(abs(margin)))} {'better' if margin > 0 else 'worse'}"

@@ -16,14 +16,14 @@ GPU_LABEL = "nvidia.com/gpu.product"
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """``kinds``: ``group/version/Kind`` of what the API server serves; None: nobody asked.
-    ``operator_gang``: what the job operator was started with: ``off``, or the name of the gang scheduler
-    whose PodGroups it makes by itself (``coscheduling``, ``volcano``); None: not known.
-    ``schedulers``: gang scheduler -> the ``schedulerName`` under which it was found at work.
-    The rest is what whoever set up the place says: namespace, the image of jobs that name none, the service
-    account of members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave them
-    open; and ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
-    `allaboard.render.compatibility.check_place` says what cannot be meant.
+    """``kinds``: ``group/version/Kind`` of what the API server serves; None: unknown. ``operator_gang``: what
+    the job operator was started with: ``off``, or the name of the gang scheduler whose PodGroups it makes by
+    itself (``coscheduling``, ``volcano``); None: not known. ``schedulers``: gang scheduler -> the
+    ``schedulerName`` under which it was found at work. The rest is what whoever set up the place says:
+    namespace, the image of jobs that name none, the service account of members, the node label that tells the
+    GPU; ``gang`` and ``engine`` of jobs that leave them open; and ``secrets``, whose keys every member has as
+    variables. None of it is part of a job's spec. `allaboard.render.compatibility.check_place` says what
+    cannot be meant.
     """
 
     kinds: frozenset[str] | None = None
@@ -45,7 +45,7 @@ class ClusterFacts:
 ASSUMED = ClusterFacts()
 
 
-def of_place(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
+def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
     """What the settings of a place say: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
     none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and
     ``ALLABOARD_ENGINE`` (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``:

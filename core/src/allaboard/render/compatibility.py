@@ -45,7 +45,7 @@ class Pair:
     reason: str = ""
 
 
-def pair(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUMED) -> Pair:
+def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUMED) -> Pair:
     """How this engine's jobs are started together by this gang scheduler, on this cluster."""
     reason = engine.REFUSES.get(gang.NAME) or gang.REFUSES.get(engine.NAME)
     if reason:
@@ -74,13 +74,15 @@ def _operators(engine: Engine, facts: ClusterFacts) -> str | None:
 
 
 def _kind(gang: Gang, facts: ClusterFacts) -> str | None:
-    """The kind of object to make: the preferred one that is served; when nobody asked, the preferred one."""
+    """The kind of object to make: the preferred one that is served; the preferred one if unknown."""
     return next((kind for kind in gang.KINDS if facts.serves(kind) is not False), None)
 
 
 def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
     """Every pair of engine and gang scheduler, decided."""
-    return {(e.NAME, g.NAME): pair(e, g, facts) for e in ENGINES.values() for g in GANGS.values()}
+    return {
+        (e.NAME, g.NAME): pair_engine_and_gang(e, g, facts) for e in ENGINES.values() for g in GANGS.values()
+    }
 
 
 def choose(engine: Engine, total: int, facts: ClusterFacts) -> str:
@@ -89,14 +91,14 @@ def choose(engine: Engine, total: int, facts: ClusterFacts) -> str:
     """
     if (operators := _operators(engine, facts)) is not None:
         return operators
-    known = [g for g in GANGS.values() if g.AUTO is not None and (not g.KINDS or _known(g, facts))]
+    known = [g for g in GANGS.values() if g.AUTO is not None and (not g.KINDS or _known_gang(g, facts))]
     for gang in sorted(known, key=lambda g: g.AUTO or 0):
-        if not gang.KINDS or (total > 1 and pair(engine, gang, facts).how != "refused"):
+        if not gang.KINDS or (total > 1 and pair_engine_and_gang(engine, gang, facts).how != "refused"):
             return gang.NAME
     return "none"
 
 
-def _known(gang: Gang, facts: ClusterFacts) -> bool:
+def _known_gang(gang: Gang, facts: ClusterFacts) -> bool:
     """Whether it is known to be there; nothing is taken on trust by itself."""
     return any(facts.serves(kind) for kind in gang.KINDS)
 
@@ -113,21 +115,21 @@ def plan_gang(
     name = choose(engine, layout.total, facts) if asked == AUTO else asked
     # The operator's own may have no file here: it makes the gang all the same.
     gang = GANGS.get(name)
-    found = Pair("natively") if gang is None else pair(engine, gang, facts)
-    if found.how == "refused":
-        what = f"{engine.NAME} with {name}: {found.reason}"
+    pairing = Pair("natively") if gang is None else pair_engine_and_gang(engine, gang, facts)
+    if pairing.how == "refused":
+        what = f"{engine.NAME} with {name}: {pairing.reason}"
         where = "gang.scheduler" if asked == own else "ALLABOARD_GANG"
         raise BadInput(f"job {job.name!r} cannot run on this cluster:", [Problem(where, what)])
     plan = GangPlan(
         gang=name,
-        how=found.how,
+        how=pairing.how,
         # An operator that makes the PodGroup calls it as the job.
-        name=layout.name if found.how == "natively" else labels.gang_name(layout.name),
+        name=layout.name if pairing.how == "natively" else labels.gang_name(layout.name),
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
         kind=(gang and _kind(gang, facts)) or "",
-        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if gang and found.how == "marks" else None,
+        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if gang and pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=written.get("queue"),
         priority=written.get("priority"),
@@ -167,21 +169,21 @@ def _unknown(path: str, name: Any, known: list[str]) -> Iterator[Problem]:
 
 
 def check_place(facts: ClusterFacts) -> None:
-    """Raises BadInput for what the place says and nobody can mean."""
+    """Raises BadInput for invalid settings of the place."""
     problems = [
         *name_problems(facts.gang or AUTO, "ALLABOARD_GANG"),
         *_unknown("ALLABOARD_ENGINE", facts.engine or AUTO, [AUTO, *ENGINES]),
         *(Problem("ALLABOARD_SECRETS", why) for n in facts.secrets if (why := why_not_an_object_name(n))),
-        *_wrong("ALLABOARD_IMAGE", facts.image, why_not_an_image),
-        *_wrong("ALLABOARD_NAMESPACE", facts.namespace, why_not_an_object_name),
-        *_wrong("ALLABOARD_SERVICE_ACCOUNT", facts.service_account, why_not_an_object_name),
-        *_wrong("ALLABOARD_GPU_LABEL", facts.gpu_label, why_not_a_qualified_name),
+        *_invalid_value("ALLABOARD_IMAGE", facts.image, why_not_an_image),
+        *_invalid_value("ALLABOARD_NAMESPACE", facts.namespace, why_not_an_object_name),
+        *_invalid_value("ALLABOARD_SERVICE_ACCOUNT", facts.service_account, why_not_an_object_name),
+        *_invalid_value("ALLABOARD_GPU_LABEL", facts.gpu_label, why_not_a_qualified_name),
     ]
     if problems:
         raise BadInput("this place says what cannot be (ALLABOARD_*, or its connection):", problems)
 
 
-def _wrong(name: str, value: str | None, rule: Callable[[str], str | None]) -> Iterator[Problem]:
+def _invalid_value(name: str, value: str | None, rule: Callable[[str], str | None]) -> Iterator[Problem]:
     if value is not None and (why := rule(value)):
         yield Problem(name, why)
 

@@ -1,8 +1,8 @@
-"""How objects on a cluster say whose they are: names, labels and annotations. Values in, values out.
+"""Names, labels and annotations that identify objects on a cluster. Values in, values out.
 
 Every object of ours carries the run, the job's name, the attempt and the generation as labels, so that one
-watch on a label finds them all, and the launch as an annotation. Names alone prove nothing: an object of our
-name may be a stranger's, or left over from a run whose record was pruned.
+watch on a label finds them all, and the launch as an annotation. A name alone proves nothing: an object of
+that name may be foreign, or left over from a run whose record was pruned.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ ATTEMPT = PREFIX + "attempt"
 GENERATION = PREFIX + "generation"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 LAUNCH = PREFIX + "launch"
-"""The uid of the attempt, by its record: tells our object from a stranger's."""
+"""The uid of the attempt in the record: distinguishes objects of allaboard from foreign ones."""
 SPEC_HASH = PREFIX + "spec-hash"
 GANG = PREFIX + "gang"
-"""Which gang scheduler the job was rendered for, so that whoever reads it knows where to look."""
+"""The gang scheduler that the job was rendered for, for later readers."""
 STOPPED_BY = PREFIX + "stopped-by"
 STOP_REASON = PREFIX + "stop-reason"
 SUSPENDED_BY = PREFIX + "suspended-by"
 
 
 def launch_uid(key: str, generation: int, attempt: int) -> str:
-    """The uid of an attempt: a function of who it is, so that a dry run prints the very bytes of a launch."""
+    """The uid of an attempt: a function of its identity, so that a dry run prints the same bytes
+    as a launch.
+    """
     words = f"{generation}\0{attempt}\0{key}"
     return hashlib.blake2s(words.encode(), digest_size=8).hexdigest()
 
@@ -50,7 +52,9 @@ def labels(layout: Layout) -> dict[str, str]:
 
 
 def selector(run: str | None = None, attempt: int | None = None, generation: int | None = None) -> str:
-    """The label selector of a run's objects, or of one attempt's; without a run: of all of ours."""
+    """The label selector of a run's objects, or of one attempt's; without a run: of all objects
+    of allaboard.
+    """
     wanted = {MANAGED_BY: "allaboard", RUN: run, ATTEMPT: attempt, GENERATION: generation}
     return ",".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
 
@@ -82,23 +86,23 @@ def gang_name(name: str) -> str:
     return f"{name}-gang"
 
 
-def label_of(thing: Mapping[str, Any], name: str) -> str | None:
-    value = ((thing.get("metadata") or {}).get("labels") or {}).get(name)
+def label_of(obj: Mapping[str, Any], name: str) -> str | None:
+    value = ((obj.get("metadata") or {}).get("labels") or {}).get(name)
     return None if value is None else str(value)
 
 
-def annotation_of(thing: Mapping[str, Any], name: str) -> str | None:
-    value = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
+def annotation_of(obj: Mapping[str, Any], name: str) -> str | None:
+    value = ((obj.get("metadata") or {}).get("annotations") or {}).get(name)
     return None if value is None else str(value)
 
 
-def is_ours(thing: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
+def is_ours(obj: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
     """Whether an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
     run record, which is always made first; an older object is left over from a record that was pruned.
     """
-    if annotation_of(thing, LAUNCH) != uid:
+    if annotation_of(obj, LAUNCH) != uid:
         return False
-    created = (thing.get("metadata") or {}).get("creationTimestamp")
+    created = (obj.get("metadata") or {}).get("creationTimestamp")
     # Both are RFC 3339 in UTC with whole seconds, as the API server writes them: they compare as text.
     return record_created is None or created is None or str(created) >= record_created
 

@@ -63,15 +63,15 @@ def render(
     """
     check_place(facts)
     engine = ENGINES[layout.engine]
-    files = _normal(code or {})
+    files = _normal_path(code or {})
     plan, notes = plan_gang(job, layout, engine, facts)
-    found = [
+    problems = [
         *pod_template.problems(job, layout, facts, engine),
         *_code_problems(files),
         *_place_problems(job),
     ]
-    found += _clock_problems(layout)
-    _refuse(job, found)
+    problems += _clock_problems(layout)
+    _raise_problems(job, problems)
     keys = _keys(files)
     gang_marks = GANGS[plan.gang].marks(plan) if plan.how == "marks" else {}
     own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
@@ -93,39 +93,41 @@ def render(
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)
     metadata = _metadata(layout, layout.name, facts.namespace, own)
-    extras = [{**one, "metadata": {**one["metadata"], **_marked(layout, own)}} for one in extras]
+    extras = [{**extra, "metadata": {**extra["metadata"], **_with_labels(layout, own)}} for extra in extras]
     rendered = engine.render(layout, metadata, templates, plan)
     own_words = job.get("engine_spec") or {}
-    _refuse(job, [*_said_already(rendered["spec"], own_words, "engine_spec")])
+    _raise_problems(job, [*_duplicate_problems(rendered["spec"], own_words, "engine_spec")])
     manifests = (*extras, {**rendered, "spec": pod_template.merged(rendered["spec"], own_words)})
-    warnings = tuple(str(p) for p in found)
+    warnings = tuple(str(p) for p in problems)
     # A value of its own: parts that several templates share are not shared in what is handed out.
     return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
 
 
-def _refuse(job: TrainingJob, found: Sequence[Problem]) -> None:
-    if errors := [p for p in found if p.severity == "error"]:
+def _raise_problems(job: TrainingJob, problems: Sequence[Problem]) -> None:
+    if errors := [p for p in problems if p.severity == "error"]:
         raise BadInput(f"job {job.name!r} cannot run on a cluster:", errors)
 
 
-def _said_already(spec: Mapping[str, Any], said: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _duplicate_problems(
+    spec: Mapping[str, Any], expressed: Mapping[str, Any], path: str
+) -> Iterator[Problem]:
     """What `engine_spec` says of fields that are written from the rest of the job: they would differ from
     what the job means, here and on one machine.
     """
-    for name, value in said.items():
+    for name, value in expressed.items():
         there = spec.get(name)
         if isinstance(there, Mapping) and isinstance(value, Mapping):
-            yield from _said_already(there, value, f"{path}.{name}")
+            yield from _duplicate_problems(there, value, f"{path}.{name}")
         elif name in spec:
             words = "is written from the other fields of the job; say it with them and take it out here"
             yield Problem(f"{path}.{name}", words)
 
 
 def _metadata(layout: Layout, name: str, namespace: str, annotations: Mapping[str, str]) -> dict[str, Any]:
-    return {"name": name, "namespace": namespace, **_marked(layout, annotations)}
+    return {"name": name, "namespace": namespace, **_with_labels(layout, annotations)}
 
 
-def _marked(layout: Layout, annotations: Mapping[str, str]) -> dict[str, Any]:
+def _with_labels(layout: Layout, annotations: Mapping[str, str]) -> dict[str, Any]:
     return {"labels": labels.labels(layout), "annotations": dict(annotations)}
 
 
@@ -160,18 +162,18 @@ def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
     """Key of the ConfigMap -> path, in the order of the paths. Keys know no folders: ``a/b.py`` is
     ``a-b.py``, and where that is taken ``a-b.py.2``.
     """
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for path in files:
         plain = _KEY.sub("-", path)[-240:]
         key, n = plain, 1
-        while key in found:
+        while key in keys:
             n += 1
             key = f"{plain}.{n}"
-        found[key] = path
-    return found
+        keys[key] = path
+    return keys
 
 
-def _normal(code: Mapping[str, bytes]) -> dict[str, bytes]:
+def _normal_path(code: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files by their plain paths: ``./train.py`` is ``train.py``."""
     return {re.sub(r"(^|/)(\./+)+", r"\1", path): content for path, content in code.items()}
 

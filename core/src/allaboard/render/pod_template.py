@@ -149,24 +149,24 @@ def pod_template(
 
 
 def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, Any]]:
-    from allaboard.layout import Member, our_environment
+    from allaboard.layout import Member, allaboard_environment
 
-    ours = our_environment(layout, Member(group.role, 0, 0))
+    own = allaboard_environment(layout, Member(group.role, 0, 0))
     # One template serves all members of a group: the index comes from the pod's own label, and must stand
     # before the variable that holds it.
     index = {
         "name": "ALLABOARD_INDEX",
         "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{engine.INDEX_LABEL}']"}},
     }
-    ours["ALLABOARD_MEMBER"] = ""
+    own["ALLABOARD_MEMBER"] = ""
     chosen = {**(ELASTIC if layout.elastic is not None else {}), **group.environment}
-    theirs = [{"name": n, "value": v} for n, v in chosen.items() if n not in ours]
+    stated = [{"name": n, "value": v} for n, v in chosen.items() if n not in own]
     # The kubelet would expand $(NAME); in our own values that is text.
-    written = [{"name": n, "value": v.replace("$(", "$$(")} for n, v in ours.items()]
+    written = [{"name": n, "value": v.replace("$(", "$$(")} for n, v in own.items()]
     for variable in written:
         if variable["name"] == "ALLABOARD_MEMBER":
             variable["value"] = f"{group.role}-$(ALLABOARD_INDEX)"
-    return [index, *written, *theirs]
+    return [index, *written, *stated]
 
 
 def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def _volumes(
 
 def _claims(job: TrainingJob) -> dict[str, tuple[int, bool]]:
     """Claim -> (its first place in `storage`, whether any mount of it may be written to)."""
-    found: dict[str, tuple[int, bool]] = {}
+    claims: dict[str, tuple[int, bool]] = {}
     for n, storage in enumerate(job.get("storage", ())):
         if "pvc" in storage:
-            first, writable = found.get(storage["pvc"], (n, False))
-            found[storage["pvc"]] = (first, writable or not storage.get("read_only", False))
-    return found
+            first, writable = claims.get(storage["pvc"], (n, False))
+            claims[storage["pvc"]] = (first, writable or not storage.get("read_only", False))
+    return claims
 
 
 def _empty_dir(storage: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,15 +263,15 @@ def _shm(needs: Needs) -> dict[str, Any]:
 
 def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str, Any]:
     """Where members may run, and before whom."""
-    found: dict[str, Any] = {}
+    placement: dict[str, Any] = {}
     if needs.gpu_type is not None:
         label, _, value = needs.gpu_type.rpartition("=")
-        found["nodeSelector"] = {label or facts.gpu_label: value}
+        placement["nodeSelector"] = {label or facts.gpu_label: value}
     if _gpus(needs) and not needs.shared:
         shared = ["time-slicing", "mps"]
         rule = {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn", "values": shared}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
-        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        placement["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if _gpus(needs) else []
     if (job.get("spot") or {}).get("tolerate"):
         tolerations += [
@@ -279,10 +279,10 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
             for key, value in _SPOT_TAINTS
         ]
     if tolerations:
-        found["tolerations"] = tolerations
+        placement["tolerations"] = tolerations
     if priority := (job.get("gang") or {}).get("priority"):
-        found["priorityClassName"] = priority
-    return found
+        placement["priorityClassName"] = priority
+    return placement
 
 
 # The escape hatch.
@@ -292,20 +292,20 @@ def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """``patch`` over ``base``: a new value; neither is changed."""
     if patch.get(_PATCH) == "replace":
         return {name: _plain(value) for name, value in patch.items() if value is not None and name != _PATCH}
-    found = {name: value for name, value in base.items()}
+    result = {name: value for name, value in base.items()}
     for name, value in patch.items():
-        old = found.get(name)
+        old = result.get(name)
         if value is None or (isinstance(value, Mapping) and value.get(_PATCH) == "delete"):
-            found.pop(name, None)
+            result.pop(name, None)
         elif name == _PATCH:
             continue
         elif isinstance(value, Mapping):
-            found[name] = merged(old if isinstance(old, Mapping) else {}, value)
+            result[name] = merged(old if isinstance(old, Mapping) else {}, value)
         elif isinstance(value, list) and (name in MERGE_KEYS or name in UNITED):
-            found[name] = _merged_items(name, old if isinstance(old, list) else [], value)
+            result[name] = _merged_items(name, old if isinstance(old, list) else [], value)
         else:
-            found[name] = _plain(value)
-    return found
+            result[name] = _plain(value)
+    return result
 
 
 def _merged_items(name: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
@@ -340,17 +340,17 @@ def _merged_item(name: str, old: Mapping[str, Any], item: Mapping[str, Any]) -> 
 def _identity(name: str, item: Any) -> tuple[Any, ...]:
     """By what an item of this list is found: what is left out has its default."""
     keys = MERGE_KEYS.get(name) or UNITED[name]
-    return tuple(_at(item, key) or _DEFAULTS.get((name, key)) for key in keys)
+    return tuple(_item_path(item, key) or _DEFAULTS.get((name, key)) for key in keys)
 
 
-def _at(item: Any, path: str) -> Any:
+def _item_path(item: Any, path: str) -> Any:
     for key in path.split("."):
         item = item.get(key) if isinstance(item, Mapping) else None
     return item if not isinstance(item, (Mapping, list)) else repr(item)
 
 
 def _plain(value: Any) -> Any:
-    """A value that stands where nothing stood: without nulls and what was said to the merge."""
+    """A value that is new in the merge, without nulls and merge directives."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items() if v is not None and k != _PATCH}
     return [_plain(v) for v in value] if isinstance(value, list) else value
@@ -380,17 +380,17 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
     containers = spec.get("containers")
     if "containers" in spec and containers is None:
         yield Problem("pod.spec.containers", f"the container that trains, {container!r}, cannot be removed")
-    for n, one in enumerate(containers if isinstance(containers, list) else ()):
-        if not isinstance(one, Mapping):
+    for n, item in enumerate(containers if isinstance(containers, list) else ()):
+        if not isinstance(item, Mapping):
             continue
         at = f"pod.spec.containers[{n}]"
-        if one.get("name") == container and one.get(_PATCH) in ("delete", "replace"):
+        if item.get("name") == container and item.get(_PATCH) in ("delete", "replace"):
             yield Problem(f"{at}.{_PATCH}", f"the container that trains, {container!r}, can only be changed")
-        yield from _item_problems(one, at)
-        if one.get("name") not in (None, container):
+        yield from _item_problems(item, at)
+        if item.get("name") not in (None, container):
             yield Problem(
                 at,
-                f"{_short(one['name'])} runs beside the container that trains, {container!r}, and a member "
+                f"{_short(item['name'])} runs beside the container that trains, {container!r}, and a member "
                 "ends only when both have ended; under initContainers with restartPolicy: Always it ends "
                 "with it",
                 severity="warning",
@@ -442,31 +442,31 @@ def _word_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _by_rule(at, key, why_not_a_qualified_name)
             yield from _by_rule(at, value, why_not_a_label_value)
     for where in ("containers", "initContainers"):
-        for n, one in enumerate(_mappings(spec.get(where))):
-            yield from _container_problems(one, f"pod.spec.{where}[{n}]")
-    for n, one in enumerate(_mappings(spec.get("volumes"))):
+        for n, item in enumerate(_mappings(spec.get(where))):
+            yield from _container_problems(item, f"pod.spec.{where}[{n}]")
+    for n, item in enumerate(_mappings(spec.get("volumes"))):
         at = f"pod.spec.volumes[{n}]"
-        yield from _by_rule(f"{at}.name", one.get("name"), why_not_a_volume_name)
+        yield from _by_rule(f"{at}.name", item.get("name"), why_not_a_volume_name)
         for source, name in _NAMED_SOURCES:
-            if isinstance(one.get(source), Mapping):
-                yield from _by_rule(f"{at}.{source}.{name}", one[source].get(name), why_not_an_object_name)
-        if isinstance(one.get("emptyDir"), Mapping):
-            yield from _quantity_problem(f"{at}.emptyDir.sizeLimit", one["emptyDir"].get("sizeLimit"))
+            if isinstance(item.get(source), Mapping):
+                yield from _by_rule(f"{at}.{source}.{name}", item[source].get(name), why_not_an_object_name)
+        if isinstance(item.get("emptyDir"), Mapping):
+            yield from _quantity_problem(f"{at}.emptyDir.sizeLimit", item["emptyDir"].get("sizeLimit"))
 
 
 _NAMED_SOURCES = (("secret", "secretName"), ("persistentVolumeClaim", "claimName"), ("configMap", "name"))
 
 
-def _container_problems(one: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    yield from _by_rule(f"{at}.name", one.get("name"), why_not_a_volume_name)
-    yield from _by_rule(f"{at}.image", one.get("image"), why_not_an_image)
-    for n, variable in enumerate(_mappings(one.get("env"))):
+def _container_problems(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    yield from _by_rule(f"{at}.name", container.get("name"), why_not_a_volume_name)
+    yield from _by_rule(f"{at}.image", container.get("image"), why_not_an_image)
+    for n, variable in enumerate(_mappings(container.get("env"))):
         name, value = variable.get("name"), variable.get("value")
         if isinstance(name, str) and not _VARIABLE.fullmatch(name):
             yield Problem(f"{at}.env[{n}].name", f"{show(name)} is not a legal variable name")
         if value is not None and not isinstance(value, str):
             yield Problem(f"{at}.env[{n}].value", f"expected text, not {_short(value)}; quote it")
-    resources = one.get("resources")
+    resources = container.get("resources")
     if resources is None:
         return
     if not isinstance(resources, Mapping):
@@ -483,8 +483,8 @@ def _container_problems(one: Mapping[str, Any], at: str) -> Iterator[Problem]:
 
 
 def _mappings(items: Any) -> list[Mapping[str, Any]]:
-    """The items of a list that are mappings, in their places; what is none is said elsewhere."""
-    return [one if isinstance(one, Mapping) else {} for one in items] if isinstance(items, list) else []
+    """The items of a list; items that are no mappings become {} (reported elsewhere)."""
+    return [item if isinstance(item, Mapping) else {} for item in items] if isinstance(items, list) else []
 
 
 def _by_rule(at: str, value: Any, rule: Callable[[str], str | None]) -> Iterator[Problem]:
@@ -526,19 +526,19 @@ def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:
             where = f"{at}.{name}[{n}]"
             if not isinstance(item, Mapping):
                 yield Problem(
-                    where, f"expected fields, not {type(item).__name__}" if key is None else _no(key)
+                    where, f"expected fields, not {type(item).__name__}" if key is None else _unknown_key(key)
                 )
             elif item.get(_PATCH, "merge") not in ("merge", "replace", "delete"):
                 yield Problem(
                     f"{where}.{_PATCH}", f"{item[_PATCH]!r} is not understood; say delete or replace"
                 )
             elif key is not None and item.get(key) is None and item != {_PATCH: "replace"}:
-                yield Problem(where, _no(key))
+                yield Problem(where, _unknown_key(key))
             elif key is not None and not isinstance(item.get(key, ""), (str, int)):
                 yield Problem(f"{where}.{key}", f"expected text, not {_short(item[key])}")
 
 
-def _no(key: str) -> str:
+def _unknown_key(key: str) -> str:
     return f"has no {key}; by it the item is found and merged"
 
 
@@ -546,13 +546,13 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
     """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
     that a wrong name would show as a job without members.
     """
-    if not (job.get("image") or facts.image or _own_image(job, engine)):
+    if not (job.get("image") or facts.image or _image_problems(job, engine)):
         words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
         yield Problem("image", words)
     yield from _need_problems(job, layout)
 
 
-def _own_image(job: TrainingJob, engine: Shape) -> bool:
+def _image_problems(job: TrainingJob, engine: Shape) -> bool:
     """Whether `pod` says the image."""
     containers = ((job.get("pod") or {}).get("spec") or {}).get("containers") or ()
     return any(c.get("name") == engine.CONTAINER and c.get("image") for c in containers)
@@ -560,7 +560,7 @@ def _own_image(job: TrainingJob, engine: Shape) -> bool:
 
 def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     """About the needs of each group, once where the job says them for all."""
-    said: set[str] = set()
+    reported: set[str] = set()
     for group in layout.groups:
         own = (job.get("groups") or {}).get(group.role)
         where = (
@@ -569,8 +569,8 @@ def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             else "resources"
         )
         at, kind = f"{where}.gpu_type", group.needs.gpu_type
-        if kind is not None and not _gpus(group.needs) and at not in said:
-            said.add(at)
+        if kind is not None and not _gpus(group.needs) and at not in reported:
+            reported.add(at)
             yield Problem(at, f"{kind} without a GPU; say gpu: 1", severity="warning")
 
 

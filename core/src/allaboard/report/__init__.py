@@ -1,8 +1,7 @@
-"""What people are told of a run, whoever tells them: the command line's verbs, a component's step.
+"""What people read about a run: shared by the command line and by the steps of a pipeline.
 
-Two storeys. What a run looks like is made of values alone, values in and text out: `words`, `chart`,
-`history`, `html`, and `page`, the one file with everything about a run. Above stand those who say it:
-`reading` asks a backend for what a page shows, `saying` is the edge of the terminal, and `plain`, `ending`
-and `following` tell of a run that goes on. These may ask a backend, read the clock, write to stdout and
-stderr, and take signals. Nothing here writes a file.
+There are two layers. `words`, `chart`, `history`, `html` and `page` turn values into text; `page` makes the
+one file with everything about a run. Above them, `page_data` reads from a backend what a page shows,
+`terminal` writes to the terminal, and `plain`, `ending` and `attached_run` follow a run. This layer may call
+a backend, read the clock, write to stdout and stderr, and handle signals. Nothing here writes a file.
 """

@@ -1,6 +1,6 @@
 """A line chart as SVG text: no script, no font, nothing fetched. Values in, text out.
 
-Colours are classes (``s0``, ``s1`` ...), which the page that holds the chart defines for light and dark.
+Colours are CSS classes (``s0``, ``s1`` ...), which the page defines for light and dark.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ _ROOM_FOR_NOTES = 600
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. ``dots``: few points that are each worth looking at. ``noisy``: drawn pale, with its trend
-    on top.
-    """
+    """One line. ``dots``: each point is marked. ``noisy``: drawn pale, with its trend on top."""
 
     name: str
     points: Points
@@ -41,7 +39,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """From values to places in the picture."""
+    """Maps values to coordinates of the picture."""
 
     width: int
     height: int
@@ -78,19 +76,19 @@ def chart(
     size: tuple[int, int] = (880, 320),
     unit: str = "step",
 ) -> str:
-    """The picture; empty text when no series has a point. ``star``: a point to be seen first."""
+    """The SVG of the chart; empty when no series has a point. ``star``: a highlighted point."""
     shown = [s for s in series if s.points]
     if not shown:
         return ""
     width, height = size
     frame = _frame(shown, width, height)
     body = [
-        *_grid(frame),
-        *(_mark(frame, mark) for mark in marks),
-        *(part for n, one in enumerate(shown) for part in _line(frame, one, n)),
-        *([_star(frame, star)] if star else []),
-        # Last: a curve that has come down to the axis would cross it out.
-        _unit(frame, unit),
+        *_grid_svg(frame),
+        *(_mark_svg(frame, mark) for mark in marks),
+        *(part for n, line in enumerate(shown) for part in _line_svg(frame, line, n)),
+        *([_star_svg(frame, star)] if star else []),
+        # Drawn last, so that a curve at the axis does not cross it.
+        _unit_svg(frame, unit),
     ]
     label = escape(f"{title}: " + ", ".join(s.name for s in shown))
     return (
@@ -99,8 +97,8 @@ def chart(
     )
 
 
-def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
-    """At most so many points: each the mean of its neighbours. The first and the last stay what they are."""
+def thin_out(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
+    """At most ``most`` points: each is the mean of its neighbours. The first and the last stay unchanged."""
     if len(points) <= most:
         return list(points)
     inner, size = points[1:-1], math.ceil((len(points) - 2) / (most - 2))
@@ -109,19 +107,21 @@ def thinned(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]
     return [points[0], *means, points[-1]]
 
 
-def trend(points: Points, log: bool = False) -> list[tuple[float, float]]:
-    """The points without their noise: each the mean of the thirtieth of them around it, so nothing lags.
+def smooth(points: Points, log: bool = False) -> list[tuple[float, float]]:
+    """The smoothed points: each is the mean of a centred window of a thirtieth of all points, so nothing
+    lags.
 
-    ``log``: the mean of the logarithms, which is what the eye takes on such a scale."""
+    ``log``: the mean of the logarithms, for a logarithmic scale.
+    """
     half = max(1, len(points) // 60)
     values = [math.log(y) if log else y for _, y in points]
     sums = [0.0, *accumulate(values)]
-    found = []
+    smoothed = []
     for n, (x, _) in enumerate(points):
         first, last = max(0, n - half), min(len(points), n + half + 1)
         mean = (sums[last] - sums[first]) / (last - first)
-        found.append((x, math.exp(mean) if log else mean))
-    return found
+        smoothed.append((x, math.exp(mean) if log else mean))
+    return smoothed
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -136,7 +136,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """As short as it may be: ``0.05``, ``1.2k``, ``3e-06``."""
+    """A short number: ``0.05``, ``1.2k``, ``3e-06``."""
     if value and abs(value) < 1e-3:
         return f"{value:.0e}".replace("e-0", "e-")
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -149,7 +149,7 @@ def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
     low, high = min(ys), max(ys)
-    # A loss that falls by more than fifty times shows its end on a logarithmic scale alone.
+    # Only a logarithmic scale shows the end of a loss that falls by more than fifty times.
     log = low > 0 and high / low > 50
     if log:
         low, high = low / 1.15, high * 1.15
@@ -162,7 +162,7 @@ def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
     return Frame(width, height, x0, x1, low, high, log)
 
 
-def _grid(frame: Frame) -> Iterator[str]:
+def _grid_svg(frame: Frame) -> Iterator[str]:
     bottom = frame.bottom
     for value in _log_ticks(frame.y0, frame.y1) if frame.log else ticks(frame.y0, frame.y1):
         y = frame.y(value)
@@ -175,7 +175,7 @@ def _grid(frame: Frame) -> Iterator[str]:
     yield f'<line class="axis" x1="{_LEFT}" x2="{frame.right}" y1="{bottom}" y2="{bottom}"/>'
 
 
-def _unit(frame: Frame, unit: str) -> str:
+def _unit_svg(frame: Frame, unit: str) -> str:
     place = f'x="{frame.right}" y="{frame.bottom - 9}" text-anchor="end"'
     return f'<text class="tick unit" {place}>{escape(unit)}</text>'
 
@@ -183,16 +183,16 @@ def _unit(frame: Frame, unit: str) -> str:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     few = len(decades) <= 4
-    found = [10.0**d * f for d in decades for f in ((1, 2, 5) if few else (1,))]
-    return [value for value in found if low <= value <= high]
+    candidates = [10.0**d * f for d in decades for f in ((1, 2, 5) if few else (1,))]
+    return [value for value in candidates if low <= value <= high]
 
 
-def _line(frame: Frame, series: Series, n: int) -> Iterator[str]:
+def _line_svg(frame: Frame, series: Series, n: int) -> Iterator[str]:
     colour = f"s{n % 6}"
-    points = thinned(series.points)
+    points = thin_out(series.points)
     if series.noisy and len(points) > 20:
         yield f'<path class="raw {colour}" d="{_path(frame, points)}"/>'
-        points = thinned(trend(series.points, frame.log))
+        points = thin_out(smooth(series.points, frame.log))
     if len(points) > 1:
         yield f'<path class="line {colour}" d="{_path(frame, points)}"/>'
     for x, y in points if series.dots or len(points) == 1 else ():
@@ -205,7 +205,7 @@ def _path(frame: Frame, points: Points) -> str:
     return "M" + "L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in points)
 
 
-def _mark(frame: Frame, mark: Mark) -> str:
+def _mark_svg(frame: Frame, mark: Mark) -> str:
     x, words = frame.x(mark.x), escape(mark.text)
     place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{frame.bottom}"'
     line = f'<line class="mark" {place}><title>{words}</title></line>'
@@ -215,9 +215,9 @@ def _mark(frame: Frame, mark: Mark) -> str:
     return line + f'<text class="note" x="{x + dx:.1f}" y="{_TOP + 9}" text-anchor="{anchor}">{words}</text>'
 
 
-def _star(frame: Frame, at: tuple[float, float]) -> str:
+def _star_svg(frame: Frame, at: tuple[float, float]) -> str:
     x, y = frame.x(at[0]), frame.y(at[1])
-    # The words beside the point, on the side where there is room for them.
+    # The text goes to the side of the point that has room.
     anchor, dx = ("end", -11) if x > frame.width * 0.7 else ("start", 11)
     below = y < frame.height * 0.3
     words = escape(f"best {at[1]:.4g}")

@@ -1,4 +1,4 @@
-"""Command lines to go on with, as people can paste them."""
+"""Command lines that continue with a run, ready to paste."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from contextvars import ContextVar
 _OPTIONS: ContextVar[tuple[str, ...]] = ContextVar("options", default=())
 
 
-def work_at(options: Sequence[str]) -> None:
-    """From here on this process works at the place that these options name: ``["--context", "lab"]``."""
+def set_place_options(options: Sequence[str]) -> None:
+    """Set the place options that `command` adds from now on: ``["--context", "lab"]``."""
     _OPTIONS.set(tuple(options))
 
 
 def command(words: str) -> str:
-    """A command line to go on with, at the place where this process works; without a word, where the
-    environment says.
-    """
+    """A command line of allaboard with the place options of this process."""
     return " ".join(["allaboard", words, *map(shlex.quote, _OPTIONS.get())])

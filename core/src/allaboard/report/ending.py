@@ -1,5 +1,6 @@
-"""The last words of a followed run: how it ended, where everything is, what to try next; for a failure the
-reason with its evidence quoted, what to do, and the last lines of the member that failed first."""
+"""The closing lines of a followed run: how it ended, where its results are, what to do next. For a failure:
+the reason with its evidence, the fix, and the last lines of the member that failed first.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from allaboard.follow.restart import REPEATS
 from allaboard.observation import State
 from allaboard.report import words
 from allaboard.report.commands import command
-from allaboard.report.saying import Ink, colours
+from allaboard.report.terminal import Ink, supports_colour
 from allaboard.units import counted
 
 LINES = 20
 _MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}
 
 
-def ending(outcome: Outcome, again: str | None = None, *, stderr: bool = False) -> Iterator[str]:
-    """The lines. ``again``: the command line that would go on with this run, if there is one."""
-    ink = Ink(colours(stderr))
+def ending_lines(outcome: Outcome, again: str | None = None, *, stderr: bool = False) -> Iterator[str]:
+    """The lines. ``again``: the command line that continues with this run, if any."""
+    ink = Ink(supports_colour(stderr))
     colour = words.COLOURS[outcome.state]
     headline, _, rest = replace(outcome, note="").message.partition("\n")
     yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
@@ -33,8 +34,8 @@ def ending(outcome: Outcome, again: str | None = None, *, stderr: bool = False) 
         yield from _reason(outcome, ink)
     for diagnosis in outcome.diagnoses if outcome.ok else ():
         yield from _warning(diagnosis, ink)
-    yield from _where(outcome)
-    yield from _next(outcome, again)
+    yield from _locations(outcome)
+    yield from _next_commands(outcome, again)
 
 
 def _result(outcome: Outcome) -> Iterator[str]:
@@ -51,7 +52,7 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     first, *others = outcome.diagnoses
     label = "because"
     for evidence in first.evidence:
-        yield _row(label, f"{words.source(evidence)}: {ink(evidence.text, 'yellow')}")
+        yield _row(label, f"{words.evidence_source(evidence)}: {ink(evidence.text, 'yellow')}")
         label = ""
     yield _row("do", first.fix)
     for other in others:
@@ -62,11 +63,11 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     lines = words.tail(outcome, member, LINES) if member is not None else []
     if member is not None and lines:
         what = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
-        yield _row("log", f"{what} of {member.name}{_try_of(member.restarts)}:")
+        yield _row("log", f"{what} of {member.name}{_restart_suffix(member.restarts)}:")
         yield from (f"    {ink('│', 'red')} {line}" for line in lines)
 
 
-def _try_of(restarts: int) -> str:
+def _restart_suffix(restarts: int) -> str:
     return f", restart {restarts}" if restarts else ""
 
 
@@ -78,7 +79,7 @@ def _warning(diagnosis: Diagnosis, ink: Ink) -> Iterator[str]:
     yield _row("", diagnosis.fix)
 
 
-def _where(outcome: Outcome) -> Iterator[str]:
+def _locations(outcome: Outcome) -> Iterator[str]:
     progress = outcome.seen.progress
     if progress.checkpoint:
         yield _row("checkpoint", progress.checkpoint)
@@ -89,7 +90,7 @@ def _where(outcome: Outcome) -> Iterator[str]:
         yield _row("logs", folder)
 
 
-def _next(outcome: Outcome, again: str | None) -> Iterator[str]:
+def _next_commands(outcome: Outcome, again: str | None) -> Iterator[str]:
     run, commands = outcome.run, []
     if outcome.ok and outcome.seen.progress.checkpoint:
         commands.append(command(f"checkpoints list {run}"))
@@ -105,7 +106,7 @@ def _next(outcome: Outcome, again: str | None) -> Iterator[str]:
 
 
 def command_again(verb: str, words: list[str], key: str) -> str:
-    """The command line that goes on with the run of this key."""
+    """The command line that continues with the run of this key."""
     return shlex.join(["allaboard", verb, *words, "--key", key])
 
 

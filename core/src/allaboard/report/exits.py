@@ -1,5 +1,5 @@
-"""What an error means for whoever starts a run or watches it: the exit code of contract 4, and what
-becomes of the run.
+"""What an error means for a command that starts or watches a run: the exit code (contract, section 4), and
+what becomes of the run.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from allaboard.errors import (
 from allaboard.report.commands import command
 
 
-class BeforeStart(AllaboardError):
-    """Something about this machine, a cluster or a store is wrong, found before anything was started."""
+class NotStarted(AllaboardError):
+    """This machine, a cluster or a store has a problem; nothing was started."""
 
     def __init__(self, error: AllaboardError) -> None:
         super().__init__(str(error), code=error.code)
 
 
-class OutOfSight(BackendUnreachable):
-    """A run that was started cannot be looked at any more. It is untouched: how it ends is not known, and
-    least of all that it failed.
+class WatchInterrupted(BackendUnreachable):
+    """A started run can no longer be observed. The run is untouched and may still succeed; its end is not
+    known.
     """
 
     def __init__(self, run: str, error: AllaboardError) -> None:
@@ -36,23 +36,23 @@ class OutOfSight(BackendUnreachable):
 
 
 @contextmanager
-def before_start() -> Iterator[None]:
-    """What a machine, a cluster or a store refuses in here is refused before anything was started."""
+def not_started_on_error() -> Iterator[None]:
+    """Turn errors of a machine, a cluster or a store into `NotStarted`."""
     try:
         yield
     except AllaboardError as error:
-        if code_of(error) is not ExitCode.FAILED:
+        if exit_code_of(error) is not ExitCode.FAILED:
             raise
-        raise BeforeStart(error) from error
+        raise NotStarted(error) from error
 
 
 @contextmanager
-def starting(again: str) -> Iterator[None]:
-    """As `before_start`; and where no answer came, the request may have been carried out. ``again``: the
-    command line that goes on with what there is.
+def maybe_started_on_error(again: str) -> Iterator[None]:
+    """Like `not_started_on_error`. A request without an answer may have been carried out: the error then
+    names ``again``, the command line that goes on with the run.
     """
     try:
-        with before_start():
+        with not_started_on_error():
             yield
     except BackendUnreachable as error:
         words = (
@@ -62,21 +62,21 @@ def starting(again: str) -> Iterator[None]:
 
 
 @contextmanager
-def watching(run: str) -> Iterator[None]:
-    """What keeps us from looking at a run in here says nothing about how it ends."""
+def untouched_on_error(run: str) -> Iterator[None]:
+    """Turn errors of observing a run into `WatchInterrupted`: they say nothing about how the run ends."""
     try:
         yield
     except AllaboardError as error:
-        if code_of(error) not in (ExitCode.FAILED, ExitCode.UNREACHABLE):
+        if exit_code_of(error) not in (ExitCode.FAILED, ExitCode.UNREACHABLE):
             raise
-        raise OutOfSight(run, error) from error
+        raise WatchInterrupted(run, error) from error
 
 
-def code_of(error: AllaboardError) -> ExitCode:
+def exit_code_of(error: AllaboardError) -> ExitCode:
     """The exit code of an error of ours."""
     if isinstance(error, (BackendUnreachable, StorageUnreachable)):
         return ExitCode.UNREACHABLE
-    # Who names a bucket or a folder that is not there has given bad input, wherever that was noticed.
-    if isinstance(error, (BadInput, StorageMissing, BeforeStart)):
+    # The name of a bucket or folder that does not exist is bad input, wherever the error was raised.
+    if isinstance(error, (BadInput, StorageMissing, NotStarted)):
         return ExitCode.BAD_INPUT
     return ExitCode.FAILED

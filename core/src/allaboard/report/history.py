@@ -1,9 +1,8 @@
-"""What a run told over its time, from the lines of rank 0: curves, checkpoints, where it resumed. Values
-in, values out.
+"""The history of a run from the lines of rank 0: curves, checkpoints, and where it resumed. Values in, values
+out.
 
-A run that resumed has walked some steps twice; the second walk is the one that counts, and the first is
-taken back. What is kept is bounded, whatever a script prints and however long it runs: of a long curve
-means of neighbours stay, of many checkpoints the newest.
+A run that resumed repeats some steps: the later values replace the earlier ones. Memory is bounded, whatever
+a script prints: a long curve keeps means of neighbours, and only the newest checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 200, 2000
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One checkpoint, as it was told."""
+    """One reported checkpoint."""
 
     step: int
     uri: str
@@ -34,9 +33,9 @@ class Saved:
 
 @dataclass(slots=True)
 class History:
-    """``curves``: numbers that came with the progress; ``measured``: numbers that came with checkpoints, by
-    name. ``resumed``: steps at which the run went on after a restart. ``nonfinite``: step and name of what
-    was no number.
+    """``curves``: numbers reported with the progress; ``measured``: numbers reported with checkpoints, by
+    name. ``resumed``: steps at which the run continued after a restart. ``nonfinite``: step and name of
+    values that were not finite.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -57,18 +56,18 @@ class History:
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
-            _take(self.curves, step, fields, _NO_CURVES)
+            _add_points(self.curves, step, fields, _NO_CURVES)
         elif report.kind == "resumed":
             self._back_to(step)
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
-            metrics = _short(metrics) if isinstance(metrics, dict) else {}
+            metrics = _short_metrics(metrics) if isinstance(metrics, dict) else {}
             uri = str(fields.get("uri") or "")
             saved = Saved(step, uri if len(uri) <= _LONGEST_URI else "", metrics, bool(fields.get("best")))
             self.saved = [*(s for s in self.saved if s.step != step), saved][-MOST_SAVED:]
             for points in self.measured.values():
                 points[:] = [p for p in points if p[0] != step]
-            _take(self.measured, step, metrics)
+            _add_points(self.measured, step, metrics)
 
     def _back_to(self, step: int) -> None:
         for curves in (self.curves, self.measured):
@@ -82,7 +81,7 @@ class History:
 
 
 def history(lines: Iterable[str]) -> History:
-    """The history that these lines of rank 0's log tell, oldest first."""
+    """The history from lines of rank 0's log, oldest first."""
     made = History()
     for line in lines:
         report = decode(line)
@@ -91,7 +90,9 @@ def history(lines: Iterable[str]) -> History:
     return made
 
 
-def _take(curves: dict[str, Points], step: int, fields: Any, leave: frozenset[str] = frozenset()) -> None:
+def _add_points(
+    curves: dict[str, Points], step: int, fields: Any, leave: frozenset[str] = frozenset()
+) -> None:
     for name, value in fields.items():
         if name in leave or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
@@ -100,24 +101,24 @@ def _take(curves: dict[str, Points], step: int, fields: Any, leave: frozenset[st
         points = curves.setdefault(name, [])
         points.append((step, float(value)))
         if len(points) > MOST_POINTS:
-            points[:] = _halved(points)
+            points[:] = _halve(points)
 
 
-def _halved(points: Points) -> Points:
-    """The mean of each two neighbours, at the step of the later; both ends stay what they are."""
+def _halve(points: Points) -> Points:
+    """The mean of each two neighbours, at the step of the later; both ends stay unchanged."""
     pairs = zip(points[1:-1:2], points[2:-1:2], strict=False)
     return [points[0], *((step, (before + value) / 2) for (_, before), (step, value) in pairs), points[-1]]
 
 
-def _short(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Numbers and short texts, as many as are shown."""
-    kept = {
+def _short_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Numbers and short texts, as many as a page shows."""
+    short = {
         name: value
         for name, value in metrics.items()
         if len(name) <= _LONGEST_NAME
         and (value is None or isinstance(value, (int, float)) or _is_short(value))
     }
-    return dict([*kept.items()][:MOST_CURVES])
+    return dict([*short.items()][:MOST_CURVES])
 
 
 def _is_short(value: Any) -> bool:

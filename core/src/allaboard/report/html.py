@@ -1,6 +1,6 @@
 """Pieces of a page: HTML out of values. Values in, text out.
 
-What others wrote goes through `escape`; arguments that are HTML already say so.
+Text from outside goes through `escape`; docstrings name the arguments that are HTML already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONE = "\N{EN DASH}"
 
 
 def escape(text: str) -> str:
-    """Foreign words in a page that others will read: no markup, no secret, nothing hidden."""
+    """Escape text from outside for a page: no markup, no secret, no invisible characters."""
     return html.escape(visible(redact_text(text), newlines=True, tabs=True))
 
 
@@ -51,7 +51,7 @@ def is_number(name: str, value: Any) -> bool:
     return name != words.SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-_ALONE = "default-src 'none'; style-src 'unsafe-inline'"
+_CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser may load for a page: nothing but the styles in it."""
 
 
@@ -60,17 +60,17 @@ def meta(name: str, content: str) -> str:
 
 
 GENERATOR = "allaboard"
-"""Who made a page, in its head: what is there may be written anew."""
+"""The generator in the head of a page: such a file may be overwritten."""
 
 
 def page(title: str, parts: Iterable[str], about: Mapping[str, str] | None = None) -> str:
-    """A whole page. ``parts`` are HTML already; ``about``: what its head says of it, by name."""
+    """A whole page. ``parts`` are HTML already; ``about``: metadata for its head, by name."""
     style = resources.files("allaboard.report").joinpath("page.css").read_text(encoding="utf-8")
     body = "\n".join(part for part in parts if part)
     facts = {"generator": GENERATOR, **(about or {}), "viewport": "width=device-width,initial-scale=1"}
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_ALONE}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_CONTENT_POLICY}">'
         f"{''.join(meta(name, text) for name, text in facts.items())}"
         f"<title>{escape(title)}</title><style>{style}</style></head>\n"
         f"<body><main>{body}\n"

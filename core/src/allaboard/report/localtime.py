@@ -1,7 +1,7 @@
-"""The time where the reader is: that of the variable TZ, else of the machine.
+"""Local times for readers: the zone is that of the variable TZ, else of the machine.
 
-An hour that comes twice, when clocks go back, shows its offset. Where TZ names nothing that is known, times
-are UTC and say so with a Z. Whoever shows no time does not load pendulum.
+An hour that comes twice, when clocks go back, shows its offset. If TZ names an unknown zone, times are UTC
+and end with Z. pendulum is imported on the first use only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def clock(epoch: float | None) -> str:
     """``12:00:02``"""
-    return "--:--:--" if epoch is None else shown(epoch, "HH:mm:ss")
+    return "--:--:--" if epoch is None else format_time(epoch, "HH:mm:ss")
 
 
 def moment(epoch: float | None, now: float) -> str:
     """``12:00:02`` today, ``11-20 12:00`` before."""
     if epoch is None:
         return "-"
-    return shown(epoch, "HH:mm:ss" if is_same_day(epoch, now) else "MM-DD HH:mm")
+    return format_time(epoch, "HH:mm:ss" if is_same_day(epoch, now) else "MM-DD HH:mm")
 
 
 def event_row(event: Event) -> tuple[str, str, str, str]:
@@ -34,11 +34,11 @@ def event_row(event: Event) -> tuple[str, str, str, str]:
     return clock(event.time), event.object, event.reason, event.message
 
 
-def shown(epoch: float, form: str) -> str:
+def format_time(epoch: float, form: str) -> str:
     """``02:30:00``; ``02:30:00+02:00`` in an hour that comes twice; ``00:30:00Z`` where the zone is not
     known. ``form``: pendulum's.
     """
-    moment, known = _moment(epoch)
+    moment, known = _local_datetime(epoch)
     if not known:
         return moment.format(form) + "Z"
     zone, plain = moment.tzinfo, moment.naive()
@@ -47,20 +47,20 @@ def shown(epoch: float, form: str) -> str:
     return moment.format(form + "Z" if twice else form)
 
 
-def is_same_day(one: float, other: float) -> bool:
-    """Whether both are on one day of the calendar here."""
-    return _moment(one)[0].date() == _moment(other)[0].date()
+def is_same_day(first: float, second: float) -> bool:
+    """Whether both times are on the same local day."""
+    return _local_datetime(first)[0].date() == _local_datetime(second)[0].date()
 
 
-def _moment(epoch: float) -> tuple[DateTime, bool]:
+def _local_datetime(epoch: float) -> tuple[DateTime, bool]:
     import pendulum
 
-    zone = _zone(os.environ.get("TZ"))
+    zone = _parse_timezone(os.environ.get("TZ"))
     return pendulum.from_timestamp(epoch, tz=zone or pendulum.UTC), zone is not None
 
 
 @lru_cache(maxsize=4)
-def _zone(said: str | None) -> Timezone | None:
+def _parse_timezone(tz: str | None) -> Timezone | None:
     """The zone of a TZ, as the C library reads it (a name, or the path of a file, after an optional colon),
     but for the rules that can be spelt out in it; None for what is not known. Without one: the machine's.
     """
@@ -68,9 +68,9 @@ def _zone(said: str | None) -> Timezone | None:
     from pendulum.tz.local_timezone import get_local_timezone
 
     try:
-        if said is None:
+        if tz is None:
             return cast("Timezone", get_local_timezone())
-        name = said.removeprefix(":")
+        name = tz.removeprefix(":")
         if not name.startswith("/"):
             return pendulum.Timezone(name)
         with Path(name).open("rb") as file:

@@ -1,8 +1,8 @@
 """The page of a run: one file, nothing fetched, no script. Values in, text out.
 
-Kubeflow shows it in a frame without an origin of its own, so styles and pictures are in the page. It is as
-readable on a telephone, in the dark, printed, and years later in an archive. However much a run has written,
-the page stays small: what is left out is counted.
+Kubeflow shows it in a frame without an origin of its own, so styles and pictures are in the page. It is
+readable on a telephone, in dark mode, printed, and in an archive. The page stays small, however much a run
+has written: what is left out is counted.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ MOST_EVENTS = 100
 MOST_CHECKPOINTS = 100
 MOST_METRICS = 100
 _MOST_CHARTS = 12
-"""Each is some 10 KB of the page; what is not drawn is named."""
+"""A chart takes some 10 KB. Curves that are not drawn are named."""
 _MOST_MARKS = 20
 _LONGEST_NAME = 100
 _TONES = {State.SUCCEEDED: "good", State.FAILED: "bad", State.TIMED_OUT: "bad", State.LOST: "bad"}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a run wrote, as far as its page shows it. ``lines``: the last ones of a member, by its name.
-    ``events``: over all attempts, oldest first. ``secrets``: values that the page must not show. ``gaps``:
-    what could not be read, in sentences.
+class PageData:
+    """The data of a page. ``lines``: the last lines of a member, by its name. ``events``: over all attempts,
+    oldest first. ``secrets``: values that the page must not show. ``gaps``: what could not be read, in
+    sentences.
     """
 
     history: History = field(default_factory=History)
@@ -53,41 +53,41 @@ class Told:
 
 def run_page(
     outcome: Outcome,
-    told: Told,
+    data: PageData,
     now: float,
     *,
     job: TrainingJob | None = None,
     kind: str = "training",
     window: tuple[float, float] | None = None,
 ) -> str:
-    """All about a run, ended or not: how it stands, where the time went, its curves, members, checkpoints and
-    events, and why it waits or failed. ``now``: when it was looked at. ``job``: shown where it is known.
-    ``window``: when the step that followed it began, and when it ended.
+    """The page of a run, ended or not: its state, phases, curves, members, checkpoints and events, and why it
+    waits or failed. ``now``: the time of the observation. ``job``: shown if known. ``window``: begin and end
+    of the pipeline step that followed the run.
     """
     seen, state = outcome.seen, outcome.state
-    # The run's own secrets, where a member printed them and where a server repeated them.
-    known = [*told.secrets, *(secret_values(job.as_mapping()) if job is not None else ())]
+    # The run's own secrets may be in output of members and in messages of servers.
+    known = [*data.secrets, *(secret_values(job.as_mapping()) if job is not None else ())]
     headline, rest = _headline(outcome, now)
     title = seen.job or seen.run
     parts = [
-        head(f"{kind} run", title, _word(state), _TONES.get(state, "calm"), headline),
+        head(f"{kind} run", title, _state_word(state), _TONES.get(state, "calm"), headline),
         f'<pre class="lead">{escape(rest)}</pre>' if rest else "",
         _tiles(outcome, now),
-        _reasons(outcome),
-        _curves(outcome, told.history, job),
+        _reasons_html(outcome),
+        _curves(outcome, data.history, job),
         _timeline(seen, now, window),
         _members(seen),
-        _last_lines(outcome, told, known),
-        _checkpoints(outcome, told.history),
-        _events(told.events),
-        _facts(outcome, told, now),
+        _last_lines(outcome, data, known),
+        _checkpoints(outcome, data.history),
+        _events(data.events),
+        _facts(outcome, data, now),
         _job(job) if job is not None else "",
     ]
-    text = page(f"{title}: {_word(state)}", parts, {"allaboard-run": seen.run})
+    text = page(f"{title}: {_state_word(state)}", parts, {"allaboard-run": seen.run})
     return hide_known(text, [*known, *(markup.escape(value) for value in known)])
 
 
-def _word(state: State) -> str:
+def _state_word(state: State) -> str:
     return str(state).replace("_", " ")
 
 
@@ -95,7 +95,7 @@ def _headline(outcome: Outcome, now: float) -> tuple[str, str]:
     """The first sentence, and what more its message says."""
     seen = outcome.seen
     if not outcome.state.is_final:
-        words_of_it = f"{seen.run} {_word(outcome.state)} {words.lasting(seen, now)}".strip()
+        words_of_it = f"{seen.run} {_state_word(outcome.state)} {words.duration_phrase(seen, now)}".strip()
         return f"{words_of_it}, when it was looked at: {rfc3339(now)}", ""
     headline, _, rest = outcome.message.partition("\n")
     return f"{seen.run} {headline.removeprefix('run ').removeprefix(outcome.run).strip()}", rest
@@ -108,15 +108,15 @@ def _tiles(outcome: Outcome, now: float) -> str:
     seen, progress = outcome.seen, outcome.seen.progress
     tiles = [(name, words.number(value)) for name, value in _numbers(outcome.metrics)][:6]
     if progress.step is not None:
-        share = words.done(seen)
+        share = words.share_done(seen)
         done = f" ({share:.0%})" if share is not None and not outcome.state.is_final else ""
-        tiles.append(("steps", words.step(seen).removeprefix("step ") + done))
-    rest = words.left(seen)
+        tiles.append(("steps", words.step_phrase(seen).removeprefix("step ") + done))
+    rest = words.seconds_left(seen)
     if rest and not outcome.state.is_final:
         tiles.append(("left, at this speed", show_seconds(rest)))
-    took = words.took(seen, now if seen.finished is None else seen.finished)
+    took = words.duration(seen, now if seen.finished is None else seen.finished)
     tiles.append(("took" if outcome.state.is_final else "so far", show_seconds(took)))
-    tiles.append(("members", words.gang(seen.members) or NONE))
+    tiles.append(("members", words.members_phrase(seen.members) or NONE))
     if seen.restarts or seen.attempt > 1:
         attempt = f", attempt {seen.attempt}" if seen.attempt > 1 else ""
         tiles.append(("restarts", f"{seen.restarts}{attempt}"))
@@ -130,22 +130,22 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(n, v) for n, v in metrics.items() if len(n) <= _LONGEST_NAME and is_number(n, v)]
 
 
-def _reasons(outcome: Outcome) -> str:
+def _reasons_html(outcome: Outcome) -> str:
     seen, state = outcome.seen, outcome.state
     parts = []
     if not state.is_final and seen.held_by and seen.held_by not in [d.summary for d in outcome.diagnoses]:
         parts.append(f'<div class="reason warning"><h3>{escape(seen.held_by)}</h3></div>')
-    for n, found in enumerate(outcome.diagnoses):
+    for n, diagnosis in enumerate(outcome.diagnoses):
         tone = "bad" if n == 0 and state.is_final and not outcome.ok else "warning"
         quotes = "".join(
             f"<li><code>{escape(e.object)} {escape(e.field)}</code> <q>{escape(e.text)}</q></li>"
-            for e in found.evidence
+            for e in diagnosis.evidence
         )
         parts.append(
-            f'<div class="reason {tone}"><h3>{escape(found.summary)}</h3>'
+            f'<div class="reason {tone}"><h3>{escape(diagnosis.summary)}</h3>'
             + (f"<ul>{quotes}</ul>" if quotes else "")
-            + f"<p>{escape(found.fix[:1].upper() + found.fix[1:])}. "
-            + f'<span class="code">{escape(found.code)}</span></p></div>'
+            + f"<p>{escape(diagnosis.fix[:1].upper() + diagnosis.fix[1:])}. "
+            + f'<span class="code">{escape(diagnosis.code)}</span></p></div>'
         )
     if not parts:
         return ""
@@ -157,30 +157,32 @@ def _reasons(outcome: Outcome) -> str:
     return section(title, "".join(parts))
 
 
-def _curves(outcome: Outcome, told: History, job: TrainingJob | None) -> str:
-    losses = [Series(name, points, noisy=True) for name, points in told.curves.items() if _is_loss(name)]
-    losses += [Series(name, points, dots=True) for name, points in told.measured.items() if _is_loss(name)]
-    others = [Series(name, points, dots=True) for name, points in told.measured.items() if not _is_loss(name)]
+def _curves(outcome: Outcome, history: History, job: TrainingJob | None) -> str:
+    losses = [Series(name, points, noisy=True) for name, points in history.curves.items() if _is_loss(name)]
+    losses += [Series(name, points, dots=True) for name, points in history.measured.items() if _is_loss(name)]
+    others = [
+        Series(name, points, dots=True) for name, points in history.measured.items() if not _is_loss(name)
+    ]
     others += [
         Series(name.replace("_", " "), points, noisy=True)
-        for name, points in told.curves.items()
+        for name, points in history.curves.items()
         if not _is_loss(name)
     ]
-    marks = [Mark(step, f"resumed from step {step}") for step in told.resumed[-_MOST_MARKS:]]
+    marks = [Mark(step, f"resumed from step {step}") for step in history.resumed[-_MOST_MARKS:]]
     drawn, more = losses[:_MOST_CHARTS], losses[_MOST_CHARTS:] + others[_MOST_CHARTS:]
-    big = _figure("Loss", drawn, marks, _best(told, job)) if drawn else ""
+    big = _figure("Loss", drawn, marks, _best(history, job)) if drawn else ""
     small = "".join(_figure(s.name, [s], marks, size=(430, 220)) for s in others[:_MOST_CHARTS])
     if not big and not small:
         text = (
-            "This run told no numbers on its way. "
+            "This run reported no numbers. "
             "<code>allaboard.inside.report(step=, total=, loss=)</code> in the script draws its curve here."
         )
         return "" if outcome.metrics else section("Curves", f'<p class="fine">{text}</p>')
     odd = ""
-    if told.nonfinite:
-        step, name = told.nonfinite[0]
+    if history.nonfinite:
+        step, name = history.nonfinite[0]
         odd = f'<p class="warning">{escape(name)} was not a finite number at step {step}'
-        odd += f" and {len(told.nonfinite) - 1} more times.</p>" if len(told.nonfinite) > 1 else ".</p>"
+        odd += f" and {len(history.nonfinite) - 1} more times.</p>" if len(history.nonfinite) > 1 else ".</p>"
     undrawn = f"Not drawn are {len(more)} more: {', '.join(s.name for s in more)}." if more else ""
     return section(
         "Curves",
@@ -195,10 +197,10 @@ def _is_loss(name: str) -> bool:
     return "loss" in name.lower()
 
 
-def _best(told: History, job: TrainingJob | None) -> tuple[float, float] | None:
-    """Where the best checkpoint lies among the losses, if it is chosen by one of them."""
+def _best(history: History, job: TrainingJob | None) -> tuple[float, float] | None:
+    """The point of the best checkpoint, if a drawn loss decides which is best."""
     best = ((job.get("checkpoints") if job is not None else None) or {}).get("best") or {}
-    points = told.measured.get(str(best.get("metric")), [])
+    points = history.measured.get(str(best.get("metric")), [])
     if not points or not _is_loss(str(best.get("metric"))):
         return None
     choose = min if best.get("mode", "min") == "min" else max
@@ -243,16 +245,16 @@ def _timeline(seen: Observation, now: float, window: tuple[float, float] | None)
 def timeline(
     seen: Observation, now: float, window: tuple[float, float] | None = None
 ) -> list[tuple[str, float]]:
-    """What the time was spent on, in order, in seconds. ``window``: the beginning and the end of the step;
-    the spans sum to it, and what of the run lies outside of it (another try of the step began it) is left
-    out. Without: the spans sum to the time of the run, of one that has not ended until ``now``.
+    """The time spans of a run, in order, in seconds. ``window``: begin and end of the step. The spans then
+    sum to the window; parts of the run outside of it (from another try of the step) are left out. Without a
+    window the spans sum to the time of the run, until ``now`` if it has not ended.
     """
     phases = [(name, seconds) for name in PHASES if (seconds := seen.phases.get(name))]
     created = seen.created
     if created is None:
         return [(name.replace("_", " "), seconds) for name, seconds in phases]
     known = created + sum(seconds for _, seconds in phases)
-    on = words.phase_on(seen)
+    on = words.current_phase(seen)
     finished = seen.finished
     if finished is None:
         finished = known if window or state_of(seen).is_final else max(known, now)
@@ -262,7 +264,7 @@ def timeline(
     for name, seconds in phases:
         until = finished if name == on and not window else marks[-1][1] + seconds
         marks.append((name.replace("_", " "), until))
-    marks += [(_untold(seen), finished), ("end", ended)]
+    marks += [(_untold_phase(seen), finished), ("end", ended)]
     spans, at = [], began
     for name, until in marks:
         until = min(max(until, at), ended)  # clocks of two machines may differ
@@ -271,10 +273,8 @@ def timeline(
     return [(name, seconds) for name, seconds in spans if seconds > 0]
 
 
-def _untold(seen: Observation) -> str:
-    """The name of the time of which nobody tells the phase: that of a run that reports no step, and what a
-    suspension took.
-    """
+def _untold_phase(seen: Observation) -> str:
+    """The name of time without a known phase: a run that reports no step, or a suspension."""
     if seen.phases.get("training"):
         return "no phase told"
     return "running, no step told" if seen.started is not None or state_of(seen).is_final else "not started"
@@ -282,7 +282,9 @@ def _untold(seen: Observation) -> str:
 
 def _members(seen: Observation) -> str:
     shown = (
-        sorted(seen.members, key=_calm)[:MOST_MEMBERS] if len(seen.members) > MOST_MEMBERS else seen.members
+        sorted(seen.members, key=_member_tone)[:MOST_MEMBERS]
+        if len(seen.members) > MOST_MEMBERS
+        else seen.members
     )
     rows = []
     for member in shown:
@@ -298,35 +300,37 @@ def _members(seen: Observation) -> str:
     if not rows:
         return ""
     body = table(("member", "rank", "phase", "exit code", "restarts", "log"), rows)
-    return section("Members", body + _left_out(len(seen.members) - len(rows), "calmer member"))
+    return section("Members", body + _left_out_note(len(seen.members) - len(rows), "calmer member"))
 
 
-def _calm(member: MemberSeen) -> tuple[bool, int]:
-    """Who failed or restarted comes first where there is no room for all."""
+def _member_tone(member: MemberSeen) -> tuple[bool, int]:
+    """The CSS class of a member. Failed and restarted members come first if there is no room for all."""
     return member.phase != "failed" and not member.restarts, member.rank
 
 
-def _last_lines(outcome: Outcome, told: Told, known: Sequence[str]) -> str:
+def _last_lines(outcome: Outcome, data: PageData, known: Sequence[str]) -> str:
     parts = []
     failing = None if outcome.ok else words.first_failing(outcome)
     for member in sorted(outcome.seen.members, key=lambda member: member != failing):
-        lines = told.lines.get(member.name)
+        lines = data.lines.get(member.name)
         if not lines:
             continue
-        text = escape("\n".join(_cut(line, known) for line in lines[-LAST_LINES:]))
+        text = escape("\n".join(_cut_line(line, known) for line in lines[-LAST_LINES:]))
         whole = f'<p class="fine">All of them: <code>{escape(member.log)}</code></p>' if member.log else ""
         parts.append(f"<h3>{escape(member.name)}</h3><pre>{text}</pre>{whole}")
     return section("The last lines", "".join(parts)) if parts else ""
 
 
-def _cut(line: str, known: Sequence[str]) -> str:
-    """A line as long as the page shows it. Its secrets go first: of one that is cut the rest would stay."""
+def _cut_line(line: str, known: Sequence[str]) -> str:
+    """A line, cut to the length that the page shows. Secrets are removed before the cut, which could leave
+    part of one.
+    """
     if len(line) <= LONGEST_LINE:
         return line
     return redact_text(line, known)[:LONGEST_LINE] + f" … {counted(len(line), 'character')} in all"
 
 
-def _checkpoints(outcome: Outcome, told: History) -> str:
+def _checkpoints(outcome: Outcome, history: History) -> str:
     progress = outcome.seen.progress
     best = progress.best_checkpoint
     rows = [
@@ -335,15 +339,15 @@ def _checkpoints(outcome: Outcome, told: History) -> str:
             escape(words.metrics(saved.metrics) or NONE),
             f"<code>{escape(saved.uri)}</code>",
         )
-        for saved in reversed(told.saved[-MOST_CHECKPOINTS:])
+        for saved in reversed(history.saved[-MOST_CHECKPOINTS:])
     ]
-    if not rows:  # where rank 0's lines are gone, the record may know the newest
+    if not rows:  # without rank 0's lines the observation may still name the newest
         named = [("latest", progress.checkpoint), ("best", best if best != progress.checkpoint else None)]
         facts = [(name, uri) for name, uri in named if uri]
         return section("Checkpoints", definitions(facts)) if facts else ""
-    starred = "★ the best. " if any(saved.uri == best for saved in told.saved) else ""
+    starred = "★ the best. " if any(saved.uri == best for saved in history.saved) else ""
     note = f'<p class="fine">{starred}Retention may have removed older ones since.</p>'
-    more = _left_out(len(told.saved) - len(rows), "older checkpoint")
+    more = _left_out_note(len(history.saved) - len(rows), "older checkpoint")
     return section("Checkpoints", table(("step", "metrics", "place"), rows) + note + more)
 
 
@@ -361,14 +365,14 @@ def _events(events: Sequence[Event]) -> str:
         for event in shown
     ]
     body = table(("time", "event", "object", "what happened"), rows)
-    return section("Events", body + _left_out(len(events) - len(shown), "earlier event"))
+    return section("Events", body + _left_out_note(len(events) - len(shown), "earlier event"))
 
 
-def _left_out(count: int, noun: str) -> str:
+def _left_out_note(count: int, noun: str) -> str:
     return f'<p class="fine">{counted(count, noun)} left out here.</p>' if count > 0 else ""
 
 
-def _facts(outcome: Outcome, told: Told, now: float) -> str:
+def _facts(outcome: Outcome, data: PageData, now: float) -> str:
     seen = outcome.seen
     facts: list[tuple[str, Any]] = [
         ("run", outcome.run),
@@ -385,17 +389,17 @@ def _facts(outcome: Outcome, told: Told, now: float) -> str:
             f"by {seen.stop.by} at {rfc3339(seen.stop.at)}: {seen.stop.reason}" if seen.stop else None,
         ),
         ("followed by", seen.owner.id if seen.owner else None),
-        ("conditions", " → ".join(c.type for c in words.in_order(seen.conditions))),
+        ("conditions", " → ".join(c.type for c in words.conditions_in_order(seen.conditions))),
         ("flags", ", ".join(seen.flags)),
         ("spec", seen.spec_hash),
     ]
     measured = _numbers(outcome.metrics)[6:]
     facts += [(name, words.number(value)) for name, value in measured[:MOST_METRICS]]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in (*seen.notes, *told.gaps))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in (*seen.notes, *data.gaps))
     return section(
         "Facts",
         definitions((k, v) for k, v in facts if v not in (None, ""))
-        + _left_out(len(measured) - MOST_METRICS, "more metric")
+        + _left_out_note(len(measured) - MOST_METRICS, "more metric")
         + (f"<ul>{notes}</ul>" if notes else ""),
     )
 

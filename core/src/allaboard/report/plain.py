@@ -1,5 +1,4 @@
-"""The view without a terminal: calm lines, one for each thing that changed, and one for progress every few
-seconds."""
+"""The view without a terminal: one line for each change, and one for progress every few seconds."""
 
 from __future__ import annotations
 
@@ -11,18 +10,19 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.ending import ending
-from allaboard.report.saying import say, silence
+from allaboard.report.ending import ending_lines
+from allaboard.report.terminal import say, silence_stdout
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
 LATE = 2.0
-"""Seconds after which what happened is told with its own time."""
+"""An event older than this many seconds is printed with its own time."""
 
 
 class PlainView:
-    """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that goes on
-    with the run."""
+    """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that continues
+    with the run.
+    """
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PlainView:
         self.notes: set[str] = set()
 
     def launched(self, handle: Handle) -> None:
-        for line in introduction(handle):
+        for line in launch_lines(handle):
             self._line(line)
         self.notes.update(handle.notes)
         if handle.adopted or handle.hand_over:
@@ -56,7 +56,7 @@ class PlainView:
                 self._line(note)
         if before is None or _signature(before) != _signature(seen):
             lines = [*self._warnings()]
-            if before is None or _told_of(before) != _told_of(seen):
+            if before is None or _comparable(before) != _comparable(seen):
                 lines += self._state(seen)
             for when, text in sorted(lines, key=lambda line: line[0]):
                 self._at(when, text)
@@ -67,7 +67,7 @@ class PlainView:
 
     def ended(self, outcome: Outcome) -> None:
         aside = self.aside or not outcome.ok
-        for line in ending(outcome, self.again, stderr=aside):
+        for line in ending_lines(outcome, self.again, stderr=aside):
             self._line(line, aside)
 
     def close(self) -> None:
@@ -76,29 +76,30 @@ class PlainView:
     def _line(self, text: str, aside: bool = False) -> None:
         try:
             say(text, to_stderr=self.aside or aside)
-        except BrokenPipeError:  # nobody reads any more, and the run is still ours to follow
-            silence()
+        except BrokenPipeError:  # the reader is gone; the run is followed all the same
+            silence_stdout()
 
     def _at(self, when: float, text: str) -> None:
-        """A line with its time. These never go back: what comes late has the time of the line before it, and
-        its own beside it."""
+        """A line with its time. Times never go back: a late event gets the time of the line before it, and
+        its own time beside it.
+        """
         late = f" (at {localtime.clock(when)})" if when < self.latest - LATE else ""
         self.latest = max(self.latest, when)
         self._line(f"{localtime.clock(self.latest)}  {text}{late}")
 
     def _state(self, seen: Observation) -> Iterator[tuple[float, str]]:
         state = state_of(seen)
-        if state.is_final:  # the last words say it; but a run may be over before the first look at it
+        if state.is_final:  # the closing lines say it; but a run may end before its first observation
             started = next((c.since for c in seen.conditions if c.type == "Running"), None)
             if started is not None and not self.ran:
-                yield seen.started or started, f"running: {words.gang(seen.members)}"
+                yield seen.started or started, f"running: {words.members_phrase(seen.members)}"
             return
         self.ran = self.ran or state is State.RUNNING
         more = {
             State.QUEUED: seen.held_by or "",
-            State.STARTING: seen.held_by or words.gang(seen.members),
+            State.STARTING: seen.held_by or words.members_phrase(seen.members),
             State.RESTARTING: seen.held_by or "",
-            State.RUNNING: words.gang(seen.members),
+            State.RUNNING: words.members_phrase(seen.members),
             State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
         }.get(state, "")
         yield time.time(), f"{state}{': ' if more else ''}{more}"
@@ -108,7 +109,7 @@ class PlainView:
             if event.identity in self.told:
                 continue
             self.told.add(event.identity)
-            if event.type == "Warning" and event.reason not in words.TOLD_BY_STATE:
+            if event.type == "Warning" and event.reason not in words.COVERED_BY_STATE:
                 yield event.time or self.latest, f"{event.object}: {event.message}"
 
     def _progress(self, seen: Observation) -> None:
@@ -116,15 +117,15 @@ class PlainView:
         last = step is not None and step == seen.progress.total
         if step is None or step == self.reported:
             return
-        if state_of(seen) in (State.QUEUED, State.STARTING):  # what an earlier attempt came to; not news
+        if state_of(seen) in (State.QUEUED, State.STARTING):  # from an earlier attempt
             return
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
-            self._at(time.time(), words.progress(seen))
+            self._at(time.time(), words.progress_phrase(seen))
 
 
-def introduction(handle: Handle) -> list[str]:
-    """What is said first: which run this is, and how it came to be."""
+def launch_lines(handle: Handle) -> list[str]:
+    """The first lines: which run this is, and whether it was started or adopted."""
     if handle.hand_over:
         how = "succeeded before; here is its result, nothing is run"
     elif handle.adopted:
@@ -134,16 +135,16 @@ def introduction(handle: Handle) -> list[str]:
     return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
 
 
-def _told_of(seen: Observation) -> tuple[object, ...]:
-    """What must change for the state to be told again: of an obstacle its code, for its words come and go
-    with each try.
+def _comparable(seen: Observation) -> tuple[object, ...]:
+    """What must change before the state is printed again. For an obstacle this is its code, because its text
+    changes with each try.
     """
     kept = (seen.obstacle.code, seen.obstacle.never) if seen.obstacle is not None else seen.waiting
     return (state_of(seen), kept)
 
 
 def _signature(seen: Observation) -> tuple[object, ...]:
-    """What must change for a look at the events to be worth it."""
+    """What must change before the events are read again."""
     return (
         seen.conditions,
         seen.members,

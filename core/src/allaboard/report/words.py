@@ -1,7 +1,5 @@
-"""What people read about a run: lines and cells made of an observation. Values in, text out; time is passed
-in.
-
-The page, the live view, the plain lines and the verbs that show a run all take their words from here.
+"""Phrases about a run: lines and cells made of an observation. Values in, text out; time is an argument. The
+page, the live view, the plain lines and the verbs share these phrases.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ MEMBER_COLOURS = {
 SPEED = "steps_per_second"
 
 
-def gang(members: Sequence[MemberSeen]) -> str:
+def members_phrase(members: Sequence[MemberSeen]) -> str:
     """``1 master + 4 workers``"""
     counts: dict[str, int] = {}
     for member in members:
@@ -48,46 +46,51 @@ def gang(members: Sequence[MemberSeen]) -> str:
     return " + ".join(f"{n} {group}{'s' if n > 1 else ''}" for group, n in counts.items())
 
 
-def took(seen: Observation, now: float) -> float | None:
-    """Seconds since it started, or was created while it has not; to its end once it has ended."""
+def duration(seen: Observation, now: float) -> float | None:
+    """Seconds from the start of the run (from its creation if it has not started) to its end or
+    to ``now``.
+    """
     since = seen.started if seen.started is not None else seen.created
     until = seen.finished if seen.finished is not None else now
     return None if since is None else max(0.0, until - since)
 
 
-def lasting(seen: Observation, now: float) -> str:
+def duration_phrase(seen: Observation, now: float) -> str:
     """``for 42 s``, ``after 3m 05s``"""
-    seconds = took(seen, now)
+    seconds = duration(seen, now)
     if seconds is None:
         return ""
     return f"{'after' if state_of(seen).is_final else 'for'} {show_seconds(seconds)}"
 
 
-def phase_on(seen: Observation) -> str | None:
-    """The phase that is on: the last one that has begun. None once the run has ended, or before it was
-    admitted."""
+def current_phase(seen: Observation) -> str | None:
+    """The current phase: the last one that has begun. None after the end of the run and before it is
+    admitted.
+    """
     if state_of(seen).is_final or seen.suspended:
         return None
     return next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
 
 
 def phases(seen: Observation, more: float = 0.0) -> list[tuple[str, str, bool]]:
-    """(phase, seconds in it, whether it is on) for each that was seen; ``more``: seconds since the
-    observation."""
-    on = phase_on(seen)
-    found = []
+    """(phase, seconds in it, whether it is the current one) for each known phase; ``more``: seconds since the
+    observation.
+    """
+    on = current_phase(seen)
+    parts = []
     for name in PHASES:
         seconds = seen.phases.get(name)
         if seconds is not None:
-            found.append(
+            parts.append(
                 (name.replace("_", " "), show_seconds(seconds + (more if name == on else 0.0)), name == on)
             )
-    return found
+    return parts
 
 
-def in_order(conditions: Sequence[Condition]) -> list[Condition]:
-    """The conditions in the order in which they came: Created, Running, Succeeded. One that is no longer true
-    stays in the march; what was resumed from does not."""
+def conditions_in_order(conditions: Sequence[Condition]) -> list[Condition]:
+    """The conditions by time: Created, Running, Succeeded. A condition that is no longer true is kept, except
+    Suspended after a resume.
+    """
     came = [c for c in conditions if c.status == "True" or c.type == "Running"]
     return sorted(came, key=lambda c: c.since if c.since is not None else 0.0)
 
@@ -110,24 +113,24 @@ def metrics(values: Mapping[str, Any]) -> str:
     )
 
 
-def done(seen: Observation) -> float | None:
-    """Share of the steps that is done, 0 to 1; None when it is not known."""
+def share_done(seen: Observation) -> float | None:
+    """Share of completed steps, 0 to 1; None if unknown."""
     step, total = seen.progress.step, seen.progress.total
     return None if step is None or not total else max(0.0, min(1.0, step / total))
 
 
-def speed(seen: Observation) -> float | None:
-    found = seen.progress.metrics.get(SPEED)
-    return found if isinstance(found, (int, float)) and found > 0 else None
+def steps_per_second(seen: Observation) -> float | None:
+    per_second = seen.progress.metrics.get(SPEED)
+    return per_second if isinstance(per_second, (int, float)) and per_second > 0 else None
 
 
-def left(seen: Observation) -> float | None:
-    """Seconds that the rest of the steps will take at the present speed."""
-    step, total, pace = seen.progress.step, seen.progress.total, speed(seen)
+def seconds_left(seen: Observation) -> float | None:
+    """Seconds for the remaining steps at the present speed."""
+    step, total, pace = seen.progress.step, seen.progress.total, steps_per_second(seen)
     return None if step is None or not total or pace is None else max(0, total - step) / pace
 
 
-def step(seen: Observation) -> str:
+def step_phrase(seen: Observation) -> str:
     """``step 312/500``"""
     progress = seen.progress
     if progress.step is None:
@@ -135,12 +138,12 @@ def step(seen: Observation) -> str:
     return f"step {progress.step}/{progress.total}" if progress.total else f"step {progress.step}"
 
 
-def progress(seen: Observation) -> str:
+def progress_phrase(seen: Observation) -> str:
     """``step 312/500 (62%), loss 0.0312, 8.4 steps/s, 22 s left``; empty before the first step."""
     if seen.progress.step is None:
         return ""
-    share, pace, rest = done(seen), speed(seen), left(seen)
-    parts = [step(seen) + (f" ({share:.0%})" if share is not None else "")]
+    share, pace, rest = share_done(seen), steps_per_second(seen), seconds_left(seen)
+    parts = [step_phrase(seen) + (f" ({share:.0%})" if share is not None else "")]
     parts += [f"{name} {number(value)}" for name, value in seen.progress.metrics.items() if name != SPEED]
     if pace is not None:
         parts.append(f"{pace:.3g} steps/s")
@@ -149,8 +152,8 @@ def progress(seen: Observation) -> str:
     return ", ".join(parts)
 
 
-def source(evidence: Evidence) -> str:
-    """Where a piece of evidence is from: ``worker-0 wrote``, ``worker-0's exit code``."""
+def evidence_source(evidence: Evidence) -> str:
+    """The source of a piece of evidence: ``worker-0 wrote``, ``worker-0's exit code``."""
     kind, _, name = evidence.object.partition("/")
     if kind == "log":
         return f"{name} wrote"
@@ -173,20 +176,20 @@ def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
     return member.name, str(member.rank), phase, code, str(member.restarts)
 
 
-def notable(events: Iterable[Event]) -> list[Event]:
-    """The events without the first start of each member, which its phase tells already."""
+def notable_events(events: Iterable[Event]) -> list[Event]:
+    """The events without the first start of each member, which its phase already shows."""
     begun: set[str] = set()
-    found = []
+    rows = []
     for event in events:
         if event.reason == "Started" and event.object not in begun:
             begun.add(event.object)
         else:
-            found.append(event)
-    return found
+            rows.append(event)
+    return rows
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
-    """Columns of text, as wide as they must be."""
+    """Columns of text, each as wide as its widest cell."""
     everything = [[visible(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[n]) for row in everything) for n in range(len(head))]
     return [
@@ -196,7 +199,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> l
 
 
 def first_failing(outcome: Outcome) -> MemberSeen | None:
-    """The member that the diagnosis blames, else the one that failed first."""
+    """The member that the diagnosis blames, else the first that failed."""
     blamed = [d.blame for d in outcome.diagnoses[:1]]
     failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
     failed.sort(key=lambda m: (m.name not in blamed, m.ended or float("inf"), m.rank))
@@ -208,10 +211,10 @@ def tail(outcome: Outcome, member: MemberSeen, lines: int = 20) -> list[str]:
     return outcome.seen.tails.get(member.name, "").rstrip().splitlines()[-lines:]
 
 
-TOLD_BY_STATE = frozenset({"FailedScheduling"})
-"""Warnings that the words of the state tell better: why a run waits, for as long as it does."""
+COVERED_BY_STATE = frozenset({"FailedScheduling"})
+"""Reasons of warnings that the state already explains: why a run waits."""
 
 
 def log_folder(seen: Observation) -> str | None:
-    """The folder of the members' logs, where they are files."""
+    """The folder of the members' logs, if they are files."""
     return next((m.log.rpartition("/")[0] for m in seen.members if m.log and m.log.startswith("/")), None)

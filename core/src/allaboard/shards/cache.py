@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,14 +27,12 @@ from allaboard.errors import Corrupt, SiteError, StorageFull
 from allaboard.shards.index import Shard
 from allaboard.storage.base import Store
 from allaboard.storage.disk import sweep, translate_os_errors, unnamed_file
+from allaboard.storage.locks import Lock, take_lock
 from allaboard.storage.scratch import own_folder
-
-if sys.platform != "win32":
-    import fcntl
 
 LIMIT = 20 * 2**30
 _NAME = re.compile(r"[0-9a-f]{64}")
-# Without O_NONBLOCK opening a pipe of that name waits for ever.
+# Without O_NONBLOCK, opening a pipe of that name blocks.
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -63,7 +60,7 @@ class Cache:
         own.
         """
         path = store.local_path(shard.name)
-        fd = self._fetched(store, shard) if path is None else self._in_place(path, shard)
+        fd = self._open_fetched(store, shard) if path is None else self._open_if_verified(path, shard)
         try:
             yield fd
         finally:
@@ -71,16 +68,18 @@ class Cache:
 
     # --- on a disk of this machine
 
-    def _in_place(self, path: Path, shard: Shard) -> int:
+    def _open_if_verified(self, path: Path, shard: Shard) -> int:
         with translate_os_errors(path, "reading"):
             fd = os.open(path, _READ)
         try:
-            found = os.fstat(fd)
-            if not S_ISREG(found.st_mode):
-                raise _corrupt(str(path), "it is no file")
-            if found.st_size != shard.size:
-                raise _corrupt(str(path), f"it has {found.st_size} bytes, the index says {shard.size}")
-            state = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+            status = os.fstat(fd)
+            if not S_ISREG(status.st_mode):
+                raise _corrupt_error(str(path), "it is no file")
+            if status.st_size != shard.size:
+                raise _corrupt_error(str(path), f"it has {status.st_size} bytes, the index says {shard.size}")
+            state = (
+                f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+            )
             self._verify(fd, path, shard, state)
         except BaseException:
             os.close(fd)
@@ -88,27 +87,27 @@ class Cache:
         return fd
 
     def _verify(self, fd: int, path: Path, shard: Shard, state: str) -> None:
-        if (shard.sha256, state) in self._verified or self._noted(shard) == state:
+        if (shard.sha256, state) in self._verified or self._read_note(shard) == state:
             return
         with ExitStack() as stack:
             with suppress(SiteError):  # nowhere to lock: then several may do it at once
                 stack.enter_context(self._lock(shard.sha256[:2]))
-            if self._noted(shard) == state:  # somebody else did it while we waited
+            if self._read_note(shard) == state:  # another process fetched it meanwhile
                 return
             with translate_os_errors(path, "reading"), os.fdopen(os.dup(fd), "rb", buffering=0) as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
             if actual != shard.sha256:
-                raise _corrupt(str(path), _differs(actual, shard))
+                raise _corrupt_error(str(path), _different_error(actual, shard))
             self._verified.add((shard.sha256, state))
-            self._note(shard, state)
+            self._write_note(shard, state)
 
-    def _noted(self, shard: Shard) -> str | None:
+    def _read_note(self, shard: Shard) -> str | None:
         try:
             return (self.folder / "verified" / shard.sha256).read_text()
         except (OSError, SiteError):
             return None
 
-    def _note(self, shard: Shard, state: str) -> None:
+    def _write_note(self, shard: Shard, state: str) -> None:
         with suppress(OSError, SiteError):
             note = self.folder / "verified" / shard.sha256
             sweep(note.parent, time.time())
@@ -119,13 +118,13 @@ class Cache:
 
     # --- fetched
 
-    def _fetched(self, store: Store, shard: Shard) -> int:
+    def _open_fetched(self, store: Store, shard: Shard) -> int:
         path = self.folder / f"{shard.sha256}.tar"
         fd = self._open_kept(path, shard)
         if fd is not None:
             return fd
         with self._lock(shard.sha256[:2]):
-            fd = self._open_kept(path, shard)  # somebody else was faster
+            fd = self._open_kept(path, shard)  # another process was faster
             return fd if fd is not None else self._fetch(store, shard, path)
 
     def _open_kept(self, path: Path, shard: Shard) -> int | None:
@@ -134,13 +133,13 @@ class Cache:
                 fd = os.open(path, _READ)
             except FileNotFoundError:
                 return None
-        found = os.fstat(fd)
-        if found.st_size != shard.size:
+        status = os.fstat(fd)
+        if status.st_size != shard.size:
             os.close(fd)
             path.unlink(missing_ok=True)
             return None
         with suppress(OSError):
-            os.utime(path, (time.time(), found.st_mtime))  # the time of access is our record of use
+            os.utime(path, (time.time(), status.st_mtime))  # the access time records the last use
         return fd
 
     def _fetch(self, store: Store, shard: Shard, path: Path) -> int:
@@ -150,7 +149,7 @@ class Cache:
             incoming.parent.mkdir(parents=True, exist_ok=True)
             sweep(incoming.parent, time.time())
             self._sweep_incoming(incoming.parent)
-        self._look(store, shard)
+        self._check_claimed_size(store, shard)
         self._make_room(shard.size)
         self._download(store, shard, incoming)
         if checksum(incoming) != shard.sha256:  # bytes may be damaged on their way, once
@@ -159,25 +158,25 @@ class Cache:
         with translate_os_errors(path, "writing"):
             if actual != shard.sha256:
                 incoming.unlink()
-                raise _corrupt(f"{store.uri}/{shard.name}", _differs(actual, shard))
+                raise _corrupt_error(f"{store.uri}/{shard.name}", _different_error(actual, shard))
             fd = os.open(incoming, _READ)
             incoming.replace(path)
             return fd
 
-    def _look(self, store: Store, shard: Shard) -> None:
-        """A size that is only claimed makes no room and is not downloaded."""
+    def _check_claimed_size(self, store: Store, shard: Shard) -> None:
+        """Raises Corrupt if the object has another size than the index says, before room is made for it."""
         entry = store.stat(shard.name)
         if entry is not None and entry.size != shard.size:
             where = f"{store.uri}/{shard.name}"
-            raise _corrupt(where, f"it has {entry.size} bytes, the index says {shard.size}")
+            raise _corrupt_error(where, f"it has {entry.size} bytes, the index says {shard.size}")
 
     def _sweep_incoming(self, folder: Path) -> None:
-        """Remove what came whole and was never verified: its process was killed, and perhaps nobody asks for
-        that shard again.
+        """Remove complete downloads that were never verified: their process was killed, and the shard may
+        never be requested again.
         """
         for path in folder.iterdir():
             with suppress(OSError, SiteError):
-                if _NAME.fullmatch(path.name) and sys.platform != "win32":
+                if _NAME.fullmatch(path.name):
                     with self._lock(path.name[:2], wait=False):
                         path.unlink()
 
@@ -191,13 +190,13 @@ class Cache:
     def _make_room(self, size: int) -> None:
         """Remove the shards that were not used for longest until ``size`` more bytes fit."""
         with self._lock("all"):
-            kept = []
+            shards = []
             for path in self.folder.glob("*.tar"):
                 with suppress(FileNotFoundError):
-                    found = path.stat()
-                    kept.append((found.st_atime, found.st_size, path))
-            total = sum(size for _, size, _ in kept) + size
-            for _, freed, path in sorted(kept):
+                    status = path.stat()
+                    shards.append((status.st_atime, status.st_size, path))
+            total = sum(size for _, size, _ in shards) + size
+            for _, freed, path in sorted(shards):
                 if total <= self._limit:
                     return
                 path.unlink(missing_ok=True)
@@ -205,22 +204,24 @@ class Cache:
 
     @contextmanager
     def _lock(self, name: str, wait: bool = True) -> Iterator[None]:
-        """``wait``: False for a BlockingIOError where somebody has it."""
+        """Without ``wait``: raises BlockingIOError unless this process gets the lock. With it, each process
+        fetches for itself where locks do not work; the rename keeps that right.
+        """
         path = self.folder / "locks" / name
         with translate_os_errors(path, "writing"):
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if sys.platform != "win32":  # there each process fetches for itself; the rename keeps it right
-                fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if take_lock(fd, wait=wait) is not Lock.FREE and not wait:
+                raise BlockingIOError(f"{path}: the lock is not free")
             yield
         finally:
             os.close(fd)
 
 
-def _differs(actual: str, shard: Shard) -> str:
+def _different_error(actual: str, shard: Shard) -> str:
     return f"its checksum is {actual[:12]}..., the index says {shard.sha256[:12]}..."
 
 
-def _corrupt(where: str, trouble: str) -> Corrupt:
+def _corrupt_error(where: str, trouble: str) -> Corrupt:
     return Corrupt(f"shard {where} is damaged: {trouble}; remove it and prepare the data set again")

@@ -55,7 +55,7 @@ class Shard:
 class Index:
     """A prepared data set.
 
-    ``fingerprint`` tells from what it was made (`prepare` compares it); ``created`` is RFC 3339 UTC.
+    ``fingerprint`` identifies the source (`prepare` compares it); ``created`` is RFC 3339 UTC.
     """
 
     shards: tuple[Shard, ...]
@@ -96,8 +96,8 @@ class Index:
     def from_bytes(cls, data: bytes, where: str) -> Index:
         """The index in these bytes; ``where`` names the file in errors.
 
-        Unknown fields are passed over, and a newer version is read if it still says what we need. Raises
-        Corrupt otherwise.
+        Unknown fields are ignored, and a newer version is read if it has the required fields. Raises Corrupt
+        otherwise.
         """
         try:
             body = parse_json(data, RECORDS, spelling=False)

@@ -1,11 +1,11 @@
-"""What an unfinished preparation has done, so that the next one goes on there.
+"""The journal of an unfinished preparation, from which the next one continues.
 
 It lies next to the shards until the index is written:
 
     {"version": 1, "fingerprint": str | null, "shards": [...]}
 
-Only shards that are complete and durable are entered. A journal that cannot be read is no journal: then work
-is done again, and nothing else is lost.
+It lists only complete and durable shards. An unreadable journal is ignored: work is repeated, nothing else is
+lost.
 """
 
 from __future__ import annotations

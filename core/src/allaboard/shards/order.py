@@ -63,7 +63,7 @@ def own_slice(position: int, total: int, batch_size: int, rank: int, world_size:
     return Slice(start, start + each + (rank < more))
 
 
-def next_place(start: int, left_at: int, batch_size: int, world_size: int) -> int:
+def next_position(start: int, left_at: int, batch_size: int, world_size: int) -> int:
     """The first position from ``left_at`` on that the rank will read whose piece of the current batch
     begins at ``start``.
     """

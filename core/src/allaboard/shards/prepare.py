@@ -26,7 +26,7 @@ from allaboard.errors import BadInput, Corrupt, OwnershipConflict, Problem, Stor
 from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, Index, Shard, content_of
 from allaboard.shards.journal import JOURNAL, Journal
-from allaboard.shards.samples import Files, Sample, Source, Stream, find
+from allaboard.shards.samples import Files, Sample, Source, Stream, find_samples
 from allaboard.shards.write import SHARD_NAME, Limits, ShardFile, headers_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
@@ -67,11 +67,11 @@ def prepare(
     """
     limits = _limits(samples_per_shard, bytes_per_shard)
     store = open_store(into) if isinstance(into, (str, os.PathLike)) else into
-    found = find(source)
-    if isinstance(found, Files):
-        _refuse_overlap(found, store)
-        found.refuse_above(limits.size)
-    work = _Preparation(store, found, limits, progress, notice or logging.getLogger(__name__).info)
+    samples = find_samples(source)
+    if isinstance(samples, Files):
+        _refuse_overlap(samples, store)
+        samples.refuse_above(limits.size)
+    work = _Preparation(store, samples, limits, progress, notice or logging.getLogger(__name__).info)
     return work.run()
 
 
@@ -79,28 +79,28 @@ class _Preparation:
     def __init__(
         self,
         store: Store,
-        found: Files | Stream,
+        samples: Files | Stream,
         limits: Limits,
         progress: Progress | None,
         notice: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._found = found
+        self._found = samples
         self._limits = limits
         self._notice = notice
-        self._meter = _Meter(progress, found.total)
-        self._fingerprint = _fingerprint(found, limits)
-        self._before = _index_before(store, notice)
+        self._meter = _Meter(progress, samples.total)
+        self._fingerprint = _fingerprint(samples, limits)
+        self._before = _previous_index(store, notice)
         self._journal_before = Journal.read(store)
 
     def run(self) -> Index:
         before = self._before
-        if before and before.fingerprint == self._fingerprint and not _absent(self._store, before.shards):
+        if before and before.fingerprint == self._fingerprint and not _is_absent(self._store, before.shards):
             self._meter.set(before.samples, before.size)
             if self._journal_before:
-                self._clean(before.shards)
+                self._remove_old_shards(before.shards)
             return before
-        sweep(_workplace(self._store), time.time())  # what a killed call left
+        sweep(_work_folder(self._store), time.time())  # what a killed call left
         journal = self._new_journal()
         try:
             self._write_rest(journal)
@@ -109,7 +109,7 @@ class _Preparation:
         except BadInput:
             if isinstance(self._found, Stream):  # it has to be read from its start anyway
                 with suppress(StorageError):
-                    self._clean(before.shards if before else ())
+                    self._remove_old_shards(before.shards if before else ())
             else:
                 journal.save()
             raise
@@ -119,16 +119,16 @@ class _Preparation:
         return self._publish(journal)
 
     def _new_journal(self) -> Journal:
-        """The journal of this call: what an earlier one did and still stands."""
+        """The journal of this call, with the shards of earlier calls that still exist."""
         before, earlier = self._before, self._journal_before
         journal = Journal(self._store, self._fingerprint)
         if self._fingerprint is None:
             if earlier:
                 self._notice("reading the source from its start; shards that come out as before are kept")
         elif before and before.fingerprint == self._fingerprint:
-            journal.shards = list(self._standing(before.shards))
+            journal.shards = list(self._are_shards_present(before.shards))
         elif earlier and earlier.fingerprint == self._fingerprint:
-            journal.shards = list(self._standing(earlier.shards))
+            journal.shards = list(self._are_shards_present(earlier.shards))
             self._notice(f"going on after {counted(len(journal.shards), 'shard')} of an earlier call")
         elif earlier:
             self._notice(f"the source or the limits changed since an earlier call: {_STARTING_OVER}")
@@ -137,9 +137,9 @@ class _Preparation:
         self._meter.set(sum(s.samples for s in journal.shards), sum(s.size for s in journal.shards))
         return journal
 
-    def _standing(self, shards: Iterable[Shard]) -> Iterator[Shard]:
+    def _are_shards_present(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         for shard in shards:
-            if not _intact(self._store, shard):
+            if not _is_intact(self._store, shard):
                 self._notice(f"{shard.name} is missing or damaged: going on from there")
                 return
             yield shard
@@ -149,11 +149,11 @@ class _Preparation:
         samples = self._samples(sum(shard.samples for shard in journal.shards))
         sample = next(samples, None)
         while sample is not None:
-            with unnamed_file(_workplace(self._store)) as file:
+            with unnamed_file(_work_folder(self._store)) as file:
                 shard, sample = self._fill(file, len(journal.shards), sample, samples)
-                same = known.get(shard.name) == shard and _intact(self._store, shard)
+                same = known.get(shard.name) == shard and _is_intact(self._store, shard)
                 if not same:
-                    _put(file, self._store, shard.name)
+                    _store_file(file, self._store, shard.name)
             journal.add(shard, written=not same)
 
     def _earlier_shards(self) -> list[Shard]:
@@ -187,7 +187,7 @@ class _Preparation:
 
     def _publish(self, journal: Journal) -> Index:
         shards = tuple(journal.shards)
-        absent = _absent(self._store, shards)
+        absent = _is_absent(self._store, shards)
         if absent:
             raise OwnershipConflict(
                 f"{absent[0]} vanished from {self._store.uri} while the rest was prepared; somebody else "
@@ -201,15 +201,15 @@ class _Preparation:
             if before and self._fingerprint is None:
                 self._notice(f"the source changed since {before.created}: it was prepared again")
             self._store.write(INDEX, index.to_bytes())
-        self._clean(index.shards)
+        self._remove_old_shards(index.shards)
         self._meter.set(index.samples, index.size)
         return index
 
-    def _clean(self, shards: Iterable[Shard]) -> None:
-        """Remove every other shard, and the journal last: it tells the next call that there may be some."""
+    def _remove_old_shards(self, shards: Iterable[Shard]) -> None:
+        """Remove every other shard, and the journal last: it shows the next call that there may be some."""
         keep = {shard.name for shard in shards}
-        found = (entry.key for entry in self._store.entries() if SHARD_NAME.fullmatch(entry.key))
-        self._store.delete([name for name in found if name not in keep])
+        shards_there = (entry.key for entry in self._store.entries() if SHARD_NAME.fullmatch(entry.key))
+        self._store.delete([name for name in shards_there if name not in keep])
         self._store.delete([JOURNAL])
 
 
@@ -257,23 +257,23 @@ def _limits(samples: Any, size: Any) -> Limits:
     return Limits(samples, number)
 
 
-def _fingerprint(found: Files | Stream, limits: Limits) -> str | None:
+def _fingerprint(samples: Files | Stream, limits: Limits) -> str | None:
     """What the shards depend on; None for an iterable, of which nothing is known before it is read."""
-    if isinstance(found, Stream):
+    if isinstance(samples, Stream):
         return None
-    text = f"{found.fingerprint} samples={limits.samples} size={limits.size}"
+    text = f"{samples.fingerprint} samples={limits.samples} size={limits.size}"
     return f"files:v1:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _refuse_overlap(found: Files, store: Store) -> None:
-    into, source = store.local_path(), found.folder
+def _refuse_overlap(samples: Files, store: Store) -> None:
+    into, source = store.local_path(), samples.folder
     if into and source and Path(os.path.realpath(into)).is_relative_to(os.path.realpath(source)):
         raise BadInput(
             f"the shards would go to {into}, inside of the source {source}; give a folder elsewhere"
         )
 
 
-def _index_before(store: Store, notice: Callable[[str], None]) -> Index | None:
+def _previous_index(store: Store, notice: Callable[[str], None]) -> Index | None:
     try:
         return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing:
@@ -283,14 +283,14 @@ def _index_before(store: Store, notice: Callable[[str], None]) -> Index | None:
         return None
 
 
-def _absent(store: Store, shards: Iterable[Shard]) -> list[str]:
+def _is_absent(store: Store, shards: Iterable[Shard]) -> list[str]:
     """The names of shards that are not there in their full size."""
     with ThreadPoolExecutor(8) as pool:
         pairs = pool.map(lambda shard: (shard, store.stat(shard.name)), shards)
         return [shard.name for shard, entry in pairs if entry is None or entry.size != shard.size]
 
 
-def _intact(store: Store, shard: Shard) -> bool:
+def _is_intact(store: Store, shard: Shard) -> bool:
     """Whether the shard is there. On a disk its bytes are checked; in a bucket that would be a download."""
     entry = store.stat(shard.name)
     if entry is None or entry.size != shard.size:
@@ -299,15 +299,13 @@ def _intact(store: Store, shard: Shard) -> bool:
     return path is None or checksum(path) == shard.sha256
 
 
-def _workplace(store: Store) -> Path:
-    """Where shards are written to: where they will stay when the store is a disk, else a folder of our
-    own.
-    """
+def _work_folder(store: Store) -> Path:
+    """The folder in which shards are written: their final one for a disk store, else a temporary folder."""
     folder = store.local_path()
     return folder if folder is not None else own_folder() / "unfinished"
 
 
-def _put(file: Unnamed, store: Store, name: str) -> None:
+def _store_file(file: Unnamed, store: Store, name: str) -> None:
     path: Path | None = store.local_path(name)
     if path is not None:
         file.keep(path)

@@ -41,7 +41,7 @@ Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 ``module:function`` or ``file.py:function``."""
 
 MOST_PROBLEMS = 100
-LOOK_ON = 1000  # samples of an iterable that are still looked at after the first bad one
+CHECKED_AFTER_ERROR = 1000  # samples of an iterable that are still checked after the first bad one
 
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<function>[A-Za-z_]\w*)")
 
@@ -127,15 +127,15 @@ class Stream:
         for number, item in enumerate(self._raw()):
             if number > stop or problems.full:
                 break
-            found = encode(item, number)
-            if isinstance(found, Sample):
-                wrong = _wrong_among_others(found, seen, largest)
-                found = [Problem(_name(number, found.key), wrong)] if wrong else found
-            if isinstance(found, list):
-                problems.extend(found)
-                stop = min(stop, number + LOOK_ON)
+            encoded = encode(item, number)
+            if isinstance(encoded, Sample):
+                wrong = _sample_problem(encoded, seen, largest)
+                encoded = [Problem(_name(number, encoded.key), wrong)] if wrong else encoded
+            if isinstance(encoded, list):
+                problems.extend(encoded)
+                stop = min(stop, number + CHECKED_AFTER_ERROR)
             elif not problems:
-                yield found
+                yield encoded
         problems.raise_if_any("the source has samples that cannot be written")
 
     def _raw(self) -> Iterator[Any]:
@@ -154,7 +154,7 @@ class Stream:
             ) from error
 
 
-def _wrong_among_others(sample: Sample, seen: set[bytes], largest: int | None) -> str | None:
+def _sample_problem(sample: Sample, seen: set[bytes], largest: int | None) -> str | None:
     mark = hashlib.blake2b(sample.key.encode(), digest_size=16).digest()  # keys may be long
     if mark in seen:
         return "its key was used before; keys must differ"
@@ -172,7 +172,7 @@ def _name(number: int, key: str) -> str:
 
 
 class _Problems:
-    """What was found so far, at most `MOST_PROBLEMS` of it in words."""
+    """The problems so far; at most `MOST_PROBLEMS` are kept in words."""
 
     def __init__(self) -> None:
         self._found: list[Problem] = []
@@ -202,7 +202,7 @@ class _Problems:
         raise BadInput(message, [*self._found, *more])
 
 
-def find(source: Source, folder: Path | None = None) -> Files | Stream:
+def find_samples(source: Source, folder: Path | None = None) -> Files | Stream:
     """The samples of ``source``; `resolve` says what ``folder`` is for. BadInput when there is nothing to
     read.
     """
@@ -211,9 +211,9 @@ def find(source: Source, folder: Path | None = None) -> Files | Stream:
     if isinstance(source, (str, os.PathLike)):
         return _in_folder(_folder(os.fspath(source)))
     if isinstance(source, Sequence) and all(isinstance(item, (str, os.PathLike)) for item in source):
-        return _listed([os.fspath(item) for item in source])
+        return _list_files([os.fspath(item) for item in source])
     if callable(source):
-        source = _called(source)
+        source = _call_function(source)
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
         raise BadInput(f"a {type(source).__name__} is no source of samples; {_ALLOWED}")
     return Stream(source)
@@ -267,7 +267,7 @@ def _file_module(path: Path) -> Any:
     return module
 
 
-def _called(function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+def _call_function(function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
     try:
         return function()
     except Exception as error:
@@ -291,10 +291,10 @@ def _folder(text: str) -> Path:
 
 def _in_folder(folder: Path) -> Files:
     problems = _Problems()
-    found = sorted(_walk(str(folder), "", frozenset(), problems))
-    if not found and not problems:
+    files = sorted(_walk(str(folder), "", frozenset(), problems))
+    if not files and not problems:
         raise BadInput(f"source {str(folder)!r} holds no files, so there is nothing to prepare")
-    return Files(_grouped(found, problems, f"source {str(folder)!r} cannot be prepared"), folder)
+    return Files(_group_by_key(files, problems, f"source {str(folder)!r} cannot be prepared"), folder)
 
 
 def _walk(
@@ -319,30 +319,30 @@ def _walk(
             yield prefix + item.name, item.path
 
 
-def _listed(paths: list[str]) -> Files:
+def _list_files(paths: list[str]) -> Files:
     if not paths:
         raise BadInput(f"the list of files is empty, so there is nothing to prepare; {_ALLOWED}")
     absolute = [os.path.normpath(Path(path).expanduser().absolute()) for path in paths]
     shared = os.path.commonpath([Path(path).parent for path in absolute])
     problems = _Problems()
     seen: set[str] = set()
-    found = []
+    files = []
     for path in absolute:
         if path in seen:
             problems.add(path, "is listed twice")
         seen.add(path)
-        found.append((os.path.relpath(path, shared).replace(os.sep, "/"), path))
-    return Files(_grouped(sorted(set(found)), problems, "the list of files cannot be prepared"))
+        files.append((os.path.relpath(path, shared).replace(os.sep, "/"), path))
+    return Files(_group_by_key(sorted(set(files)), problems, "the list of files cannot be prepared"))
 
 
-def _grouped(
-    found: Iterable[tuple[str, str]], problems: _Problems, trouble: str
+def _group_by_key(
+    files: Iterable[tuple[str, str]], problems: _Problems, trouble: str
 ) -> dict[str, list[tuple[str, str, int, int]]]:
     """Key -> (extension, path, size, time of change) of its files."""
     groups: dict[str, list[tuple[str, str, int, int]]] = {}
-    for name, path in found:
+    for name, path in files:
         named = split_name(name)
-        looked = name_trouble(name) or _look(path)
+        looked = name_trouble(name) or _file_size(path)
         if isinstance(looked, str):
             problems.add(_shown(path), looked)
         elif named is None:
@@ -365,19 +365,19 @@ _NO_EXTENSION = (
 )
 
 
-def _look(path: str) -> tuple[int, int] | str:
+def _file_size(path: str) -> tuple[int, int] | str:
     """Size and time of change in nanoseconds, or what is wrong with the file."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return "is a folder; list the files in it, or give it as the source"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is neither a file nor a folder"
     if not os.access(path, os.R_OK):
         return "cannot be read: Permission denied"
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _shown(path: str) -> str:
@@ -388,7 +388,7 @@ def _shown(path: str) -> str:
 
 
 def encode(item: Any, number: int) -> Sample | list[Problem]:
-    """The sample that this mapping stands for, or all that is wrong with it."""
+    """The sample of this mapping, or all of its problems."""
     name = f"sample {number}"
     if not isinstance(item, Mapping):
         wrong = f"is a {type(item).__name__}; give a mapping such as {{'__key__': 'cat/1', 'png': b'...'}}"

@@ -90,8 +90,8 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
     Every rank reads the headers of every shard, so this is written for speed: what most headers are is
     handled in the loop.
     """
-    found = Table()
-    keys, parts = found.keys, found.parts
+    listing = Table()
+    keys, parts = listing.keys, listing.parts
     extensions: dict[str, str] = {}  # as written -> lower case, and one string for all
     last: str | None = None
     place, end = 0, len(buffer)
@@ -102,7 +102,7 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
         raw_name, raw_size, ended, kind, magic, prefixed = unpack(buffer, place)
         if magic != b"ustar":
             if not any(buffer[place : place + BLOCK]):
-                return _told_apart(found)
+                return _unique_keys(listing)
             raise ValueError(f"byte {place} is not the header of a file")
         if checked:
             _check_sum(buffer[place : place + BLOCK], place)
@@ -114,7 +114,7 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
             except ValueError:
                 raise ValueError(_NO_SIZE.format(place)) from None
         else:
-            size = _odd_size(buffer[place + 124 : place + 136], place)
+            size = _parse_odd_size(buffer[place + 124 : place + 136], place)
         if kind in _REGULAR:
             if prefixed or long_name is not None or long_size is not None:
                 name = long_name or _prefixed_name(buffer, place)
@@ -162,18 +162,18 @@ def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
     raise ValueError(f"it ends at byte {end} without the mark of an end")
 
 
-def _told_apart(found: Table) -> Table:
+def _unique_keys(listing: Table) -> Table:
     """The table, in which no key comes twice and no sample has a part twice."""
-    if len(set(found.keys)) != len(found.keys):
+    if len(set(listing.keys)) != len(listing.keys):
         seen: set[str] = set()
-        for key in found.keys:
+        for key in listing.keys:
             if key in seen:
                 raise ValueError(f"the key {ascii(key)[:200]} comes twice")
             seen.add(key)
-    for key, parts in zip(found.keys, found.parts, strict=True):
+    for key, parts in zip(listing.keys, listing.parts, strict=True):
         if len(parts) > 1 and len({extension for extension, _, _ in parts}) != len(parts):
             raise ValueError(f"the sample {ascii(key)[:200]} has a part twice")
-    return found
+    return listing
 
 
 # What may be the beginning of a name that leads out of its folder; `leads_out` decides.
@@ -184,11 +184,11 @@ _SPARSE = "the file at byte {} is sparse, which WebDataset does not read; write 
 
 
 def _check_sum(header: bytes, place: int) -> None:
-    told = header[148:156].strip(b" \0")
+    recorded = header[148:156].strip(b" \0")
     rest = header[:148] + b"        " + header[156:]
     # Old programs took the bytes for signed ones.
     sums = (sum(rest), sum(byte - 256 if byte > 127 else byte for byte in rest))
-    if not told.isdigit() or not set(told) <= _OCTAL or int(told, 8) not in sums:
+    if not recorded.isdigit() or not set(recorded) <= _OCTAL or int(recorded, 8) not in sums:
         raise ValueError(f"the header at byte {place} does not have its checksum")
 
 
@@ -206,7 +206,7 @@ def _prefixed_name(buffer: bytes | mmap, place: int) -> str:
     return b"/".join(part for part in (prefix, name) if part).decode("utf-8", "surrogateescape")
 
 
-def _odd_size(raw: bytes, place: int) -> int:
+def _parse_odd_size(raw: bytes, place: int) -> int:
     if raw[0] == 0x80:  # GNU's way for 8 GiB and more; 0xff begins a negative number
         return int.from_bytes(raw[1:], "big")
     digits = raw.split(b"\0", 1)[0].strip(b" ") or b"0"

@@ -1,4 +1,4 @@
-"""Read an index, and look whether the shards are what it says."""
+"""Read an index, and verify the shards against it."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def verify(at: str | os.PathLike[str] | Store) -> list[str]:
         index = load_index(store)
     except (StorageMissing, Corrupt) as error:
         return [str(error)]
-    return [problem for shard in index.shards if (problem := _problem(store, shard))]
+    return [problem for shard in index.shards if (problem := _shard_problem(store, shard))]
 
 
-def _problem(store: Store, shard: Shard) -> str | None:
+def _shard_problem(store: Store, shard: Shard) -> str | None:
     entry = store.stat(shard.name)
     if entry is None:
         return f"{shard.name} is missing; prepare the data set again"
     if entry.size != shard.size:
         return f"{shard.name} has {entry.size} bytes, the index says {shard.size}; prepare the data set again"
-    with _at_hand(store, shard) as (file, actual):
+    with _local_file(store, shard) as (file, actual):
         if actual != shard.sha256:
             return (
                 f"{shard.name} does not have the checksum of the index; "
@@ -77,7 +77,7 @@ def _problem(store: Store, shard: Shard) -> str | None:
 
 
 @contextmanager
-def _at_hand(store: Store, shard: Shard) -> Iterator[tuple[BinaryIO, str]]:
+def _local_file(store: Store, shard: Shard) -> Iterator[tuple[BinaryIO, str]]:
     """The shard as a file of this machine, and its checksum; from a bucket every byte is fetched once."""
     path = store.local_path(shard.name)
     digest = hashlib.sha256()

@@ -57,7 +57,9 @@ class ShardFile:
         self.samples += 1
 
     def finish(self, number: int) -> Shard:
-        """The shard's entry for the index. Its name tells its content, so no other content ever has it."""
+        """The shard's entry for the index. The name is derived from the content, so no other content ever has
+        it.
+        """
         self._put(trailer(self.size))
         self._flush()
         checksum = self._digest.hexdigest()
@@ -98,4 +100,6 @@ def _bytes_of(part: Part) -> Iterator[bytes]:
     except OSError as error:
         raise BadInput(f"{part.path}: cannot be read: {error.strerror}") from error
     if left:
-        raise BadInput(f"{part.path}: its size changed while it was read; prepare when nobody writes to it")
+        raise BadInput(
+            f"{part.path}: its size changed while it was read; prepare when no process writes to it"
+        )

@@ -55,7 +55,7 @@ def explain(path: str = "") -> Explained:
     steps = [step.partition("[")[0] for step in path.split(".")] if path.strip(". ") else []
     kind: Any = Fields
     if not steps:
-        return Explained("", "fields", _first_line(Fields), fields=_within(Fields))
+        return Explained("", "fields", _first_line(Fields), fields=_fields_of(Fields))
     walked: list[str] = []
     hint: Any = None
     free = False  # the next step is a name that the author chooses
@@ -88,11 +88,11 @@ def _explained(path: str, hint: Any, kind: Any, required: bool) -> Explained:
         default_of(hint) or None,
         example_of(hint),
         required,
-        None if kind is None else _within(kind),
+        None if kind is None else _fields_of(kind),
     )
 
 
-def _within(kind: Any) -> dict[str, tuple[str, str]]:
+def _fields_of(kind: Any) -> dict[str, tuple[str, str]]:
     return {name: (type_of(hint), parts(hint)[2]) for name, hint in hints(kind).items()}
 
 
@@ -122,7 +122,7 @@ def _type(base: Any) -> str:
     if origin is dict:
         return "mapping"
     if origin is Union or len(get_args(base)) > 1:
-        return " or ".join(dict.fromkeys(_type(one) for one in get_args(base)))
+        return " or ".join(dict.fromkeys(_type(part) for part in get_args(base)))
     return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(base, "any value")
 
 

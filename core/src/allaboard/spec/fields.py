@@ -77,12 +77,12 @@ class Reader:
     def mapping(self, kind: type, value: Any, path: str) -> dict[str, Any]:
         """A typed dictionary's fields, known ones in the order of the dictionary."""
         if not isinstance(value, Mapping):
-            self.wrong(path, f"expected fields ({one_of(hints(kind))}), not {_show(value)}")
+            self.wrong(path, f"expected fields ({one_of(hints(kind))}), not {_show_value(value)}")
             return {}
         known = hints(kind)
         for name in value:
             if not isinstance(name, str):
-                self.wrong(path, f"the field's name {_show(name)} is not text; quote it")
+                self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
             elif name not in known:
                 self.wrong(_at(path, name), "no such field", nearest(name, known))
         return {
@@ -106,7 +106,7 @@ class Reader:
 
     def items(self, kind: type, value: Any, path: str) -> list[Any]:
         if not isinstance(value, list):
-            self.wrong(path, f"expected a list, not {_show(value)}")
+            self.wrong(path, f"expected a list, not {_show_value(value)}")
             return []
         return [self.mapping(kind, item, f"{path}[{n}]") for n, item in enumerate(value)]
 
@@ -114,18 +114,20 @@ class Reader:
         # YAML 1.1 reads a bare `none`, `on` or `off` as text or truth; `never` and `none` must survive.
         if value not in allowed:
             hint = nearest(value, allowed) if isinstance(value, str) else None
-            self.wrong(path, f"{_show(value)} is not known; known: {one_of(allowed)}", hint)
+            self.wrong(path, f"{_show_value(value)} is not known; known: {one_of(allowed)}", hint)
         return value
 
     def groups(self, base: Any, value: Any, path: str) -> dict[str, Any]:
         if not isinstance(value, Mapping) or not value:
-            self.wrong(path, f"expected members by role, like {{master: 1, worker: 2}}, not {_show(value)}")
+            self.wrong(
+                path, f"expected members by role, like {{master: 1, worker: 2}}, not {_show_value(value)}"
+            )
             return {}
         group = next(t for t in get_args(get_args(base)[1]) if is_typeddict(t))
         read: dict[str, Any] = {}
         for role, spec in value.items():
             if not isinstance(role, str):
-                self.wrong(path, f"the field's name {_show(role)} is not text; quote it")
+                self.wrong(path, f"the field's name {_show_value(role)} is not text; quote it")
                 continue
             at = _at(path, role)
             read[role] = (
@@ -137,7 +139,7 @@ class Reader:
 
     def _text(self, value: Any, path: str) -> Any:
         if not isinstance(value, str) or not value.strip():
-            self.wrong(path, f"expected text, not {_show(value)}{_quoted(value)}")
+            self.wrong(path, f"expected text, not {_show_value(value)}{_quoted(value)}")
         elif len(value.encode(errors="surrogatepass")) > LONGEST_TEXT:
             self.wrong(path, f"{show(value)} has more than {LONGEST_TEXT} bytes")
         elif not value.isprintable() and any(_is_control(c) for c in value):
@@ -154,7 +156,7 @@ class Reader:
 
     def _path(self, value: Any, path: str) -> Any:
         if not isinstance(value, str) or not value.startswith("/"):
-            self.wrong(path, f"expected an absolute path like /data, not {_show(value)}")
+            self.wrong(path, f"expected an absolute path like /data, not {_show_value(value)}")
         elif ":" in value or not value.strip("/"):
             self.wrong(path, f"{show(value)} cannot be mounted; name a folder below /, without a colon")
         else:
@@ -163,7 +165,7 @@ class Reader:
 
     def _by_rule(self, rule: Callable[[str], str | None], value: Any, path: str) -> Any:
         if not isinstance(value, str) or not value:
-            self.wrong(path, f"expected text, not {_show(value)}{_quoted(value)}")
+            self.wrong(path, f"expected text, not {_show_value(value)}{_quoted(value)}")
         elif reason := rule(value):
             self.wrong(path, reason)
         return value
@@ -194,7 +196,7 @@ class Reader:
         if self.lenient and isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if not isinstance(value, bool):
-            self.wrong(path, f"expected true or false, not {_show(value)}")
+            self.wrong(path, f"expected true or false, not {_show_value(value)}")
         return value
 
     def _count0(self, value: Any, path: str) -> Any:
@@ -213,12 +215,12 @@ class Reader:
         if self.lenient:
             value = as_int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            self.wrong(path, f"expected a whole number, not {_show(value)}")
+            self.wrong(path, f"expected a whole number, not {_show_value(value)}")
             return value
         if value < least:
-            self.wrong(path, f"{_show(value)} is too few; give {least} or more")
+            self.wrong(path, f"{_show_value(value)} is too few; give {least} or more")
         elif value > most:
-            self.wrong(path, f"{_show(value)} is too many; give {most} or fewer")
+            self.wrong(path, f"{_show_value(value)} is too many; give {most} or fewer")
         elif isinstance(value, SpelledInt):
             self._misread(value, path)
         return plain_number(value)
@@ -262,7 +264,7 @@ class Reader:
     def _by(self, parse: Callable[[Any], Any], value: Any, path: str) -> Any:
         try:
             if not isinstance(value, (str, int, float)):
-                raise ValueError(f"expected a number with a unit, not {_show(value)}")
+                raise ValueError(f"expected a number with a unit, not {_show_value(value)}")
             parse(value)
         except ValueError as error:
             self.wrong(path, str(error))
@@ -274,7 +276,8 @@ class Reader:
             return value
         if not isinstance(value, list) or not value:
             self.wrong(
-                path, f"expected a program and its arguments, like [python, train.py], not {_show(value)}"
+                path,
+                f"expected a program and its arguments, like [python, train.py], not {_show_value(value)}",
             )
             return value
         return [self._word(word, f"{path}[{n}]") for n, word in enumerate(value)]
@@ -285,7 +288,7 @@ class Reader:
     def _spelled(self, value: Any, path: str, name: str) -> Any:
         """Text, or a number as its author wrote it; ``name``: of the variable that holds it."""
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            self.wrong(path, f"expected text, not {_show(value)}{_quoted(value)}")
+            self.wrong(path, f"expected text, not {_show_value(value)}{_quoted(value)}")
             return value
         if isinstance(value, (SpelledInt, SpelledFloat)):
             self.wrong(
@@ -301,7 +304,7 @@ class Reader:
 
     def _paths(self, value: Any, path: str) -> Any:
         if not isinstance(value, list):
-            self.wrong(path, f"expected a list of files, not {_show(value)}")
+            self.wrong(path, f"expected a list of files, not {_show_value(value)}")
             return []
         return [self._file(item, f"{path}[{n}]") for n, item in enumerate(value)]
 
@@ -318,14 +321,14 @@ class Reader:
 
     def _environment(self, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
-            self.wrong(path, f"expected variables, like {{NCCL_DEBUG: WARN}}, not {_show(value)}")
+            self.wrong(path, f"expected variables, like {{NCCL_DEBUG: WARN}}, not {_show_value(value)}")
             return {}
         read = {}
-        for name, one in value.items():
+        for name, text in value.items():
             if isinstance(name, str):
-                read[name] = self._variable(name, one, _at(path, name))
+                read[name] = self._variable(name, text, _at(path, name))
             else:
-                self.wrong(path, f"the field's name {_show(name)} is not text; quote it")
+                self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
         return read
 
     def _variable(self, name: str, value: Any, path: str) -> Any:
@@ -338,7 +341,7 @@ class Reader:
 
     def _any(self, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
-            self.wrong(path, f"expected fields of a pod template, not {_show(value)}")
+            self.wrong(path, f"expected fields of a pod template, not {_show_value(value)}")
             return {}
         return self._plain(value, path)
 
@@ -382,7 +385,7 @@ def _why_not_a_mig_profile(value: str) -> str | None:
 
 
 def _quoted(value: Any) -> str:
-    """What helps who forgot the quotes."""
+    """The hint for missing quotes."""
     if isinstance(value, bool):
         return "; quote it (yes, no, on, off, true and false are truth values in YAML)"
     return "; quote it" if value is None or isinstance(value, (int, float)) else ""
@@ -391,7 +394,7 @@ def _quoted(value: Any) -> str:
 def _number_text(value: int | float) -> str:
     try:
         return spelled(value)
-    except ValueError:  # too many digits, which is said already
+    except ValueError:  # too many digits, which is reported already
         return ""
 
 
@@ -479,21 +482,23 @@ def _at(path: str, name: str) -> str:
     return f"{path}.{shown}" if path else shown
 
 
-def _show(value: Any) -> str:
+def _show_value(value: Any) -> str:
     """Any value in a message, short, without what a terminal would obey."""
     if value is None:
         return "nothing"
     if isinstance(value, str):
         return show(value)
     if isinstance(value, (Mapping, list, tuple)):
-        return f"{'fields' if isinstance(value, Mapping) else 'a list'}" if len(value) > 20 else _short(value)
-    return _short(value)
+        return (
+            f"{'fields' if isinstance(value, Mapping) else 'a list'}" if len(value) > 20 else _shorten(value)
+        )
+    return _shorten(value)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # somebody else's __repr__, or a number with too many digits
+    except Exception:  # a foreign __repr__, or a number with too many digits
         return f"a {type(value).__name__}"
     return show(text, quote=False)
 

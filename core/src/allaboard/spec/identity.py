@@ -1,4 +1,4 @@
-"""Who a run is: its key, its spec and the hash of it (contract, section 1).
+"""The identity of a run: its key, its spec and the hash of the spec (contract, section 1).
 
 The hash covers the canonical JSON of the fields that the author set, after templating; no default, key,
 attempt, resume or secret value is in it. The JSON itself is kept in the run record, so that a difference can
@@ -20,7 +20,7 @@ HASH_VERSION = "v1"
 
 
 def fresh_key() -> str:
-    """The key of a call that gave none: never met again, so the call trains anew."""
+    """A unique key for a call without one, so that every call trains again."""
     return f"once/{secrets.token_hex(16)}"
 
 
@@ -68,19 +68,19 @@ def _differences(old: Any, new: Any, path: str, shown_old: Any, shown_new: Any) 
                 old.get(n),
                 new.get(n),
                 f"{path}.{n}" if path else str(n),
-                _within(shown_old, n),
-                _within(shown_new, n),
+                _join_path(shown_old, n),
+                _join_path(shown_new, n),
             )
         ]
     if old == new:
         return []
     other = " (another one)" if shown_old == shown_new else ""
-    return [f"{path}: {_show(shown_old)} -> {_show(shown_new)}{other}"]
+    return [f"{path}: {_show_value(shown_old)} -> {_show_value(shown_new)}{other}"]
 
 
-def _within(shown: Any, name: str) -> Any:
+def _join_path(shown: Any, name: str) -> Any:
     return shown.get(name) if isinstance(shown, Mapping) else None
 
 
-def _show(value: Any) -> str:
+def _show_value(value: Any) -> str:
     return "absent" if value is None else json.dumps(value, ensure_ascii=False)

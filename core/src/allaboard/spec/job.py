@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from allaboard.errors import BadInput, Problem
-from allaboard.untrusted import SpelledFloat, SpelledInt, overgrown, plain_number, show
+from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, size_flaw
 
 Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", "mxnet"]
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
@@ -264,7 +264,7 @@ class TrainingJob:
         if unknown:
             raise BadInput("this job cannot be read:", unknown)
         # Copying what holds itself would never end.
-        if (flaw := overgrown(fields)) is not None:
+        if (flaw := size_flaw(fields)) is not None:
             raise BadInput("this job cannot be read:", [Problem(*flaw)])
         self._fields = {name: copied(fields[name]) for name in FIELDS if fields.get(name) is not None}
         self.folder = folder

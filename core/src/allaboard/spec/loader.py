@@ -23,14 +23,14 @@ def load(path: str | Path) -> TrainingJob:
     """The job in a file, or on stdin (``-``). Relative paths in it start at the file's folder. Raises
     `BadInput`.
     """
-    return TrainingJob.of(parse(read_text(path), called(path)), folder=folder_of(path))
+    return TrainingJob.of(parse(read_text(path), display_name(path)), folder=folder_of(path))
 
 
 def folder_of(path: str | Path) -> str:
     """Where relative paths of a job in this file start; of one on stdin, here."""
     if os.fspath(path) in _STREAMS:
         return str(Path.cwd())
-    return str(home_of(path).resolve().parent)
+    return str(job_folder(path).resolve().parent)
 
 
 def names_a_file(text: str) -> bool:
@@ -39,12 +39,12 @@ def names_a_file(text: str) -> bool:
     return text.endswith(SUFFIXES) and "\n" not in text
 
 
-def called(path: str | Path) -> str:
+def display_name(path: str | Path) -> str:
     """What messages call a file."""
     return "stdin" if os.fspath(path) == STDIN else show(os.fspath(path), 200, quote=False)
 
 
-def home_of(path: str | Path) -> Path:
+def job_folder(path: str | Path) -> Path:
     """The path with ``~`` and ``~user`` resolved. Raises `BadInput` for a user without a home, and for what
     can be no path.
     """
@@ -56,7 +56,9 @@ def home_of(path: str | Path) -> Path:
         os.fsencode(file)
     except RuntimeError:
         user = text.partition("/")[0]
-        raise BadInput(f"{called(text)}: there is no home of {user} here; write the whole path") from None
+        raise BadInput(
+            f"{display_name(text)}: there is no home of {user} here; write the whole path"
+        ) from None
     except UnicodeEncodeError:
         raise BadInput(f"{show(text)} is no name of a file") from None
     return file
@@ -67,21 +69,21 @@ def read_text(path: str | Path, limits: Limits = LIMITS) -> str:
     more bytes than ``limits`` allow; no more than those are ever read.
     """
     try:
-        return decode(_read(path, limits), limits)
+        return decode(_read_file(path, limits), limits)
     except Unreadable as error:
-        raise BadInput(f"{called(path)} {error}") from None
+        raise BadInput(f"{display_name(path)} {error}") from None
 
 
 _STREAMS = (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
-def _read(path: str | Path, limits: Limits) -> bytes:
+def _read_file(path: str | Path, limits: Limits) -> bytes:
     if os.fspath(path) in _STREAMS:
         return _read_stdin(limits)
-    file = home_of(path)
-    name = called(file)
+    file = job_folder(path)
+    name = display_name(file)
     try:
-        # A pipe that nobody writes to must not be waited for, nor a terminal taken over.
+        # Never block on a pipe without a writer, and never take over a terminal.
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | _NOT_WAITING)
         try:
             _check_kind(fd, file, name, limits)
@@ -89,7 +91,7 @@ def _read(path: str | Path, limits: Limits) -> bytes:
         finally:
             os.close(fd)
     except FileNotFoundError:
-        raise BadInput(f"{name}: no such file{_similar(file)}") from None
+        raise BadInput(f"{name}: no such file{_suggest_file(file)}") from None
     except IsADirectoryError:
         raise BadInput(f"{name} is a folder; name the job file in it") from None
     except PermissionError:
@@ -103,18 +105,18 @@ _NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 def _check_kind(fd: int, file: Path, name: str, limits: Limits) -> None:
     """Raises `BadInput` for what is not a file, and for one that is too large."""
-    found = os.fstat(fd)
-    if stat.S_ISDIR(found.st_mode):
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError
-    if stat.S_ISFIFO(found.st_mode):
+    if stat.S_ISFIFO(status.st_mode):
         # What a shell makes of <(command) is a pipe that is being written to.
         if not os.fspath(file).startswith(("/dev/fd/", "/proc/self/fd/")):
             raise BadInput(f"{name} is a pipe; name a file, or give - and pipe it into stdin")
         os.set_blocking(fd, True)
-    elif not stat.S_ISREG(found.st_mode):
+    elif not stat.S_ISREG(status.st_mode):
         raise BadInput(f"{name} is a device; name a file, or give - for stdin")
-    if found.st_size > limits.size:
-        raise BadInput(f"{name} has {found.st_size:,} bytes; {limits.size:,} are allowed")
+    if status.st_size > limits.size:
+        raise BadInput(f"{name} has {status.st_size:,} bytes; {limits.size:,} are allowed")
 
 
 def _read_stdin(limits: Limits) -> bytes:
@@ -131,13 +133,13 @@ def _read_stdin(limits: Limits) -> bytes:
 
 def _bytes_of(fd: int, limits: Limits) -> bytes:
     """All of it, or one byte more than is allowed."""
-    found = bytearray()
-    while len(found) <= limits.size:
-        piece = os.read(fd, min(2**20, limits.size + 1 - len(found)))
+    data = bytearray()
+    while len(data) <= limits.size:
+        piece = os.read(fd, min(2**20, limits.size + 1 - len(data)))
         if not piece:
             break
-        found += piece
-    return bytes(found)
+        data += piece
+    return bytes(data)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     (`allaboard.untrusted`).
     """
     try:
-        value = parse_json(text) if name.endswith(".json") else _one(text, name)
+        value = parse_json(text) if name.endswith(".json") else _parse_document(text, name)
     except Unreadable as error:
         raise BadInput(f"{name} {error}") from None
     if value is None:
@@ -155,7 +157,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     return value
 
 
-def _one(text: str, name: str) -> Any:
+def _parse_document(text: str, name: str) -> Any:
     """The one document of a YAML text. What no file's name tells may be JSON, which YAML 1.1 does not read
     in every form.
     """
@@ -179,10 +181,10 @@ def _kind(value: Any) -> str:
     )
 
 
-def _similar(file: Path) -> str:
+def _suggest_file(file: Path) -> str:
     try:
         names = [p.name for p in file.parent.iterdir() if p.suffix in SUFFIXES]
     except OSError:
-        return f"; the folder {called(file.parent)} is not there either"
-    found = nearest(file.name, names)
-    return f"; did you mean {called(file.with_name(found))}?" if found else ""
+        return f"; the folder {display_name(file.parent)} is not there either"
+    near = nearest(file.name, names)
+    return f"; did you mean {display_name(file.with_name(near))}?" if near else ""

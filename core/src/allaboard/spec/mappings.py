@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.errors import BadInput
-from allaboard.untrusted import LIMITS, Unreadable, flaws, parse_json, show
+from allaboard.untrusted import LIMITS, Unreadable, find_flaws, parse_json, show
 from allaboard.untrusted_yaml import parse_yaml
 
 
@@ -53,7 +53,7 @@ def _parse_literal(text: str) -> Any:
         if isinstance(error, Unreadable):
             raise
         raise Unreadable("is no Python value") from None
-    for path, trouble in flaws(value):
+    for path, trouble in find_flaws(value):
         raise Unreadable(f"{path}: {trouble}" if path else trouble)
     return value
 

@@ -39,13 +39,13 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def in_pod(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a pod: by what Kubernetes and its pipelines write into the environment of
-    each container, or, where somebody has emptied that, by the service account's files.
+    """Whether this process runs in a pod: by variables that Kubernetes and KFP set in each container, or else
+    by the service account's files.
     """
     import os.path
 
-    told = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KFP_POD_NAME")
-    return bool(told) or os.path.exists(f"{SERVICE_ACCOUNT}/namespace")
+    marker = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KFP_POD_NAME")
+    return bool(marker) or os.path.exists(f"{SERVICE_ACCOUNT}/namespace")
 
 
 def check_backend(name: str) -> None:
@@ -76,11 +76,11 @@ def site_of(
     fit: str | None = None,
     base: str = ".",
 ) -> Site:
-    """The site that these settings say; what is not given comes from ``ALLABOARD_STORE``,
-    ``ALLABOARD_MOUNTS`` (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
+    """The site with these settings; missing ones come from ``ALLABOARD_STORE``, ``ALLABOARD_MOUNTS``
+    (``/data=./data,/models=...``) and ``ALLABOARD_FIT``. Raises BadInput.
 
-    Where nobody says ``fit``, a pod is strict: what it lacks was not asked for, and a training that goes on
-    with less of it would look well.
+    The default of ``fit`` is strict in a pod: a shrunk training would use less than requested without a
+    visible sign.
     """
     fit = fit or environ.get("ALLABOARD_FIT") or ("strict" if in_pod(environ) else "shrink")
     if fit not in ("shrink", "strict"):
@@ -96,15 +96,15 @@ def site_of(
 
 def parse_mounts(items: Any) -> dict[str, str]:
     """``["/data=./data"]`` -> ``{"/data": "./data"}``. Raises BadInput."""
-    found = {}
+    mounts = {}
     for item in items:
         if not item.strip():
             continue
         mount, sign, folder = item.partition("=")
         if not sign or not mount.startswith("/") or not folder:
             raise BadInput(f"mount {show(item)} is not understood; write /data=./data")
-        found[mount.rstrip("/") or "/"] = folder
-    return found
+        mounts[mount.rstrip("/") or "/"] = folder
+    return mounts
 
 
 def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
@@ -114,12 +114,12 @@ def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
     import os.path
 
     if uri.startswith(STORE):
-        return f"{_absolute(site.store, site.base)}/{uri[len(STORE) :].strip('/')}".rstrip("/")
+        return f"{_absolute_path(site.store, site.base)}/{uri[len(STORE) :].strip('/')}".rstrip("/")
     if "://" in uri:
         return uri
     mapped = _through_mounts(uri, site)
     if mapped != uri or os.path.isabs(uri) or uri.startswith("~"):
-        return _expanded(mapped)
+        return _expand_home(mapped)
     return os.path.abspath(os.path.join(folder or ".", uri))
 
 
@@ -240,26 +240,26 @@ def place_word(word: str, site: Site) -> str:
 def _through_mounts(path: str, site: Site) -> str:
     for mount in sorted(site.mounts, key=len, reverse=True):
         if path == mount or path.startswith(mount.rstrip("/") + "/"):
-            return _absolute(site.mounts[mount], site.base) + path[len(mount.rstrip("/")) :]
+            return _absolute_path(site.mounts[mount], site.base) + path[len(mount.rstrip("/")) :]
     return path
 
 
-def _absolute(folder: str, base: str) -> str:
+def _absolute_path(folder: str, base: str) -> str:
     import os.path
 
     if "://" in folder:
         return folder.rstrip("/")
-    return os.path.abspath(os.path.join(base, _expanded(folder)))
+    return os.path.abspath(os.path.join(base, _expand_home(folder)))
 
 
-def _expanded(path: str) -> str:
+def _expand_home(path: str) -> str:
     """With ``~`` and ``~user`` resolved: one that is not would become a folder of that name."""
     import os.path
 
-    found = os.path.expanduser(path)
-    if found.startswith("~"):
-        user = found.partition("/")[0]
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        user = expanded.partition("/")[0]
         raise BadInput(
             f"{show(path)}: there is no home of {show(user, quote=False)} here; write the whole path"
         )
-    return found
+    return expanded

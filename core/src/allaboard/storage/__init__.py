@@ -1,8 +1,8 @@
-"""Where bytes live: a folder or an S3 bucket behind one interface. Opening a folder needs the standard
-library alone.
+"""Where bytes live: a folder or an S3 bucket behind one interface. A folder needs only the standard library.
 
-store = open_store("s3://bucket/models") # or a path, or file:///data/models store.write("run-1/note.txt",
-b"all aboard") [entry.key for entry in store.entries("run-1")]
+store = open_store("s3://bucket/models")  # or a path, or file:///data/models
+store.write("run-1/note.txt", b"all aboard")
+[entry.key for entry in store.entries("run-1")]
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ def open_store(uri: str | os.PathLike[str], *, environ: Mapping[str, str] | None
     """The store at ``uri``: ``s3://bucket/prefix``, ``file:///folder`` or a plain path (``~`` and relative
     paths become absolute now).
 
-    Nothing is touched or asked yet; the first use does. ``environ`` stands in for the process's environment
-    when the place, the credentials and the region of S3 are looked up. `BadInput` when ``uri`` is none of
-    these.
+    Nothing is accessed before the first use. ``environ`` stands in for the process's environment when the
+    place, the credentials and the region of S3 are looked up. `BadInput` when ``uri`` is none of these.
     """
     if isinstance(uri, os.PathLike):
         return DiskStore(_folder(os.fspath(uri), environ))

@@ -1,4 +1,4 @@
-"""What a store promises, on a disk and in a bucket alike.
+"""The interface of a store, the same for disks and buckets.
 
 A store is everything below one folder or one S3 prefix. A **key** names an object in it: parts joined by
 ``/``, relative, no part empty, ``.`` or ``..``. A **folder** is nothing but the shared beginning of keys:
@@ -159,7 +159,7 @@ def scheme_of(uri: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """``uri``, or a text with one, without a password or a signature that somebody wrote into it."""
+    """``uri``, or a text with one, without passwords and signatures."""
     return redact_text(redact_url(uri))
 
 
@@ -170,7 +170,7 @@ def join(uri: str, *parts: str) -> str:
     ('..', a leading '/').
     """
     inner = [checked_prefix(part) for part in parts if part]
-    if scheme_of(uri) == "file":  # the only kind of ours in which a '%' means something
+    if scheme_of(uri) == "file":  # the only scheme in which a '%' is an escape
         inner = [quote(part) for part in inner]
     if not inner:
         return uri

@@ -51,7 +51,7 @@ from allaboard.units import show_bytes
 _TEMP = re.compile(re.escape(OWN) + r"([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}\.tmp")
 _CHUNK = 8 * 2**20
 _DAY = 86400.0
-_SWEEP_EVERY = 3600.0  # seconds between two looks into the same folder by one process
+_SWEEP_EVERY = 3600.0  # seconds between two sweeps of the same folder by one process
 _TRIES = 20  # a folder that was just made may be removed by a delete() that found it empty
 
 
@@ -63,7 +63,7 @@ class DiskStore:
     ) -> None:
         self._root = root
         self._fence = fence or root  # the folder that was opened; `below` keeps it
-        self._swept = {} if swept is None else swept  # folder -> when this process last looked for leftovers
+        self._swept = {} if swept is None else swept  # folder -> time of this process's last sweep
 
     def __repr__(self) -> str:
         return f"DiskStore({self.uri!r})"
@@ -86,15 +86,15 @@ class DiskStore:
         path = self._path(checked_key(key))
         with translate_os_errors(path, "looking at"):
             try:
-                found = path.stat()
+                status = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return Entry(key, found.st_size, found.st_mtime) if _stat.S_ISREG(found.st_mode) else None
+        return Entry(key, status.st_size, status.st_mtime) if _stat.S_ISREG(status.st_mode) else None
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
         path = self._path(checked_key(key))
-        with _reading(path) as file, translate_os_errors(path, "reading"):
+        with _open_for_reading(path) as file, translate_os_errors(path, "reading"):
             file.seek(start)
             return file.read(-1 if length is None else length)
 
@@ -107,12 +107,12 @@ class DiskStore:
             file.write(data)
 
     def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
-        with _reading(path) as source, self._new(key) as (target, file):
+        with _open_for_reading(path) as source, self._new(key) as (target, file):
             _copy(source, path, file, target, progress)
 
     def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
         source_path = self._path(checked_key(key))
-        with _reading(source_path) as source, whole_file(path) as file:
+        with _open_for_reading(source_path) as source, replace_on_success(path) as file:
             copied = _copy(source, source_path, file, path, progress)
             size = os.fstat(source.fileno()).st_size
             if copied != size:
@@ -122,7 +122,7 @@ class DiskStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         touched: set[Path] = set()
-        for path in [self._inside(checked_key(key)) for key in keys]:
+        for path in [self._path_inside(checked_key(key)) for key in keys]:
             with translate_os_errors(path, "deleting"):
                 if path.is_dir() and not path.is_symlink():
                     continue  # a folder is no object
@@ -149,7 +149,7 @@ class DiskStore:
             )
         return path
 
-    def _inside(self, key: str) -> Path:
+    def _path_inside(self, key: str) -> Path:
         """The path to write ``key`` to. `StorageDenied` when a link leads it out of the folder that was
         opened.
         """
@@ -165,8 +165,8 @@ class DiskStore:
 
     @contextmanager
     def _new(self, key: str, *, exclusive: bool = False) -> Iterator[tuple[Path, BinaryIO]]:
-        path = self._inside(checked_key(key))
-        with whole_file(path, exclusive=exclusive, made=self._sweep_around) as file:
+        path = self._path_inside(checked_key(key))
+        with replace_on_success(path, exclusive=exclusive, made=self._sweep_around) as file:
             self._sweep(path.parent, os.fstat(file.fileno()).st_mtime)
             yield path, file
 
@@ -178,8 +178,8 @@ class DiskStore:
             sweep(folder, now)
 
     def _sweep_around(self, folder: Path) -> None:
-        """``folder`` is new. Beside it may lie one whose writer was killed in it, and which nobody will
-        enter again.
+        """Sweep the siblings of a new ``folder``: a killed writer may have left one that no process will use
+        again.
         """
         if self._fence not in folder.parents or str(folder.parent) in self._swept:
             return
@@ -193,15 +193,17 @@ class DiskStore:
 
     def _remove_empty(self, folder: Path) -> None:
         with suppress(FileNotFoundError):
-            sweep(folder, folder.stat().st_mtime)  # its own clock: we have just changed it
+            sweep(
+                folder, folder.stat().st_mtime
+            )  # the file system's clock: this process has just changed the folder
             _sync_folder(folder)
         while folder != self._root:
             try:
                 folder.rmdir()
             except FileNotFoundError:
-                pass  # somebody else was faster
+                pass  # another process was faster
             except OSError:
-                return  # not empty, or not ours to remove; then it may stay
+                return  # not empty, or no permission: it stays
             folder = folder.parent
 
 
@@ -240,13 +242,13 @@ def _is_old(item: os.DirEntry[str], now: float) -> bool:
 
 
 @contextmanager
-def whole_file(
+def replace_on_success(
     path: Path, *, exclusive: bool = False, made: Callable[[Path], None] = lambda folder: None
 ) -> Iterator[BinaryIO]:
     """A file to write to that appears under ``path`` when the block ends, durable; when the block raises,
     nothing happened.
 
-    Missing folders are made, and ``made`` is told the uppermost. With ``exclusive``: `StorageConflict` when
+    Missing folders are made, and ``made`` gets the uppermost. With ``exclusive``: `StorageConflict` when
     ``path`` exists.
     """
     with translate_os_errors(path, "writing"):
@@ -329,7 +331,7 @@ def _make_folders(folder: Path) -> Path | None:
 
 
 def _link(temp: Path, path: Path) -> None:
-    """Give the finished file its name if nobody has it."""
+    """Give the finished file its name if the name is free."""
     try:
         os.link(temp, path)
     except FileExistsError:
@@ -373,7 +375,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (PermissionError, FileNotFoundError):
-        return  # a folder that may be written and not be listed; one that somebody emptied and removed since
+        return  # a folder without read permission, or one that was removed meanwhile
     try:
         os.fsync(fd)
     except OSError as error:
@@ -398,16 +400,16 @@ def _machine() -> str:
 def _listing(folder: Path) -> list[os.DirEntry[str]]:
     with translate_os_errors(folder, "listing"):
         try:
-            with os.scandir(folder) as found:
-                return list(found)
+            with os.scandir(folder) as entries:
+                return list(entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
     # A folder sorts by its name and a slash, as its keys do: 'a-b' comes before 'a/c'.
-    found = [(f"{item.name}/" if _is_folder(item) else item.name, item) for item in _listing(folder)]
-    for name, item in sorted(found, key=lambda pair: pair[0]):
+    named = [(f"{item.name}/" if _is_folder(item) else item.name, item) for item in _listing(folder)]
+    for name, item in sorted(named, key=lambda pair: pair[0]):
         if name.endswith("/"):
             yield from _walk(Path(item.path), prefix + name)
         elif not name.startswith(OWN):
@@ -418,10 +420,10 @@ def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
 
 def _entry(item: os.DirEntry[str], key: str) -> Entry | None:
     try:
-        found = item.stat()
+        status = item.stat()
     except OSError:
         return None  # deleted since the listing, or a link to nowhere
-    return Entry(key, found.st_size, found.st_mtime) if _stat.S_ISREG(found.st_mode) else None
+    return Entry(key, status.st_size, status.st_mtime) if _stat.S_ISREG(status.st_mode) else None
 
 
 def _is_folder(item: os.DirEntry[str]) -> bool:
@@ -433,7 +435,7 @@ def _holds_objects(folder: Path) -> bool:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[BinaryIO]:
+def _open_for_reading(path: Path) -> Iterator[BinaryIO]:
     """The file to read from. A pipe or a device of that name is refused: it would hang its reader, or never
     end.
     """
@@ -441,10 +443,10 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
         file = os.fdopen(fd, "rb")
     with file:
-        found = os.fstat(fd).st_mode
-        if _stat.S_ISDIR(found):
-            raise translated(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
-        if not _stat.S_ISREG(found):
+        mode = os.fstat(fd).st_mode
+        if _stat.S_ISDIR(mode):
+            raise translate_error(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
+        if not _stat.S_ISREG(mode):
             raise StorageMissing(f"{path}: it is no file but a pipe or a device; put a file there")
         yield file
 
@@ -468,20 +470,20 @@ def _copy(
 
 @contextmanager
 def translate_os_errors(path: Path, doing: str) -> Iterator[None]:
-    """The one place where the system's errors become ours."""
+    """Turn system errors into StorageError. This is the only place that does."""
     try:
         yield
     except OSError as error:
-        raise translated(error, path, doing) from error
+        raise translate_error(error, path, doing) from error
 
 
-def translated(error: OSError, path: Path, doing: str) -> StorageError:
-    """``error`` in our words: the place, the trouble in the system's own words, what to do."""
+def translate_error(error: OSError, path: Path, doing: str) -> StorageError:
+    """The StorageError for ``error``: the place, the system's message, what to do."""
     number = error.errno or 0
     kind, advice = _ADVICE.get(number, (StorageError, "see what the system says about this path"))
     words = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
     if "{free}" in advice:  # only then: to ask a disk that does not answer would hang
-        advice = advice.replace("{free}", _free(path))
+        advice = advice.replace("{free}", _free_bytes(path))
     return kind(f"{path}: {words} while {doing} it; {advice.replace('{user}', _user())}")
 
 
@@ -530,7 +532,7 @@ def _user() -> str:
     return f"uid {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
 
 
-def _free(path: Path) -> str:
+def _free_bytes(path: Path) -> str:
     for folder in (path, *path.parents):
         with suppress(OSError):
             usage = shutil.disk_usage(folder)

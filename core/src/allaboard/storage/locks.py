@@ -1,5 +1,5 @@
-"""The locks that tell whose process lives: a file beside what it keeps, which the process holds locked. The
-kernel frees the lock however the process ends. Nobody is waited for. Standard library only.
+"""Lock files that show whether a process lives: the process holds the lock of a file beside its data. The
+kernel frees the lock however the process ends. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if sys.platform != "win32":
     import fcntl
 
 SUFFIX = ".lock"
-_TRIES = 20  # a sweep may take a new lock file for one that was left
-# A name may turn out to be a link, or a pipe whose other end nobody opens.
+_ATTEMPTS = 20  # a sweep may take a new lock file for one that was left
+# A name may turn out to be a link, or a pipe without a writer.
 _PLAINLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Lock(Enum):
-    """HELD: another process has it. FREE: nobody had it, and it is ours now. UNKNOWN: no lock can tell, as on
-    Windows and on file systems without locks.
+    """HELD: another process has it. FREE: it was free, and this process holds it now. UNKNOWN: locks do not
+    work, as on Windows and some file systems.
     """
 
     HELD = "held"
@@ -32,12 +32,12 @@ class Lock(Enum):
     UNKNOWN = "unknown"
 
 
-def take(fd: int) -> Lock:
-    """Lock an open file, until it is closed, if nobody has it."""
+def take_lock(fd: int, *, wait: bool = False) -> Lock:
+    """Lock an open file until it is closed. Without ``wait`` only if the lock is free; with it never HELD."""
     if sys.platform == "win32":
         return Lock.UNKNOWN
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return Lock.HELD
     except OSError:
@@ -46,38 +46,38 @@ def take(fd: int) -> Lock:
 
 
 @contextmanager
-def asked(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
-    """How the lock of a file stands, and the file's status; what was free is ours within the block. A link, a
-    pipe, or a file that may not be read is UNKNOWN, and is not followed, waited for or opened.
+def ask_lock(path: Path) -> Iterator[tuple[Lock, os.stat_result]]:
+    """The state of a file's lock, and the file's status. A free lock is held within the block. A link, a pipe
+    or an unreadable file is UNKNOWN; it is not followed, waited for or opened.
 
     Raises FileNotFoundError when nothing is there.
     """
-    found = path.lstat()
+    status = path.lstat()
     try:
-        fd = os.open(path, os.O_RDONLY | _PLAINLY) if stat.S_ISREG(found.st_mode) else None
+        fd = os.open(path, os.O_RDONLY | _PLAINLY) if stat.S_ISREG(status.st_mode) else None
     except FileNotFoundError:
         raise
     except OSError:
         fd = None
     if fd is None:
-        yield Lock.UNKNOWN, found
+        yield Lock.UNKNOWN, status
         return
     try:
-        found = os.fstat(fd)
-        yield (take(fd) if stat.S_ISREG(found.st_mode) else Lock.UNKNOWN), found
+        status = os.fstat(fd)
+        yield (take_lock(fd) if stat.S_ISREG(status.st_mode) else Lock.UNKNOWN), status
     finally:
         os.close(fd)
 
 
 def locked_name(base: Path, mode: int = 0o600) -> tuple[Path, int]:
-    """A name in ``base`` that nobody uses, and the descriptor of its lock (`lock_of`), which is ours until it
-    is closed. Raises OSError.
+    """An unused name in ``base``, and the descriptor of its lock (`lock_of`), which is held until it is
+    closed. Raises OSError.
     """
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         path = base / secrets.token_hex(8)
         fd = os.open(lock_of(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAINLY, mode)
         # Between the two calls a sweep may have locked it, or removed it.
-        if take(fd) is not Lock.HELD and (os.fstat(fd).st_nlink or sys.platform == "win32"):
+        if take_lock(fd) is not Lock.HELD and (os.fstat(fd).st_nlink or sys.platform == "win32"):
             return path, fd
         os.close(fd)
     raise BlockingIOError(f"{base}: no name stays free there")

@@ -80,7 +80,7 @@ class S3Store:
         """The store at ``s3://bucket/prefix``. `BadInput` when that names no bucket or no prefix."""
         bucket, _, rest = uri.split(":", 1)[1].removeprefix("//").partition("/")
         prefix = rest.strip("/")
-        if "@" in bucket:  # never repeat what stands there
+        if "@" in bucket:  # never repeat the probe
             raise BadInput(
                 "an s3:// address holds no credentials; write s3://bucket/prefix and set AWS_PROFILE, "
                 "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -109,78 +109,78 @@ class S3Store:
         return self._entries(checked_prefix(prefix))
 
     def _entries(self, prefix: str) -> Iterator[Entry]:
-        found = (
-            _entry(self._key(item["Key"]), item["Size"], item)
+        objects = (
+            _entry(self._short_key(item["Key"]), item["Size"], item)
             for page in self._pages(prefix)
             for item in page.get("Contents", ())
         )
-        # Sorted by most servers already, which costs nothing then; not by all. What is no key of ours is left
-        # out: the marks that consoles make for folders ('x/'), and our own probes.
+        # Sorted by most servers already, which costs nothing then; not by all. Other keys are left out: the
+        # markers that consoles make for folders ('x/'), and the probes of this module.
         yield from sorted(
-            (entry for entry in found if not key_trouble(entry.key)), key=lambda entry: entry.key
+            (entry for entry in objects if not key_trouble(entry.key)), key=lambda entry: entry.key
         )
 
     def folders(self, prefix: str = "") -> list[str]:
         prefix = checked_prefix(prefix)
         names = (
-            self._key(item["Prefix"]).removesuffix("/").rpartition("/")[2]
+            self._short_key(item["Prefix"]).removesuffix("/").rpartition("/")[2]
             for page in self._pages(prefix, Delimiter="/")
             for item in page.get("CommonPrefixes", ())
         )
         return sorted({name for name in names if not key_trouble(name)})
 
     def _pages(self, prefix: str, **how: str) -> Iterator[dict[str, Any]]:
-        with self._said(prefix, "listing") as client:
-            start = self._full(f"{prefix}/" if prefix else "")
+        with self._translate_errors(prefix, "listing") as client:
+            start = self._full_key(f"{prefix}/" if prefix else "")
             yield from client.s3.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=start, **how
             )
 
     def stat(self, key: str) -> Entry | None:
-        found = self._head(checked_key(key))
-        return _entry(key, found["ContentLength"], found) if found else None
+        head = self._head(checked_key(key))
+        return _entry(key, head["ContentLength"], head) if head else None
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         checked_range(start, length)
-        with self._said(checked_key(key), "reading") as client:
-            where = {"Bucket": self._bucket, "Key": self._full(key)}
+        with self._translate_errors(checked_key(key), "reading") as client:
+            where = {"Bucket": self._bucket, "Key": self._full_key(key)}
             if length == 0:
                 if self._head(key) is None:
-                    raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
+                    raise StorageMissing(f"{self._uri_of(key)}: there is no such object; {_LOOK}")
                 return b""
             if start or length is not None:
                 where["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
             return _body(client, where, start, length)
 
     def write(self, key: str, data: bytes) -> None:
-        with self._said(checked_key(key), "writing") as client:
+        with self._translate_errors(checked_key(key), "writing") as client:
             if len(data) > PART:
                 self._send(client, io.BytesIO(data), key, None)
             else:
-                client.s3.put_object(Bucket=self._bucket, Key=self._full(key), Body=data)
+                client.s3.put_object(Bucket=self._bucket, Key=self._full_key(key), Body=data)
 
     def create(self, key: str, data: bytes) -> None:
-        with self._said(checked_key(key), "creating") as client:
+        with self._translate_errors(checked_key(key), "creating") as client:
             if not self._creates_exclusively(client, key):
                 raise StorageUnsupported(
-                    f"{self._place(key)}: the server at {client.endpoint} does not honour conditional writes "
-                    "(If-None-Match), so two writers could both win; nothing was written; use a server that "
-                    "does, or make sure that there is a single writer and say so"
+                    f"{self._uri_of(key)}: the server at {client.endpoint} does not honour conditional "
+                    "writes (If-None-Match), so two writers could both win; nothing was written; use a "
+                    "server that does, or make sure that there is a single writer and say so"
                 )
             self._put_if_absent(client, key, data)
 
     def _put_if_absent(self, client: _Client, key: str, data: bytes) -> None:
-        mark = _mark()
+        mark = _new_marker()
         for pause in (0.1, 0.2, 0.4, 0.8, None):
             try:
                 client.s3.put_object(
-                    Bucket=self._bucket, Key=self._full(key), Body=data, IfNoneMatch="*", Metadata=mark
+                    Bucket=self._bucket, Key=self._full_key(key), Body=data, IfNoneMatch="*", Metadata=mark
                 )
                 return
             except client.ClientError as error:
                 if _status(error) == 409 and pause:  # another request to this key is on its way
                     time.sleep(pause)
-                elif _status(error) in (409, 412) and self._bears(key, mark):
+                elif _status(error) in (409, 412) and self._has_marker(key, mark):
                     return
                 else:
                     raise
@@ -188,92 +188,92 @@ class S3Store:
     def _creates_exclusively(self, client: _Client, key: str) -> bool:
         if self._bucket not in client.exclusive:
             folder, slash, _ = key.rpartition("/")
-            probe = self._full(f"{folder}{slash}{OWN}probe-{secrets.token_hex(8)}")
+            probe = self._full_key(f"{folder}{slash}{OWN}probe-{secrets.token_hex(8)}")
             client.exclusive[self._bucket] = _honours_if_none_match(client, self._bucket, probe)
         return client.exclusive[self._bucket]
 
     def upload(self, path: Path, key: str, progress: Progress | None = None) -> None:
         key = checked_key(key)
         with disk.translate_os_errors(path, "reading"), path.open("rb"):
-            pass  # said before anything is sent
-        with self._said(key, "writing") as client, _file_said(path, "reading"):
+            pass  # checked before anything is sent
+        with self._translate_errors(key, "writing") as client, _translate_file_errors(path, "reading"):
             self._send(client, str(path), key, progress)
 
     def _send(self, client: _Client, source: str | io.BytesIO, key: str, progress: Progress | None) -> None:
-        mark = _mark()
+        mark = _new_marker()
         try:
             with client.transfers() as transfers:
                 transfers.upload(
                     source,
                     self._bucket,
-                    self._full(key),
+                    self._full_key(key),
                     extra_args={"Metadata": mark},
                     subscribers=client.subscribers(progress),
                 ).result()
         except client.ClientError as error:
             completing = error.operation_name == "CompleteMultipartUpload"
             lost = completing and (_code(error) == "NoSuchUpload" or _status(error) >= 500)
-            if not (lost and self._bears(key, mark)):
+            if not (lost and self._has_marker(key, mark)):
                 raise
 
     def download(self, key: str, path: Path, progress: Progress | None = None) -> None:
-        found = self._head(checked_key(key))
-        if found is None:
-            raise StorageMissing(f"{self._place(key)}: there is no such object; {_LOOK}")
-        with self._said(key, "reading") as client, disk.whole_file(path) as file:
-            with _file_said(path, "writing"), client.transfers() as transfers:
+        head = self._head(checked_key(key))
+        if head is None:
+            raise StorageMissing(f"{self._uri_of(key)}: there is no such object; {_LOOK}")
+        with self._translate_errors(key, "reading") as client, disk.replace_on_success(path) as file:
+            with _translate_file_errors(path, "writing"), client.transfers() as transfers:
                 transfers.download(
                     self._bucket,
-                    self._full(key),
+                    self._full_key(key),
                     file,
-                    subscribers=client.subscribers(progress, found["ContentLength"], found.get("ETag")),
+                    subscribers=client.subscribers(progress, head["ContentLength"], head.get("ETag")),
                 ).result()
                 file.flush()
-            got, size = os.fstat(file.fileno()).st_size, found["ContentLength"]
+            got, size = os.fstat(file.fileno()).st_size, head["ContentLength"]
             if got != size:
                 raise StorageUnreachable(
-                    f"{self._place(key)}: {got} of {size} bytes came from {client.endpoint}; "
+                    f"{self._uri_of(key)}: {got} of {size} bytes came from {client.endpoint}; "
                     f"{path} was not written; try again"
                 )
 
     def delete(self, keys: Iterable[str]) -> None:
         wanted = [checked_key(key) for key in keys]
         for some in (wanted[at : at + 1000] for at in range(0, len(wanted), 1000)):
-            with self._said(some[0], "deleting") as client:
+            with self._translate_errors(some[0], "deleting") as client:
                 try:
                     self._delete_together(client, some)
                 except client.ClientError as error:
                     if _code(error) not in _NO_BATCHES:
                         raise
                     for key in some:
-                        client.s3.delete_object(Bucket=self._bucket, Key=self._full(key))
+                        client.s3.delete_object(Bucket=self._bucket, Key=self._full_key(key))
 
     def _delete_together(self, client: _Client, keys: Iterable[str]) -> None:
-        wanted = {"Objects": [{"Key": self._full(key)} for key in keys], "Quiet": True}
-        answer = client.s3.delete_objects(Bucket=self._bucket, Delete=wanted)
+        request = {"Objects": [{"Key": self._full_key(key)} for key in keys], "Quiet": True}
+        answer = client.s3.delete_objects(Bucket=self._bucket, Delete=request)
         for refused in answer.get("Errors", ()):
             if refused.get("Code") != "NoSuchKey":
                 raise client.ClientError({"Error": refused}, "DeleteObjects")
 
     def below(self, prefix: str) -> S3Store:
-        return S3Store(self._bucket, self._full(checked_prefix(prefix)).rstrip("/"), self._environ)
+        return S3Store(self._bucket, self._full_key(checked_prefix(prefix)).rstrip("/"), self._environ)
 
     def local_path(self, key: str = "") -> None:
         checked_prefix(key)
 
-    def _full(self, key: str) -> str:
+    def _full_key(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
 
-    def _key(self, full: str) -> str:
+    def _short_key(self, full: str) -> str:
         return full[len(self._prefix) + 1 :] if self._prefix else full
 
-    def _place(self, key: str) -> str:
+    def _uri_of(self, key: str) -> str:
         return f"{self.uri}/{key}".rstrip("/")
 
     def _head(self, key: str) -> dict[str, Any] | None:
         """What the server says about the object, None when it is absent from a bucket that exists."""
-        with self._said(key, "looking at") as client:
-            where = {"Bucket": self._bucket, "Key": self._full(key)}
+        with self._translate_errors(key, "looking at") as client:
+            where = {"Bucket": self._bucket, "Key": self._full_key(key)}
             try:
                 return dict(client.s3.head_object(**where))
             except client.ClientError as error:
@@ -281,50 +281,52 @@ class S3Store:
                     self._bucket_must_exist(client)
                     return None
                 if _status(error) not in (500, 502, 503, 504):
-                    # An answer to HEAD has no body, so the reason is missing; one to GET tells it.
+                    # An answer to HEAD has no body and no reason; an answer to GET has one.
                     client.s3.get_object(**where, Range="bytes=0-0")
                 raise
 
     def _bucket_must_exist(self, client: _Client) -> None:
         if self._bucket not in client.seen:
             try:
-                client.s3.list_objects_v2(Bucket=self._bucket, Prefix=self._full(""), MaxKeys=1)
+                client.s3.list_objects_v2(Bucket=self._bucket, Prefix=self._full_key(""), MaxKeys=1)
             except client.ClientError as error:
-                if _code(error) != "AccessDenied":  # who may not list was told the truth about the object
+                if (
+                    _code(error) != "AccessDenied"
+                ):  # without permission to list, the answer about the object counts
                     raise
             client.seen.add(self._bucket)
 
-    def _bears(self, key: str, mark: dict[str, str]) -> bool:
-        found = self._head(key)
-        return found is not None and mark.items() <= found.get("Metadata", {}).items()
+    def _has_marker(self, key: str, mark: dict[str, str]) -> bool:
+        head = self._head(key)
+        return head is not None and mark.items() <= head.get("Metadata", {}).items()
 
     @contextmanager
-    def _said(self, key: str, doing: str) -> Iterator[_Client]:
-        """The one place where the errors of S3 and its library become ours."""
+    def _translate_errors(self, key: str, doing: str) -> Iterator[_Client]:
+        """Turn errors of S3 and its library into StorageError. This is the only place that does."""
         client = None
         try:
             client = _client(self._environ)
             yield client
         except _foreign_errors() as error:
             if client and _code(error) in _STALE:
-                _forget(client)
-            raise _translated(error, self._place(key), doing, client) from error
+                _forget_client(client)
+            raise _translated(error, self._uri_of(key), doing, client) from error
 
 
 @contextmanager
-def _file_said(path: Path, doing: str) -> Iterator[None]:
-    """Trouble with the file on this side of a transfer, told apart from that with the server."""
+def _translate_file_errors(path: Path, doing: str) -> Iterator[None]:
+    """Turn errors of the local file of a transfer into StorageError, apart from errors of the server."""
     try:
         yield
     except OSError as error:  # which some errors of the library are as well
         if isinstance(error, _foreign_errors()):
             raise
-        raise disk.translated(error, path, doing) from error
+        raise disk.translate_error(error, path, doing) from error
 
 
-def _entry(key: str, size: int, found: Mapping[str, Any]) -> Entry:
+def _entry(key: str, size: int, answer: Mapping[str, Any]) -> Entry:
     # Whole seconds: the same object's time has fractions in some listings and in no header.
-    return Entry(key, size, float(int(found["LastModified"].timestamp())))
+    return Entry(key, size, float(int(answer["LastModified"].timestamp())))
 
 
 def _body(client: _Client, where: dict[str, str], start: int, length: int | None) -> bytes:
@@ -360,21 +362,19 @@ def _honours_if_none_match(client: _Client, bucket: str, probe: str) -> bool:
             return False
         raise
     finally:
-        if made:  # who may not delete it leaves an empty object that is never listed
+        if made:  # without permission to delete, an empty object stays that is never listed
             with suppress(*_foreign_errors()):
                 client.s3.delete_object(Bucket=bucket, Key=probe)
     return False
 
 
-def _mark() -> dict[str, str]:
+def _new_marker() -> dict[str, str]:
     return {"allaboard-write": secrets.token_hex(8)}
 
 
 @dataclass(eq=False)
 class _Client:
-    """The library's client with what we learned about its server. Shared by all stores with the same
-    settings.
-    """
+    """The library's client with known facts about its server. Shared by all stores with the same settings."""
 
     s3: Any
     endpoint: str
@@ -406,7 +406,7 @@ class _Client:
 
         class Watcher(BaseSubscriber):  # type: ignore[misc]
             def on_queued(self, future: Any, **_: Any) -> None:
-                if size is not None:  # of a download: the pieces must be of the very object that we looked at
+                if size is not None:  # of a download: all pieces must be of the same object
                     future.meta.provide_transfer_size(size)
                     future.meta.provide_object_etag(etag)
 
@@ -442,7 +442,7 @@ def _client(environ: Mapping[str, str] | None) -> _Client:
         return _clients[key]
 
 
-def _forget(client: _Client) -> None:
+def _forget_client(client: _Client) -> None:
     """Its credentials ran out: the next use reads them again."""
     with _lock:
         for key in [key for key, value in _clients.items() if value is client]:
@@ -487,7 +487,7 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
         )
     try:
         s3 = session.create_client("s3", config=config, **place)
-    except ValueError as error:  # botocore's word for an endpoint that is no URL
+    except ValueError as error:  # botocore's error for an endpoint that is no URL
         endpoint = settings.get("AWS_ENDPOINT_URL_S3") or settings.get("AWS_ENDPOINT_URL") or "of the profile"
         raise BadInput(
             f"AWS_ENDPOINT_URL {shown(endpoint)!r} is no address of a server; write it like http://127.0.0.1:9000"
@@ -556,24 +556,26 @@ def _foreign_errors() -> tuple[type[BaseException], ...]:
     return (BotoCoreError, ClientError, RetriesExceededError, S3DownloadFailedError, S3UploadFailedError)
 
 
-def _answer(error: BaseException) -> dict[str, Any]:
+def _translate_client_error(error: BaseException) -> dict[str, Any]:
     """What the server answered; empty when the trouble is on this side of the wire."""
     return getattr(error, "response", None) or {}
 
 
 def _code(error: BaseException) -> str:
-    return str(_answer(error).get("Error", {}).get("Code", ""))
+    return str(_translate_client_error(error).get("Error", {}).get("Code", ""))
 
 
 def _status(error: BaseException) -> int:
-    return int(_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(_translate_client_error(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _translated(error: BaseException, place: str, doing: str, client: _Client | None) -> StorageError:
-    """``error`` in our words: the place, what was being done where, the server's own words, what to do."""
+    """The StorageError for ``error``: the place, the operation and server, the server's message,
+    what to do.
+    """
     error = getattr(error, "last_exception", None) or error
     kind, advice = _judged(error)
-    answer = _answer(error)
+    answer = _translate_client_error(error)
     words = answer.get("Error", {}).get("Message", "") if answer else str(error)
     code = _code(error) or type(error).__name__
     retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
@@ -620,7 +622,7 @@ _BROKEN_OFF = (
     "the answer broke off; this may pass, try again; nothing half-written stays",
 )
 
-# The code that the server gives, or the HTTP status when its answer has no body -> who must act, and how.
+# The server's error code, or the HTTP status of an answer without a body -> the error class, and the advice.
 _ADVICE: dict[str, tuple[type[StorageError], str]] = {
     "NoSuchBucket": (StorageMissing, "make the bucket, or correct its name or AWS_ENDPOINT_URL"),
     "NoSuchKey": (StorageMissing, _LOOK),
@@ -683,7 +685,7 @@ _LIBRARY: dict[str, tuple[type[StorageError], str]] = {
     "S3DownloadFailedError": (StorageUnreachable, "it was replaced while it was read; try again"),
     "S3UploadFailedError": _BROKEN_OFF,
     "RetriesExceededError": _BROKEN_OFF,
-    "OSError": _BROKEN_OFF,  # of a socket: those of files are told apart before
+    "OSError": _BROKEN_OFF,  # of a socket: errors of files were handled before
 }
 _STALE = {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
 _NO_BATCHES = {

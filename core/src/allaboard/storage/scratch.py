@@ -1,9 +1,9 @@
-"""Folders for what a process keeps for itself for a while, and which outlive it in no case for long.
+"""Temporary folders of a process, which are removed soon after its end even if it was killed.
 
 They lie in one folder of this user below the temporary folder, each beside a lock file that its process
-holds: the kernel frees the lock however the process ends. Whoever makes the next one removes those whose
-lock is free. So a state of many gigabytes that a killed `resume` had fetched is gone with the next, and what
-a live process uses is never touched, whatever its age. Standard library only.
+holds: the kernel frees the lock however the process ends. Making a folder removes those whose lock is free.
+So a state of many gigabytes that a killed `resume` had fetched is removed by the next one, and a folder of a
+live process is never touched, whatever its age. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from allaboard.errors import SiteError
 from allaboard.storage.disk import translate_os_errors
-from allaboard.storage.locks import SUFFIX, Lock, asked, lock_of, locked_name
+from allaboard.storage.locks import SUFFIX, Lock, ask_lock, lock_of, locked_name
 
 _NAME = re.compile(r"[0-9a-f]{16}(\.lock)?")
 _LEFT_AFTER = 7 * 86400.0
-"""Seconds without a change after which a folder counts as left where no lock can tell."""
+"""Seconds without a change after which a folder counts as abandoned where locks do not work."""
 
 
 def own_folder() -> Path:
@@ -35,19 +35,18 @@ def own_folder() -> Path:
     folder = _temporary() / f"allaboard-{user}"
     with translate_os_errors(folder, "making"):
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    if not _is_own_folder(found):
+        status = folder.lstat()
+    if not _is_own_folder(status):
         raise SiteError(
-            f"{folder} belongs to somebody else, so nothing is kept there; set TMPDIR to a folder of your own"
+            f"{folder} belongs to another user, so nothing is kept there;  set TMPDIR to a folder of your own"
         )
     return folder
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """An empty folder that nobody else can read; it is removed when the block ends, or, if this process is
-    killed in it, by the next call of any process of this user. StorageError or SiteError when there can be
-    none.
+    """An empty private folder, which is removed when the block ends or, if this process is killed, by the
+    next call of any process of this user. Raises StorageError or SiteError if it cannot be made.
     """
     base = _base()
     if base is None:
@@ -83,20 +82,22 @@ def sweep_scratch(base: Path, now: float) -> None:
 
 def _sweep_one(folder: Path, now: float) -> None:
     try:
-        with asked(lock_of(folder)) as (answer, found):
-            if not stat.S_ISREG(found.st_mode) or not _is_own(found):
+        with ask_lock(lock_of(folder)) as (answer, status):
+            if not stat.S_ISREG(status.st_mode) or not _is_own(status):
                 return
-            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - found.st_mtime > _LEFT_AFTER):
+            if answer is Lock.FREE or (answer is Lock.UNKNOWN and now - status.st_mtime > _LEFT_AFTER):
                 shutil.rmtree(folder, ignore_errors=True)  # never through a link: it refuses one at the top
                 if not os.path.lexists(folder):
                     lock_of(folder).unlink()
-    except FileNotFoundError:  # the lock file is made first and removed last, so nobody makes this folder now
-        if _is_own_folder(found := folder.lstat()) and now - found.st_mtime > _LEFT_AFTER:
+    except (
+        FileNotFoundError
+    ):  # the lock file is made first and removed last, so no process makes this folder now
+        if _is_own_folder(status := folder.lstat()) and now - status.st_mtime > _LEFT_AFTER:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _base() -> Path | None:
-    """Where all scratch folders of this user lie; None when somebody else has taken its place."""
+    """The folder of all scratch folders of this user; None if another user has its name."""
     try:
         base = own_folder() / "scratch"
     except SiteError:
@@ -108,7 +109,7 @@ def _base() -> Path | None:
 
 @contextmanager
 def _unlisted() -> Iterator[Path]:
-    """A folder that no sweep will find: better than none, when another user stands where ours would be."""
+    """A folder that no sweep will find, for when another user has the name of the usual one."""
     base = _temporary()
     with (
         translate_os_errors(base, "writing below"),
@@ -124,9 +125,9 @@ def _temporary() -> Path:
         raise SiteError(f"no folder for scratch data: {error}; set TMPDIR") from error
 
 
-def _is_own_folder(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and _is_own(found)
+def _is_own_folder(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and _is_own(status)
 
 
-def _is_own(found: os.stat_result) -> bool:
-    return not hasattr(os, "getuid") or found.st_uid == os.getuid()
+def _is_own(status: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid()

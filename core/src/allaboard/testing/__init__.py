@@ -1,5 +1,4 @@
-"""Builders and a fake backend for tests: ours and yours. They say only what matters and behave like the real
-thing.
+"""Builders and a fake backend for tests of allaboard and of its users. They behave like the real ones.
 
 >>> from allaboard.testing import FakeBackend, a_job
 >>> backend = FakeBackend()
@@ -20,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow import run_record
@@ -35,13 +34,13 @@ from allaboard.testing.cluster import FakeCluster as FakeCluster
 
 
 def a_job(**fields: Any) -> TrainingJob:
-    """A job that is right: two members of ``python train.py``, unless said otherwise."""
+    """A valid job: two members of ``python train.py`` by default."""
     return TrainingJob(**{"name": "digits", "command": ["python", "train.py"], "workers": 2, **fields})
 
 
 def a_layout(run: str = "digits-1", **fields: Any) -> Layout:
     """The layout of `a_job` with these fields, checked."""
-    job = checked(a_job(**fields))
+    job = require_valid(a_job(**fields))
     return lay_out(job, engine_of(job), run)
 
 
@@ -84,12 +83,12 @@ def seen(state: State | str = State.RUNNING, **fields: Any) -> Observation:
 
 
 class FakeBackend:
-    """A backend in memory whose runs go through ``script``, one observation per look, and stay at its last
+    """A backend in memory whose runs go through ``script``, one item per observation, and stay at the last
     one.
 
     It keeps the launch table of the contract (through `allaboard.follow.run_record`), owners, attempts and
     hand-over, and notes every call in `calls`. ``scripts``: one script per attempt; the last serves all
-    further ones. `break_for(n)` makes it unreachable for the next n looks.
+    further ones. `break_for(n)` makes it unreachable for the next n observations.
     """
 
     name = "fake"
@@ -124,8 +123,8 @@ class FakeBackend:
                 assert record is not None
                 self.records[plan.run] = replace(record, owner=owner)
                 handle = self._handle(plan.run)
-                taken = isinstance(decision, run_record.HandOver)
-                return replace(handle, adopted=not taken, hand_over=taken)
+                is_hand_over = isinstance(decision, run_record.HandOver)
+                return replace(handle, adopted=not is_hand_over, hand_over=is_hand_over)
             case run_record.NewGeneration():
                 assert record is not None
                 record = record.next_generation(next(self._uids), owner, plan.spec, plan.spec_hash)
@@ -166,9 +165,9 @@ class FakeBackend:
         if self._broken:
             self._broken -= 1
             raise BackendUnreachable("the fake backend does not answer")
-        self.now[run] = found = self.now[run] if evidence else next(self.looks[run], self.now[run])
+        self.now[run] = seen = self.now[run] if evidence else next(self.looks[run], self.now[run])
         return replace(
-            found,
+            seen,
             run=run,
             key=record.key,
             job=record.job,
@@ -176,7 +175,7 @@ class FakeBackend:
             generation=record.generation,
             uid=record.uid,
             owner=record.owner,
-            stop=found.stop or record.stop,
+            stop=seen.stop or record.stop,
             handed_over=record.handed_over,
         )
 

@@ -1,6 +1,6 @@
-"""A cluster in memory, for tests: ours and yours. What answers is at the level of
-`allaboard.backends.kubernetes.client.api.Api`, so everything of the Kubernetes backend above the wire runs
-on it, without a network, a process or a second of waiting.
+"""A cluster in memory, for tests of allaboard and of its users. What answers is at the level of
+`allaboard.backends.kubernetes.client.api.Api`, so everything of the Kubernetes backend above the wire runs on
+it, without a network, a process or a second of waiting.
 
 >>> from allaboard.testing.cluster import FakeCluster
 >>> cluster = FakeCluster(trains_for=60)
@@ -91,9 +91,9 @@ class Died(BaseException):
 
 
 class FakeCluster:
-    """``trains_for``: seconds until every member of a job ends well; None: it trains until somebody ends it.
-    ``served``: the kinds that it knows; ``shows``: those of them that discovery tells, and by which a launch
-    chooses its gang scheduler. ``now``: its clock, epoch seconds.
+    """``trains_for``: seconds until every member of a job succeeds; None: until the test ends it. ``served``:
+    the kinds that it knows; ``shows``: those that discovery lists, by which a launch chooses its gang
+    scheduler. ``now``: its clock, epoch seconds.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class FakeCluster:
         for namespace in namespaces:
             self.add_namespace(namespace)
 
-    # For tests: clients, time, and a look inside.
+    # For tests: clients, time, and access to the objects.
 
     def client(
         self, faults: Mapping[int, str | Exception] | None = None, namespace: str = "default"
@@ -183,16 +183,16 @@ class FakeCluster:
     def all(self, resource: Resource, namespace: str = "default") -> list[Json]:
         """Copies of all objects of a kind, by name."""
         with self.lock:
-            found = [
+            objects = [
                 o
                 for k, o in sorted(self.objects.items())
                 if k[:3] == (resource.group, resource.plural, namespace)
             ]
-            return copy.deepcopy(found)
+            return copy.deepcopy(objects)
 
     def one(self, resource: Resource, name: str, namespace: str = "default") -> Json | None:
-        found = self.objects.get(_key(resource, namespace, name))
-        return copy.deepcopy(found)
+        stored = self.objects.get(_key(resource, namespace, name))
+        return copy.deepcopy(stored)
 
     def refuse(self, resource: Resource, error: ApiError, name: str = "") -> None:
         """From now on, creating such an object fails with this: a quota, RBAC, a webhook."""
@@ -215,17 +215,17 @@ class FakeCluster:
 
     def get(self, resource: Resource, name: str, namespace: str) -> Json:
         self._serves(resource)
-        found = self.objects.get(_key(resource, namespace, name))
-        if found is None:
+        stored = self.objects.get(_key(resource, namespace, name))
+        if stored is None:
             raise _missing(resource, name)
-        return copy.deepcopy(found)
+        return copy.deepcopy(stored)
 
     def list(
         self, resource: Resource, namespace: str, labels: str | None, fields: str | None
     ) -> tuple[list[Json], str]:
         self._serves(resource)
         matches = _selector(labels)
-        found = [
+        objects = [
             copy.deepcopy(o)
             for (group, plural, ns, _), o in sorted(self.objects.items())
             if (group, plural) == (resource.group, resource.plural)
@@ -233,7 +233,7 @@ class FakeCluster:
             and matches(o["metadata"].get("labels", {}))
             and _fields_match(fields, o)
         ]
-        return found, str(self._version_now())
+        return objects, str(self._version_now())
 
     def create(self, resource: Resource, body: Json, namespace: str, dry_run: bool = False) -> Json:
         self._serves(resource)
@@ -417,10 +417,10 @@ class FakeApi:
         self.identity = "fake"
 
     def get(self, resource: Resource, name: str, namespace: str | None = None, *, query: Any = None) -> Json:
-        found: Json = self._ask(
+        answer: Json = self._ask(
             "get", resource, name, namespace, lambda ns: self.cluster.get(resource, name, ns)
         )
-        return found
+        return answer
 
     def list(
         self,
@@ -434,29 +434,29 @@ class FakeApi:
         at_most: int | None = None,
         table: bool = False,
     ) -> tuple[list[Json], str]:
-        found: tuple[list[Json], str] = self._ask(
+        answer: tuple[list[Json], str] = self._ask(
             "list", resource, "", namespace, lambda ns: self.cluster.list(resource, ns, labels, fields)
         )
-        found = (found[0][:at_most], found[1])
-        return ([_row(o) for o in found[0]], found[1]) if table else found
+        answer = (answer[0][:at_most], answer[1])
+        return ([_row(o) for o in answer[0]], answer[1]) if table else answer
 
     def create(
         self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
     ) -> Json:
         name = body.get("metadata", {}).get("name", "")
-        found: Json = self._ask(
+        answer: Json = self._ask(
             "create", resource, name, namespace, lambda ns: self.cluster.create(resource, body, ns, dry_run)
         )
-        return found
+        return answer
 
     def replace(
         self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
     ) -> Json:
         name = body["metadata"]["name"]
-        found: Json = self._ask(
+        answer: Json = self._ask(
             "replace", resource, name, namespace, lambda ns: self.cluster.replace(resource, body, ns, sub)
         )
-        return found
+        return answer
 
     def patch(
         self,
@@ -469,10 +469,10 @@ class FakeApi:
         sub: str | None = None,
     ) -> Json:
         assert kind == "merge", f"the fake cluster knows merge patches alone, not {kind}"
-        found: Json = self._ask(
+        answer: Json = self._ask(
             "patch", resource, name, namespace, lambda ns: self.cluster.patch(resource, name, body, ns, sub)
         )
-        return found
+        return answer
 
     def delete(
         self,
@@ -538,8 +538,8 @@ class FakeApi:
 
         def read(ns: str) -> list[bytes]:
             self.cluster.get(PODS, pod, ns)
-            said = [] if previous else self.cluster.logs.get((ns, pod), [])
-            lines = [line for line in said if since is None or line >= since[:19]]
+            printed = [] if previous else self.cluster.logs.get((ns, pod), [])
+            lines = [line for line in printed if since is None or line >= since[:19]]
             text = "".join(lines[-tail:] if tail else lines).encode()[:limit_bytes]
             return text.splitlines(keepends=True)
 
@@ -674,7 +674,7 @@ class FakeHub:
 
 
 class FakeChanges:
-    """Whoever waits makes time pass, five seconds at most, and is woken."""
+    """Waiting advances the cluster's time by five seconds at most, and wakes the caller."""
 
     def __init__(self, cluster: FakeCluster, run: str) -> None:
         self.cluster, self.run = cluster, run
@@ -734,7 +734,7 @@ class AsyncFakeChanges:
 
 
 class FakeKeeper:
-    """Keeps a Lease as time passes here, until the follower is said to have `died`."""
+    """Renews a Lease as the cluster's time passes, until the test calls `died`."""
 
     def __init__(self, cluster: FakeCluster, api: FakeApi) -> None:
         self.cluster, self.api = cluster, api
@@ -784,24 +784,24 @@ def merged(old: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
-    found = dict(copy.deepcopy(old)) if isinstance(old, dict) else {}
+    result = dict(copy.deepcopy(old)) if isinstance(old, dict) else {}
     for name, value in patch.items():
         if value is None:
-            found.pop(name, None)
+            result.pop(name, None)
         else:
-            found[name] = merged(found.get(name), value)
-    return found
+            result[name] = merged(result.get(name), value)
+    return result
 
 
 def with_defaults(given: Json, defaults: Mapping[str, Any]) -> Json:
     """What a CRD's defaults make of an object: fields that it does not say."""
-    found = dict(given)
+    result = dict(given)
     for name, value in defaults.items():
         if isinstance(value, Mapping):
-            found[name] = with_defaults(found.get(name) or {}, value)
+            result[name] = with_defaults(result.get(name) or {}, value)
         else:
-            found.setdefault(name, value)
-    return found
+            result.setdefault(name, value)
+    return result
 
 
 def _key(resource: Resource, namespace: str, name: str) -> Key:
@@ -829,9 +829,9 @@ def _validate(resource: Resource, body: Json) -> None:
     if resource.kind in _SPECS:
         unknown += [f"spec.{f}" for f in body.get("spec", {}) if f not in _SPECS[resource.kind]]
     if unknown:
-        said = ", ".join(f'unknown field "{f}"' for f in unknown)
+        names = ", ".join(f'unknown field "{f}"' for f in unknown)
         raise Invalid(
-            f"strict decoding error: {said}",
+            f"strict decoding error: {names}",
             status=400,
             reason="BadRequest",
             causes=[Cause(f, "unknown field", "UnknownField") for f in unknown],
@@ -861,8 +861,8 @@ def _selector(text: str | None) -> Callable[[Mapping[str, str]], bool]:
 
 
 def _holds(part: str, labels: Mapping[str, str]) -> bool:
-    if found := re.fullmatch(r"(\S+) (in|notin) \((.*)\)", part):
-        name, word, values = found.groups()
+    if match := re.fullmatch(r"(\S+) (in|notin) \((.*)\)", part):
+        name, word, values = match.groups()
         within = labels.get(name) in [v.strip() for v in values.split(",")]
         return within if word == "in" else not within
     if "!=" in part:
@@ -877,10 +877,10 @@ def _holds(part: str, labels: Mapping[str, str]) -> bool:
 def _fields_match(text: str | None, body: Json) -> bool:
     for part in text.split(",") if text else []:
         path, _, value = part.partition("=")
-        found: Any = body
+        actual: Any = body
         for name in path.split("."):
-            found = (found or {}).get(name)
-        if str(found or "") != value:
+            actual = (actual or {}).get(name)
+        if str(actual or "") != value:
             return False
     return True
 

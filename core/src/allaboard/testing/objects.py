@@ -62,7 +62,7 @@ def a_pytorchjob(
     """
     specs = {"Master": master, "Worker": worker}
     listed = [a_condition_of(c) if isinstance(c, str) else c for c in conditions]
-    found: Json = {**({"conditions": listed} if listed else {}), **status}
+    full_status: Json = {**({"conditions": listed} if listed else {}), **status}
     metadata: Json = {
         "name": name,
         "namespace": "default",
@@ -83,7 +83,7 @@ def a_pytorchjob(
         "kind": "PyTorchJob",
         "metadata": metadata,
         "spec": spec,
-        **({"status": found} if found else {}),
+        **({"status": full_status} if full_status else {}),
     }
 
 
@@ -108,8 +108,8 @@ def a_pod(
     uid: str | None = None,
     scheduler: str | None = None,
 ) -> Json:
-    """The pod of a member. ``placed``: when it got its node, None: no scheduler has said a word;
-    ``unschedulable``: what one said instead; ``waiting``: what its container waits for, in ``words``;
+    """The pod of a member. ``placed``: when it got its node, None: not scheduled; ``unschedulable``: the
+    scheduler's message; ``waiting``: the reason of its waiting container, with the message ``words``;
     ``last``: how its container ended before; ``reason`` and ``exit_code``: how it has ended now;
     ``pod_reason``: of the pod.
     """
@@ -119,14 +119,14 @@ def a_pod(
     if scheduler is not None:
         spec["schedulerName"] = scheduler
     if unschedulable is not None:
-        said = {
+        pod_status = {
             "type": "PodScheduled",
             "status": "False",
             "reason": "Unschedulable",
             "message": unschedulable,
         }
         status["conditions"].append(
-            {**said, "lastTransitionTime": at(placed if placed is not None else created)}
+            {**pod_status, "lastTransitionTime": at(placed if placed is not None else created)}
         )
     elif placed is not None:
         spec["nodeName"] = "node-1"
@@ -163,21 +163,21 @@ def _container(
     restarts: int,
     last: Mapping[str, Any] | None,
 ) -> Json:
-    found: Json = {"name": "pytorch", "restartCount": restarts, "containerID": "containerd://1"}
+    state: Json = {"name": "pytorch", "restartCount": restarts, "containerID": "containerd://1"}
     if last is not None:
         times: Json = {name: at(last[name]) for name in ("startedAt", "finishedAt") if name in last}
-        found["lastState"] = {"terminated": {**last, **times}}
+        state["lastState"] = {"terminated": {**last, **times}}
     if waiting is not None:
-        found["state"] = {"waiting": {"reason": waiting, **({"message": words} if words else {})}}
+        state["state"] = {"waiting": {"reason": waiting, **({"message": words} if words else {})}}
     elif phase == "Pending":
-        found = {"name": "pytorch", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+        state = {"name": "pytorch", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
     elif phase == "Running":
-        found["state"] = {"running": {"startedAt": at(started)}}
+        state["state"] = {"running": {"startedAt": at(started)}}
     else:
         code = exit_code if exit_code is not None else (0 if phase == "Succeeded" else 1)
         over = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error")}
-        found["state"] = {"terminated": {**over, "startedAt": at(started), "finishedAt": at(ended)}}
-    return found
+        state["state"] = {"terminated": {**over, "startedAt": at(started), "finishedAt": at(ended)}}
+    return state
 
 
 def an_event(

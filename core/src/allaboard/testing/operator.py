@@ -1,9 +1,8 @@
-"""The operators and the kubelet of a `FakeCluster`: what they do to jobs and pods, in small.
+"""The operators and the kubelet of a `FakeCluster`: a small model of what they do to jobs and pods.
 
-Only as much as a client can tell: conditions and their order, pods of the right names and labels, owners, the
-deadline that is looked at when something changes and at no other time, clean-up, ttl, suspension. It is the
-Training Operator for every engine: what differs between kinds is asked of the engine. Sources as in
-`allaboard.engines.kubeflow`.
+It models only what a client can observe: conditions and their order, names and labels of pods, owners, the
+deadline that is checked only at changes, clean-up, ttl, suspension. It is the Training Operator for every
+engine: what differs between kinds is asked of the engine. Sources as in `allaboard.engines.kubeflow`.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class FakeOperator:
             for api_version in sorted({r.api_version for r in served if r.group}):
                 group, _, version = api_version.partition("/")
                 groups.setdefault(group, []).append({"groupVersion": api_version, "version": version})
-            return {"groups": [{"name": name, "versions": found} for name, found in groups.items()]}
+            return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}
         of = [r for r in served if path in (f"/apis/{r.group}/{r.version}", f"/api/{r.version}")]
         return {"resources": [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced} for r in of]}
 
@@ -204,7 +203,7 @@ class FakeOperator:
 
     def _members(self, job: Json, pods: list[Json]) -> None:
         engine, name = _engine(job), job["metadata"]["name"]
-        found = {p["metadata"]["name"]: p for p in pods}
+        by_name = {p["metadata"]["name"]: p for p in pods}
         statuses: Json = {}
         seen = {role.lower(): Counts(spec.get("replicas", 1)) for role, spec in templates(job)}
         layout, verdict = _layout(engine, job, seen), Verdict()
@@ -212,14 +211,14 @@ class FakeOperator:
             members = []
             for index in range(spec.get("replicas", 1)):
                 its = engine.pod_name(name, f"{role.lower()}-{index}")
-                members.append(found.get(its) or self._create(job, role, index, spec))
+                members.append(by_name.get(its) or self._create(job, role, index, spec))
             phases = [p.get("status", {}).get("phase", "Pending") for p in members]
             counts = {w: phases.count(w.title()) for w in ("succeeded", "failed")}
             counts["active"] = phases.count("Running")
             statuses[role] = {k: v for k, v in counts.items() if v}
             if counts["failed"]:
-                said = engine.message("Failed", name, master=True, role=role, count=counts["failed"])
-                self._finish(job, "Failed", said)
+                message = engine.message("Failed", name, master=True, role=role, count=counts["failed"])
+                self._finish(job, "Failed", message)
                 return
             # Role by role, as operators go about it: the next one does not fail what is decided already.
             seen[role.lower()] = Counts(len(members), **counts)
@@ -348,9 +347,9 @@ def _engine(job: Json) -> Engine:
 def _layout(engine: Engine, job: Json, counts: Mapping[str, Counts]) -> Layout:
     """What `Engine.judge` needs to know of a job: its members, and whether it is elastic."""
     name = job["metadata"]["name"]
-    total = sum(one.replicas for one in counts.values())
+    total = sum(count.replicas for count in counts.values())
     elastic = Elastic(1, total) if "elasticPolicy" in job["spec"] else None
-    groups = tuple(Group(role, one.replicas, ()) for role, one in counts.items())
+    groups = tuple(Group(role, count.replicas, ()) for role, count in counts.items())
     policy = Policy(engine.DEFAULT_RESTART)
     return Layout(name, name, 1, 1, engine.NAME, engine.FRAMEWORK, groups, policy, elastic=elastic)
 

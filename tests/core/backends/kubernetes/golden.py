@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out
@@ -62,7 +62,7 @@ def made(
     **fields: Any,
 ) -> Rendered:
     """The objects of a job with these fields, under the key ``render``."""
-    job = checked(job or a_job(**{"image": "lab/train:1", **fields}))
+    job = require_valid(job or a_job(**{"image": "lab/train:1", **fields}))
     layout = lay_out(job, engine_of(job), run_name(job.name, KEY), attempt, generation)
     launch = labels.launch_uid(KEY, generation, attempt)
     return render(job, layout, facts, launch=launch, spec_hash=spec_hash(spec_of(job)), code=code)

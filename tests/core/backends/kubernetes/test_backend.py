@@ -17,7 +17,7 @@ from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
 from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels
@@ -37,7 +37,7 @@ def cluster() -> FakeCluster:
 
 def a_plan(key: str = "k", **fields: Any) -> Plan:
     """A job of a master and a worker, which ships a file."""
-    return Plan(checked(a_job(image="lab/train:1", **fields)), key)
+    return Plan(require_valid(a_job(image="lab/train:1", **fields)), key)
 
 
 def a_plan_with_code(folder: Path, text: str = "print('up')\n", **fields: Any) -> Plan:

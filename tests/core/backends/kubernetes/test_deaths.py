@@ -13,7 +13,7 @@ import pytest
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODGROUPS_COSCHEDULING, PODS
 from allaboard.backends.kubernetes.state import records
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner
 from allaboard.render import labels
@@ -31,7 +31,7 @@ OWNERS = [Owner("me"), Owner("you"), Owner("me", "deferred", "orchestrated")]
 def plan(tmp_path: Path) -> Plan:
     """With code and a PodGroup."""
     (tmp_path / "train.py").write_text("print('up')\n")
-    job = checked(a_job(image="lab/train:1", code=["train.py"]))
+    job = require_valid(a_job(image="lab/train:1", code=["train.py"]))
     return Plan(TrainingJob(folder=str(tmp_path), **job.as_mapping()), "k")
 
 

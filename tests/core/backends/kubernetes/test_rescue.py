@@ -15,7 +15,7 @@ from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.backends.kubernetes.session import CAPTURES, FollowSession
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Observation, State
 from allaboard.reportline import encode
@@ -310,7 +310,7 @@ def succeeds(cluster: FakeCluster, name: str) -> None:
 
 
 def an_elastic_run(cluster: FakeCluster, backend: KubernetesBackend) -> str:
-    plan = Plan(checked(a_job(image="lab/train:1", workers=None, elastic={"min": 1, "max": 2})), "k")
+    plan = Plan(require_valid(a_job(image="lab/train:1", workers=None, elastic={"min": 1, "max": 2})), "k")
     handle = backend.launch(plan, ME)
     running(cluster, backend, handle.run)
     cluster.say(f"{handle.run}-worker-0", encode("progress", step=200, total=200))
@@ -437,7 +437,7 @@ def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
 def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     job = a_job(image="lab/train:1", workers=2, policy={"clean_pods": "all"})
-    run = backend.launch(Plan(checked(job), "k"), ME).run
+    run = backend.launch(Plan(require_valid(job), "k"), ME).run
     running(cluster, backend, run)
     cluster.say(f"{run}-master-0", encode("result", metrics={"accuracy": 0.9}))
     with backend.changes(run) as changes:

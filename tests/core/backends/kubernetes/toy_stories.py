@@ -27,13 +27,13 @@ from allaboard.backends.kubernetes.discovery.installed import survey_cluster
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.checking import check, checked
+from allaboard.checking import check, require_valid
 from allaboard.cli.cluster import _page
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.observation import Observation, Owner, State
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.report.saying import Ink
+from allaboard.report.terminal import Ink
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import Site
 from allaboard.status import state_of
@@ -45,7 +45,7 @@ ME = Owner("me")
 
 
 def a_toy(**fields: object) -> TrainingJob:
-    return checked(a_job(framework="mxnet", image="lab/toy:1", **fields))
+    return require_valid(a_job(framework="mxnet", image="lab/toy:1", **fields))
 
 
 def a_cluster(**fields: object) -> FakeCluster:

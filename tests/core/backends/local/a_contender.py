@@ -34,7 +34,7 @@ def main() -> None:
     dice = random.Random(os.getpid())
     with Pool(path, Capacity(8.0, 1 << 30, tuple(gpus.split(",")))) as pool:
         for _ in range(int(rounds)):
-            ticket = pool.ask(Request(f"mark-{os.getpid()}", (Need(gpu=1),), run=name))
+            ticket = pool.request_slots(Request(f"mark-{os.getpid()}", (Need(gpu=1),), run=name))
             journal(folder, asked=ticket.name)
             while (grant := pool.try_admit(ticket)) is None:
                 select.select([ticket], [], [], 0.1)

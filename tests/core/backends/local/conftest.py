@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.host.processes import sweep
+from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from tests.core.backends.local.helpers import wait_for
 
 
@@ -31,13 +31,15 @@ def backend(tmp_path: Path) -> Iterator[LocalBackend]:
     yield made
     for path in made.runs.glob("*"):
         run = RunFolder(path)
-        record = read(run)
+        record = read_record(run)
         if record is None:
             continue
         attempt = run.attempt(record.generation, record.attempt)
-        attempt.ask("end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True})
+        attempt.write_request(
+            "end", {"do": "stop", "by": "test", "reason": "its end", "at": 0.0, "kill": True}
+        )
         wait_for(lambda attempt=attempt: not attempt.is_live())  # type: ignore[misc]
-        sweep(record.uid)
+        kill_run(record.uid)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from allaboard.backends.base import Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked
 from allaboard.backends.local.state.paths import RunFolder
-from allaboard.backends.local.state.records import read
-from allaboard.checking import checked
+from allaboard.backends.local.state.records import read_record
+from allaboard.checking import require_valid
 from allaboard.observation import Observation
 from allaboard.status import state_of
 
@@ -34,7 +34,7 @@ def wait_for(what: Callable[[], T], seconds: float = 120.0) -> T:
 
 def processes_of(backend: LocalBackend, run: str) -> list[int]:
     """Pids of members (and what they started) that live."""
-    record = read(RunFolder(backend.runs / run))
+    record = read_record(RunFolder(backend.runs / run))
     return [] if record is None else [found.pid for found in find_marked(record.uid)]
 
 
@@ -46,7 +46,7 @@ def a_plan(folder: Path, script: str, key: str = "k", **fields: Any) -> Plan:
     job = TrainingJob(
         folder=str(folder), **{"name": "job", "command": ["python", name], "workers": 2, **fields}
     )
-    return Plan(checked(job), key)
+    return Plan(require_valid(job), key)
 
 
 def ended(backend: LocalBackend, run: str, seconds: float = 120.0) -> Observation:
@@ -62,7 +62,7 @@ def ended(backend: LocalBackend, run: str, seconds: float = 120.0) -> Observatio
 def supervisor_and_keeper(backend: LocalBackend, run: str) -> tuple[int, int]:
     """Their pids: the holders of the attempt's lock, parent first."""
     folder = backend.find(run)
-    record = read(folder)
+    record = read_record(folder)
     assert record is not None
     live = folder.attempt(record.generation, record.attempt).live.resolve()
     holders = []

@@ -145,9 +145,9 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for who in below:
-            processes.send(who, signal.SIGKILL)
+            processes.send_signal(who, signal.SIGKILL)
         self.process.wait()
-        processes.sweep(self.mark)
+        processes.kill_run(self.mark)
         for stream in (self.process.stdin, self.process.stdout):
             assert stream
             with contextlib.suppress(BrokenPipeError):

@@ -20,7 +20,7 @@ from allaboard import BadInput
 from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import prepare
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.errors import OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State
@@ -82,7 +82,7 @@ def test_live_its_client_killed_with_9_is_adopted_by_the_next(backend: LocalBack
     finally:
         client.kill()
         client.wait()
-    record = read(backend.find(plan.run))
+    record = read_record(backend.find(plan.run))
     handle = backend.launch(plan, ME)
     assert record is not None and handle.adopted and handle.uid == record.uid
     assert backend.observe(plan.run).owner == ME and len(processes_of(backend, plan.run)) == 2
@@ -122,7 +122,7 @@ def test_what_ended_badly_is_tried_again_with_the_changed_spec(
     again = backend.launch(a_plan(folder, QUICK, workers=1), YOU)
     assert again.attempt == 2 and any("workers: 2 -> 1" in note for note in again.notes)
     assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
-    history = read(backend.find(handle.run)).history  # type: ignore[union-attr]
+    history = read_record(backend.find(handle.run)).history  # type: ignore[union-attr]
     assert [(e.attempt, e.state) for e in history] == [(1, how), (2, "succeeded")]
 
 
@@ -149,9 +149,9 @@ def test_many_clients_at_once_start_one_run(backend: LocalBackend, folder: Path)
     code = (
         "import allaboard\nfrom allaboard.backends.base import Plan\n"
         "from allaboard.backends.local.backend import LocalBackend\n"
-        "from allaboard.running import me\n"
+        "from allaboard.running import new_owner\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "print(LocalBackend().launch(Plan(job, 'k'), me('detached')).uid)\n"
+        "print(LocalBackend().launch(Plan(job, 'k'), new_owner('detached')).uid)\n"
     )
     clients = [
         subprocess.Popen([sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True)
@@ -170,9 +170,9 @@ def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(
     code = (
         "import allaboard\nfrom allaboard.backends.base import Plan\n"
         "from allaboard.backends.local.backend import LocalBackend\n"
-        "from allaboard.running import me\n"
+        "from allaboard.running import new_owner\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), me('detached'))\n"
+        "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), new_owner('detached'))\n"
     )
     for n in range(24):
         client = subprocess.Popen(
@@ -296,7 +296,7 @@ def test_delete_stops_and_removes_the_logs_but_not_the_record(backend: LocalBack
     running(backend, handle.run)
     backend.delete(handle.run)
     assert processes_of(backend, handle.run) == []
-    record = read(backend.find(handle.run))
+    record = read_record(backend.find(handle.run))
     assert record is not None and record.deleted and backend.find(handle.run).attempts() == []
     assert state_of(backend.observe(handle.run)) is State.STOPPED
 
@@ -366,7 +366,9 @@ def test_an_attached_run_that_nobody_follows_is_stopped(backend: LocalBackend, f
     attached = backend.launch(a_plan(folder, SLEEP), ME)
     alone = backend.launch(a_plan(folder, SLEEP, key="k2"), Owner("me", "detached", "detached"))
     seen = ended(backend, attached.run, 60)
-    assert state_of(seen) is State.STOPPED and seen.stop is not None and "nobody followed" in seen.stop.reason
+    assert (
+        state_of(seen) is State.STOPPED and seen.stop is not None and "no client followed" in seen.stop.reason
+    )
     assert not state_of(backend.observe(alone.run)).is_final
 
 
@@ -379,7 +381,7 @@ def test_it_is_retried_up_to_the_limit_and_every_try_can_be_read(backend: LocalB
     seen = ended(backend, handle.run)
     assert state_of(seen) is State.FAILED and seen.restarts == 2 and seen.members[0].exit_code == 1
     assert [text(backend, handle.run, restart=n) for n in range(3)] == ["I am 0"] * 3
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy())
     assert [d.code for d in outcome.diagnoses] == ["python_exception", "backoff_limit_exceeded"]
 
 
@@ -605,7 +607,7 @@ def test_a_rank_that_raises_in_ddp_is_told_with_its_own_words(backend: LocalBack
     plan = a_plan(folder, RAISES, policy={"restart": "never"})
     handle = backend.launch(plan, ME)
     ended(backend, handle.run, 240.0)
-    found = Follower(backend, handle.run).to_the_end(FollowPolicy()).diagnoses[0]
+    found = Follower(backend, handle.run).follow_to_end(FollowPolicy()).diagnoses[0]
     assert (found.code, found.blame) == ("python_exception", "worker-0")
     script = folder / plan.job.get("command")[1]
     assert f"worker-0, rank 1): ValueError: bad batch 7 at {script}:7" in found.summary
@@ -624,7 +626,7 @@ def test_a_newer_format_is_refused_with_a_word(backend: LocalBackend) -> None:
 def test_members_that_never_meet_are_flagged(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, QUICK), ME)
     ended(backend, handle.run)
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy())
     assert outcome.ok and outcome.summary["flags"] == ["rendezvous_never_happened"]
     assert outcome.diagnoses[0].code == "rendezvous_never_happened"
 
@@ -648,7 +650,7 @@ def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> 
         and seen.phases["image"] is None
     )
     assert seen.flags == ("nan_loss",) and seen.progress.metrics["loss"] is None and seen.progress.step == 1
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy())
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy())
     assert outcome.ok and [d.code for d in outcome.diagnoses] == ["nan_loss"]
 
 
@@ -671,10 +673,10 @@ def test_an_upgrade_under_its_feet_changes_nothing(
     plan = a_plan(folder, script, workers=1, policy={"backoff_limit": 5}, checkpoints={"uri": "out"})
     launch = (
         "import allaboard\nfrom allaboard.backends.base import Plan\n"
-        "from allaboard.backends.local.backend import LocalBackend\nfrom allaboard.running import me\n"
+        "from allaboard.backends.local.backend import LocalBackend\nfrom allaboard.running import new_owner\n"
         f"assert allaboard.__file__.startswith({str(copy)!r})\n"
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
-        "LocalBackend().launch(Plan(job, 'k'), me('detached'))\n"
+        "LocalBackend().launch(Plan(job, 'k'), new_owner('detached'))\n"
     )
     environ = backend.environ | {"PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", launch], env=environ, check=True)

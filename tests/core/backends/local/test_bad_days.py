@@ -35,7 +35,7 @@ for step in range(start + 1, start + 4):
 def run(backend: LocalBackend, folder: Path, script: str = SAVES, **fields: object) -> Outcome:
     plan = a_plan(folder, script, **{"workers": 1, "policy": {"restart": "never"}, **fields})
     handle = backend.launch(plan, ME)
-    return Follower(backend, handle.run).to_the_end(FollowPolicy(poll=0.2))
+    return Follower(backend, handle.run).follow_to_end(FollowPolicy(poll=0.2))
 
 
 def test_a_disk_that_fills_while_saving(backend: LocalBackend, folder: Path, small_disk: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_clock_of_a_training_that_reports_nothing_is_told(backend: LocalBacken
     handle = backend.launch(plan, ME)
     wait_for(lambda: backend.observe(handle.run).flags)
     (folder / "go").touch()
-    outcome = Follower(backend, handle.run).to_the_end(FollowPolicy(poll=0.2))
+    outcome = Follower(backend, handle.run).follow_to_end(FollowPolicy(poll=0.2))
     assert outcome.ok and outcome.seen.flags == ("clock_training_idle",)
     (found,) = outcome.diagnoses
     assert "no step was reported" in found.evidence[0].text and "policy.deadline" in found.fix

@@ -14,7 +14,7 @@ from allaboard import State
 from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import DAMAGED, RunFolder, remove, write_json
-from allaboard.backends.local.state.records import changing
+from allaboard.backends.local.state.records import locked_record
 from allaboard.errors import OwnershipConflict, SiteError, UnknownRun
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
@@ -185,7 +185,7 @@ def test_a_run_that_is_in_order_again_is_not_deleted_by_its_damage(
 def test_a_launch_that_is_under_way_is_no_damage(backend: LocalBackend, folder: Path) -> None:
     ended(backend, backend.launch(a_plan(folder, QUICK), ME).run)
     made = RunFolder(backend.runs / "new-12345678")
-    with changing(made):
+    with locked_record(made):
         assert made.path.is_dir() and len(backend.list()) == 1
         with pytest.raises(UnknownRun):
             backend.observe(made.name)

@@ -10,7 +10,7 @@ import pytest
 
 from allaboard import State
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.supervisor.probes import LogWatch, links_followed
+from allaboard.backends.local.supervisor.probes import LogWatch, resolve_checkpoint_link
 from allaboard.follow.progress import is_below
 from allaboard.reportline import PREFIX, Report, encode
 from tests.core.backends.local.test_bad_days import run
@@ -89,7 +89,7 @@ def test_a_link_that_leads_out_of_the_runs_folder_is_followed_first(tmp_path: Pa
 
     def reported(name: str) -> str:
         report = Report("checkpoint", {"uri": str(own / name)})
-        return str(links_followed(report, str(own)).fields["uri"])
+        return str(resolve_checkpoint_link(report, str(own)).fields["uri"])
 
     assert is_below(reported("step-1"), str(own)) and is_below(reported("not-there"), str(own))
     assert reported("step-2") == str(other)
@@ -103,10 +103,10 @@ def test_a_log_is_read_in_pieces_and_to_its_end_at_last(tmp_path: Path) -> None:
     line = encode("progress", step=1).encode() + b"\n"
     log.write_bytes((b"x" * 1023 + b"\n") * (40 << 10) + line)
     watch = LogWatch(log)
-    assert watch.reports(1.0) == [] and watch.behind
-    assert [r.kind for r in watch.reports(2.0)] == ["progress"] and not watch.behind
+    assert watch.reports(1.0) == [] and watch.has_more
+    assert [r.kind for r in watch.reports(2.0)] == ["progress"] and not watch.has_more
     assert len(LogWatch(log).reports(1.0, last=True)) == 1
-    assert LogWatch(log, heard=False).reports(1.0) == []
+    assert LogWatch(log, counts_reports=False).reports(1.0) == []
 
 
 def test_of_a_flood_of_reports_the_newest_are_heard(tmp_path: Path) -> None:

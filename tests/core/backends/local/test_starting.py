@@ -50,7 +50,7 @@ def started_by(folder: Path) -> list[int]:
 def test_a_supervisor_that_is_slow_is_waited_for_and_that_is_said_once(
     backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "TELL_AFTER", 0.3)
+    monkeypatch.setattr(local, "NOTICE_AFTER", 0.3)
     said: list[str] = []
     backend.on_silence = said.append
     with_start(backend, folder, "import time\ntime.sleep(1.5)")
@@ -120,7 +120,7 @@ def test_whoever_interrupts_the_start_leaves_nothing(
     def impatient(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local._Patience, "__call__", impatient)
+    monkeypatch.setattr(local._StartTimer, "__call__", impatient)
     with_start(backend, folder, "import time\ntime.sleep(600)")
     with pytest.raises(KeyboardInterrupt):
         backend.launch(a_plan(folder, QUICK), ME)
@@ -163,13 +163,13 @@ def test_a_suspend_gets_through_while_many_members_start_and_all_run_when_it_is_
 def test_a_member_that_is_called_off_has_never_run() -> None:
     operator = op.Operator(a_layout(workers=2), 0.0)
     operator.begin(0.0)
-    first, second = operator.admitted(list(operator.members), 1.0)
+    first, second = operator.on_admitted(list(operator.members), 1.0)
     assert isinstance(first, op.Spawn) and isinstance(second, op.Spawn)
-    operator.running(first.member.name, 2.0)
+    operator.on_running(first.member.name, 2.0)
     asked = operator.ask_stop(Stop("me", "a mistake", 3.0), False, 3.0)
     assert asked == [op.Terminate(first.member), op.Terminate(second.member)]
-    assert operator.called_off(second.member.name, 3.0) == [], "the other one still runs"
-    done = operator.exited(first.member.name, -15, 4.0)
+    assert operator.on_called_off(second.member.name, 3.0) == [], "the other one still runs"
+    done = operator.on_exited(first.member.name, -15, 4.0)
     assert done == [op.Release(), op.Finish()] and operator.stopped
     one = operator.members[second.member.name]
     assert (one.phase, one.started, one.exit_code, one.tries) == ("deleted", None, None, 0)

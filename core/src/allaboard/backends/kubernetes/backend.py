@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client.effects import Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
@@ -101,7 +101,7 @@ class KubernetesBackend:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.api, self.pause, self.ask_first = api, pause, ask_first
-        self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, person())
+        self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, user_at_host())
         self.workspace = Workspace(api.namespace, site, facts, environ)
 
     @property
@@ -227,10 +227,10 @@ class KubernetesBackend:
         return self._act(stop.stop(handle, owner, by, reason, kill))
 
     def suspend(self, run: str) -> None:
-        self._act(runs.suspend(self.workspace, run, True, person()))
+        self._act(runs.suspend(self.workspace, run, True, user_at_host()))
 
     def resume(self, run: str) -> None:
-        self._act(runs.suspend(self.workspace, run, False, person()))
+        self._act(runs.suspend(self.workspace, run, False, user_at_host()))
 
     def delete(self, run: str) -> None:
         self._act(runs.delete(self.workspace, run))
@@ -292,7 +292,7 @@ class AsyncKubernetesBackend:
         return await self._hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
     async def _hold(self) -> str:
-        return await (self.keeper or async_keeper_of(self.api, person())).hold()
+        return await (self.keeper or async_keeper_of(self.api, user_at_host())).hold()
 
     async def launch(self, plan: Plan, owner: Owner) -> Handle:
         return await self._act(runs.launch(self.workspace, plan, owner, await self._lease(owner)))
@@ -373,10 +373,10 @@ class AsyncKubernetesBackend:
         return await self._act(stop.stop(handle, owner, by, reason, kill))
 
     async def suspend(self, run: str) -> None:
-        await self._act(runs.suspend(self.workspace, run, True, person()))
+        await self._act(runs.suspend(self.workspace, run, True, user_at_host()))
 
     async def resume(self, run: str) -> None:
-        await self._act(runs.suspend(self.workspace, run, False, person()))
+        await self._act(runs.suspend(self.workspace, run, False, user_at_host()))
 
     async def delete(self, run: str) -> None:
         await self._act(runs.delete(self.workspace, run))

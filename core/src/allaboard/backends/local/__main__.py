@@ -1,5 +1,5 @@
-"""``python -m allaboard.backends.local FOLDER`` tidies up a home, if that is due; FOLDER is the home's folder
-of this machine. A starting supervisor starts it (`housekeeping.start`).
+"""``python -m allaboard.backends.local FOLDER`` runs the housekeeping of a home, if due. FOLDER is the home's
+folder of this machine. A supervisor starts it at its own start (`housekeeping.start`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from allaboard.errors import AllaboardError
 
 
 def main() -> int:
-    """The exit code is always 0: nobody waits for it, and the next launch tells what went wrong."""
+    """Always returns 0: no process waits for it, and the next launch reports problems."""
     detach()
     os.nice(19)
     base = Path(sys.argv[1])
     with suppress(OSError, AllaboardError), locked(base / HOUSEKEEPING, wait=False):
         if housekeeping.is_due(base, time.time()):
-            # Before it, so that one that is killed is not tried again at every start.
+            # Recorded first, so that housekeeping that was killed is not repeated at every start.
             os.utime(base / HOUSEKEEPING)
-            housekeeping.keep(base, LocalBackend(os.environ).housekeep())
+            housekeeping.write_troubles(base, LocalBackend(os.environ).housekeep())
     return 0
 
 

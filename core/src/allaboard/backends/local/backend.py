@@ -1,8 +1,8 @@
 """The local backend: runs as real processes of this machine, one supervisor each.
 
 All state is files below ``<home>/local/<machine>``; a client may die at any instruction. A launch holds the
-record's lock from the decision until the supervisor has taken the attempt's own lock, so whoever looks in
-between waits and then sees the run.
+record's lock from the decision until the supervisor has taken the attempt's own lock: readers wait in between
+and then see the run.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
-    alive,
     identity,
-    send,
+    is_alive,
+    kill_run,
+    send_signal,
     spawn_supervisor,
-    sweep,
 )
-from allaboard.backends.local.pool.pool import Glance, Need, Pool, default_path, shrink
+from allaboard.backends.local.pool.admission import shrink_to_fit
+from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
 from allaboard.backends.local.state import housekeeping, logs, records
 from allaboard.backends.local.state.paths import (
     DAMAGED,
     AttemptFolder,
     RunFolder,
-    damaged,
+    damaged_error,
     discard,
-    in_words,
     is_held,
     locked,
     make_private,
@@ -47,12 +47,13 @@ from allaboard.backends.local.state.paths import (
     read_json,
     remove,
     runs_folder,
-    waited_for,
+    translate_disk_errors,
+    wait_for_lock,
     write_json,
 )
-from allaboard.backends.local.supervisor.environment import passed_on, why_not_startable
+from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
-from allaboard.backends.local.supervisor.secrets import folder_of, located, variables
+from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
@@ -81,39 +82,40 @@ from allaboard.untrusted import show
 ATTACHED_SECONDS = 600.0
 MEMBERS_AT_MOST = 1000
 """Members of a run on this machine: each is a process, two pipes and three files."""
-START_LIMIT, TELL_AFTER = 300.0, 5.0
-"""Seconds for which a supervisor that lives may take to start, and after which it is said that it is awaited.
+START_LIMIT, NOTICE_AFTER = 300.0, 5.0
+"""Seconds: the longest start of a living supervisor, and the time after which a notice about the wait is
+printed.
 """
 _TAIL_LINES = 200
-_IN_THE_MAKING = 0.05
-"""Seconds after which a launch has locked the folder that it has made."""
+_LOCKED_WITHIN = 0.05
+"""Seconds within which a launch locks the folder that it has made."""
 _POLL = 0.02
-_FOLLOWED = 0.3
-"""Seconds between two looks at logs that are followed."""
-_MEANINGLESS = ("image", "gang", "pod", "engine_spec")
-_MEANINGLESS_RESOURCES = ("gpu_type", "mig", "shared")
+_LOG_POLL = 0.3
+"""Seconds between two reads of followed logs."""
+_IGNORED_FIELDS = ("image", "gang", "pod", "engine_spec")
+_IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
 
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-def _on_disk(verb: Verb) -> Verb:
-    """What the disk of the runs refuses to this verb is one sentence."""
+def _translate_disk_errors(verb: Verb) -> Verb:
+    """Turn disk errors of a method into SiteError with one sentence."""
 
     @wraps(verb)
-    def told(self: LocalBackend, *args: Any, **named: Any) -> Any:
-        with in_words(self.home):
+    def wrapper(self: LocalBackend, *args: Any, **named: Any) -> Any:
+        with translate_disk_errors(self.home):
             return verb(self, *args, **named)
 
-    return cast(Verb, told)
+    return cast(Verb, wrapper)
 
 
 class LocalBackend:
     """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment; ``patience``:
     seconds after which attached runs that it starts are stopped when nobody follows them.
 
-    Looking (`observe`, `list`, `logs`, `events`) writes nothing: it works on a disk that is full or
-    read-only, and leaves a home that is not there as it is. Raises SiteError where the disk refuses.
+    Reading (`observe`, `list`, `logs`, `events`) writes nothing: it works on a full or read-only disk and
+    does not create a missing home. Raises SiteError for errors of the disk.
     """
 
     name = "local"
@@ -135,13 +137,13 @@ class LocalBackend:
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
         self.on_silence: Callable[[str], None] | None = None
-        """Told in a sentence why a launch waits."""
+        """Called with a sentence about why a launch waits."""
 
     # Launching.
 
-    @_on_disk
+    @_translate_disk_errors
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        """See `Backend.launch`. What this machine cannot do is said before anything is started."""
+        """See `Backend.launch`. Raises BadInput before the start if this machine cannot run the job."""
         run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
@@ -149,20 +151,20 @@ class LocalBackend:
             handle = self._try_launch(folder, plan, owner)
             if handle is not None:
                 self._touch(folder, handle)
-                return replace(handle, notes=(*handle.notes, *housekeeping.untold(self.runs.parent)))
-            # A live run that a person asked for anew: it has been told to stop, and is waited for without the
+                return replace(handle, notes=(*handle.notes, *housekeeping.take_unreported(self.runs.parent)))
+            # A live run that is replaced by a new attempt was asked to stop. Wait for its end without the
             # lock.
-            self._wait_gone(folder)
+            self._wait_until_gone(folder)
 
     def _try_launch(self, folder: RunFolder, plan: Plan, owner: Owner) -> Handle | None:
-        with records.changing(folder) as transaction:
+        with records.locked_record(folder) as transaction:
             record = transaction.record
             if record is not None and record.key != plan.key:
                 raise BadInput(
                     f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; "
                     "use another key"
                 )
-            state = State.UNKNOWN if record is None else self._state(folder, record, locked=True)
+            state = State.UNKNOWN if record is None else self._state_of_run(folder, record, locked=True)
             if record is not None and state.is_final:
                 record = transaction.write(record.ended(state, time.time()))
             decision = run_record.decide(record, state, owner, plan.spec)
@@ -172,12 +174,12 @@ class LocalBackend:
                 case run_record.Adopt():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
-                    folder.attempt(record.generation, record.attempt).poke()
-                    return _handle(record, adopted=True)
+                    folder.attempt(record.generation, record.attempt).wake_supervisor()
+                    return _handle_of_record(record, adopted=True)
                 case run_record.HandOver():
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
-                    return replace(_handle(record), hand_over=True)
+                    return replace(_handle_of_record(record), hand_over=True)
                 case run_record.StopFirst():
                     assert record is not None
                     stop = Stop(owner.id, "started anew", time.time())
@@ -196,7 +198,7 @@ class LocalBackend:
         notes: list[str] = []
         if isinstance(decision, run_record.NewAttempt) and old is not None:
             record = old.next_attempt(uid, owner, spec, digest)
-            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_how(old)}")
+            notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_outcome_word(old)}")
         elif isinstance(decision, run_record.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
             notes.append(
@@ -209,7 +211,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
-        discard(attempt.path, folder.trash)  # of a launch that was killed here: no record tells of it
+        discard(attempt.path, folder.trash)  # left by a launch that was killed before it wrote the record
         attempt.make()
         for n, volume in enumerate(plan.job.get("storage", ())):
             if "empty_dir" in volume:
@@ -224,8 +226,8 @@ class LocalBackend:
                 "created": now,
                 "folder": where,
                 "pool": default_path(self.environ),
-                "secrets": located(self.home, plan.job.get("secrets", ())),
-                "progress": asdict(self._carried(folder, old, record)),
+                "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
+                "progress": asdict(self._carried_progress(folder, old, record)),
                 "attached_seconds": self.patience,
                 "notes": notes,
             },
@@ -238,13 +240,11 @@ class LocalBackend:
             with suppress(SiteError):
                 discard(attempt.path, folder.trash)
             raise
-        return replace(_handle(record), notes=tuple(notes))
+        return replace(_handle_of_record(record), notes=tuple(notes))
 
-    @_on_disk
+    @_translate_disk_errors
     def examine(self, plan: Plan) -> tuple[str, ...]:
-        """What a launch would say to people, were it made now; nothing is started. Raises BadInput with every
-        problem.
-        """
+        """The notes that a launch would print now; nothing is started. Raises BadInput with every problem."""
         attempt = RunFolder(self.runs / plan.run).attempt(1, 1)
         owner = Owner("nobody")
         record = RunRecord(plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, owner, "", 0.0)
@@ -255,20 +255,20 @@ class LocalBackend:
         except BadInput as error:
             problems += error.problems or [Problem("", error.headline)]
         try:
-            located(self.home, plan.job.get("secrets", ()))
+            locate_secrets(self.home, plan.job.get("secrets", ()))
         except BadInput as error:
             problems += error.problems
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
         return tuple(notes)
 
-    def _carried(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
-        """A new attempt goes on counting lost steps where the one before stopped; a new generation does
-        not.
+    def _carried_progress(self, folder: RunFolder, old: RunRecord | None, record: RunRecord) -> Progress:
+        """The progress that a new attempt continues from, which keeps the count of lost steps. A new
+        generation starts at zero.
         """
         if old is None or old.generation != record.generation:
             return Progress()
-        seen = self._seen(folder.attempt(old.generation, old.attempt))
+        seen = self._read_state(folder.attempt(old.generation, old.attempt))
         if seen is None:
             return Progress()
         return replace(seen.progress, result=None, heartbeat=None, resumed_from=None)
@@ -276,7 +276,7 @@ class LocalBackend:
     def _prepare(
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder
     ) -> tuple[Layout, str, list[str]]:
-        """The layout for this machine, the folder its members start in, and what people should know."""
+        """The layout for this machine, the folder in which members start, and notes for people."""
         where = plan.job.folder or str(Path.cwd())
         mounts = dict(self.site.mounts)
         for n, volume in enumerate(plan.job.get("storage", ())):
@@ -287,17 +287,17 @@ class LocalBackend:
                 mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
         job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
-        layout, shrunk = self._fit(layout, job.get("fit", self.site.fit))
+        layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
         problems = [
-            *_too_many(layout),
-            *_not_startable(layout, where, self.environ, self.site),
+            *_member_limit_problems(layout),
+            *_command_problems(layout, where, self.environ, self.site),
             *sizes_of_code(plan.job)[1],
         ]
         problems += self._storage_problems(layout)
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
-        ignored = _ignored(plan)
+        ignored = _ignored_note(plan)
         return layout, where, notes + ([ignored] if ignored else [])
 
     def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
@@ -307,8 +307,8 @@ class LocalBackend:
 
         return from_champion(job, resolve_uri(f"{STORE}{job.name}", self.site), self.environ)
 
-    def _fit(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
-        """Shrink the gang to the machine, or leave it to be refused."""
+    def _fit_layout(self, layout: Layout, fit: str) -> tuple[Layout, list[str]]:
+        """Shrink the gang to the machine, or leave it unchanged for ``fit: strict``."""
         stated = [g for g in layout.groups if g.needs != Needs()]
         if not stated:
             return layout, []
@@ -317,7 +317,7 @@ class LocalBackend:
             Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)
         ]
         minimum = layout.elastic.min if layout.elastic else None
-        smaller, words = shrink(needs, room, minimum)
+        smaller, words = shrink_to_fit(needs, room, minimum)
         if words and fit == "strict":
             pod = in_pod(self.environ)
             here = "this pod" if pod else "this machine"
@@ -327,7 +327,7 @@ class LocalBackend:
                 else "ask for less"
             )
             raise BadInput(
-                f"job {layout.job!r} does not fit {here} ({_room(room)}) and fit is strict"
+                f"job {layout.job!r} does not fit {here} ({_describe_capacity(room)}) and fit is strict"
                 f"{', the default in a pod' if pod else ''}; {advice}, "
                 "or let it run on what is there (fit: shrink in the job, or ALLABOARD_FIT=shrink):",
                 [Problem("resources", w.rpartition(": ")[0].replace("this machine", here)) for w in words],
@@ -337,67 +337,69 @@ class LocalBackend:
         return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
 
     def _storage_problems(self, layout: Layout) -> list[Problem]:
-        """What is wrong with the places that the job reads and writes, found before a start rather than at
-        the first save.
+        """Problems of the places that the job reads and writes, checked before the start rather than at the
+        first save.
         """
         from allaboard.backends.local.preflight import storage_problems
 
         return storage_problems(layout, self.environ)
 
     def _spawn(self, attempt: AttemptFolder, record: RunRecord) -> None:
-        """Start the supervisor and wait until it holds its lock; the record's lock is ours meanwhile. Where
-        this raises, nothing of it is left.
+        """Start the supervisor and wait until it holds its lock; this process holds the record's lock
+        meanwhile. Leaves nothing behind when it raises.
         """
         argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
-        environment = {**passed_on(self.environ), **_import_path(self.environ)}
-        patient = _Patience(record.run, self.on_silence)
+        environment = {**inherited_environment(self.environ), **_import_path(self.environ)}
+        patient = _StartTimer(record.run, self.on_silence)
         who: Identity | None = None
         try:
             who = identity(spawn_supervisor(argv, environment, str(attempt.supervisor_log), patient))
             pause = 0.002
             while not attempt.is_live() and not attempt.state.exists():
-                if who is None or not alive(who):
+                if who is None or not is_alive(who):
                     if attempt.state.exists():
                         return
-                    said = tail(attempt.supervisor_log, 1) or "nothing"
-                    raise SiteError(f"the supervisor ended at once; it said: {said}", code="no_supervisor")
+                    last_line = tail(attempt.supervisor_log, 1) or "nothing"
+                    raise SiteError(
+                        f"the supervisor ended at once; its last line: {last_line}", code="no_supervisor"
+                    )
                 patient()
                 time.sleep(pause)
                 pause = min(2 * pause, _POLL)
         except BaseException:
             if who is not None:
-                send(who, signal.SIGKILL)
-                while alive(who) or attempt.is_live():
+                send_signal(who, signal.SIGKILL)
+                while is_alive(who) or attempt.is_live():
                     time.sleep(_POLL)
-            sweep(record.uid)
+            kill_run(record.uid)
             raise
 
     # Looking.
 
-    @_on_disk
+    @_translate_disk_errors
     def observe(self, run: str, evidence: bool = False) -> Observation:
         folder = self.find(run)
-        record = self._record(folder)
-        seen = self._observed(folder, record)
+        record = self._read_record(folder)
+        seen = self._observe_settled(folder, record)
         if evidence:
-            seen = self._settled(folder, record, seen)
+            seen = self._await_exit_codes(folder, record, seen)
             seen = self._with_evidence(folder, record, seen)
         return seen
 
-    @_on_disk
+    @_translate_disk_errors
     def find(self, run: str) -> RunFolder:
         """A run by its id, a unique prefix of it, or a job's name (its newest run). Raises UnknownRun."""
-        # A foreign word need not be a name of a file at all.
+        # The word may not even be a legal file name.
         exact = RunFolder(self.runs / run) if why_not_an_object_name(run) is None else None
-        if exact is not None and _is_there(exact):
+        if exact is not None and _exists(exact):
             return exact
-        every = [folder for folder in self._folders() if folder.record.exists()]
+        every = [folder for folder in self._run_folders() if folder.record.exists()]
         named = [f for f in every if f.name.rpartition("-")[0] == run]
         if named:
-            return max(named, key=lambda f: (*_age(f), f.name))
+            return max(named, key=lambda f: (*_readable_and_created(f), f.name))
         begun = [f for f in every if run and f.name.startswith(run)]
-        # What is damaged stands in nobody's way.
-        begun = [f for f in begun if len(begun) == 1 or _age(f)[0]] or begun
+        # A damaged run does not hide other runs.
+        begun = [f for f in begun if len(begun) == 1 or _readable_and_created(f)[0]] or begun
         if len(begun) == 1:
             return begun[0]
         if begun:
@@ -409,39 +411,39 @@ class LocalBackend:
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
         raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
-    def _folders(self) -> list[RunFolder]:
-        """Of all runs; none where nothing ever ran. What cannot be a run's folder is passed over."""
+    def _run_folders(self) -> list[RunFolder]:
+        """The folders of all runs. Entries that cannot be a run's folder are skipped."""
         try:
-            found = [RunFolder(path) for path in self.runs.iterdir()]
+            folders = [RunFolder(path) for path in self.runs.iterdir()]
         except FileNotFoundError:
             return []
         return [
-            folder for folder in found if _is_there(folder) and why_not_an_object_name(folder.name) is None
+            folder for folder in folders if _exists(folder) and why_not_an_object_name(folder.name) is None
         ]
 
-    def _record(self, folder: RunFolder) -> RunRecord:
-        record = records.read(folder)
-        if record is None and _is_left(folder):
-            time.sleep(_IN_THE_MAKING)
-            record = records.read(folder)
-            if record is None and _is_left(folder):
-                raise damaged(folder.path, "has no record.json")
+    def _read_record(self, folder: RunFolder) -> RunRecord:
+        record = records.read_record(folder)
+        if record is None and _is_abandoned(folder):
+            time.sleep(_LOCKED_WITHIN)
+            record = records.read_record(folder)
+            if record is None and _is_abandoned(folder):
+                raise damaged_error(folder.path, "has no record.json")
         if record is None:
             raise UnknownRun(
                 f"there is no run {folder.name!r} here; `allaboard list` shows the runs of this machine"
             )
         return record
 
-    def _seen(self, attempt: AttemptFolder) -> Observation | None:
+    def _read_state(self, attempt: AttemptFolder) -> Observation | None:
         """What the supervisor last wrote; None when it wrote nothing."""
-        written = _written(attempt)
+        written = _read_state_file(attempt)
         return None if written is None else written[1]
 
-    def _seen_now(self, attempt: AttemptFolder, glances: _Glances) -> Observation | None:
-        """The same for a live attempt: its state is written when something changes, and the phase that is on
-        has gone on since.
+    def _read_live_state(self, attempt: AttemptFolder, glances: _PoolViews) -> Observation | None:
+        """Like `_read_state`, for a live attempt. The file is written only at changes, so the current phase
+        is extended to now.
         """
-        written = _written(attempt)
+        written = _read_state_file(attempt)
         if written is None:
             return None
         body, seen = written
@@ -450,57 +452,63 @@ class LocalBackend:
             return seen
         so_far = seen.phases[on] or 0.0
         if seen.waiting is not None and "queued" in body:
-            seen = replace(seen, waiting=_why_waiting(body["queued"], glances) or seen.waiting)
+            seen = replace(seen, waiting=_waiting_reason(body["queued"], glances) or seen.waiting)
         return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - body["written"])})
 
-    def _observed(
-        self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _Glances | None = None
+    def _observe_settled(
+        self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _PoolViews | None = None
     ) -> Observation:
-        """The record and what the supervisor wrote, in one. A run that nobody supervises and that has no
-        final word is lost; while a launch is under way its lock is waited for first.
+        """The observation from the record and the supervisor's state. A run without a supervisor and without
+        a final state is lost; during a launch this waits for the record's lock first.
         """
-        seen = self._merged(folder, record, glances)
-        # Alive is None where the final word is known.
+        seen = self._merge_record(folder, record, glances)
+        # `alive` is None once the final state is known.
         if locked or seen.alive is not False or state_of(replace(seen, alive=True)).is_final:
             return seen
-        with waited_for(folder.lock):
-            now = records.read(folder)
+        with wait_for_lock(folder.lock):
+            now = records.read_record(folder)
             if now is None:
                 raise UnknownRun(f"run {folder.name!r} has been deleted")
-            return self._merged(folder, now)
+            return self._merge_record(folder, now)
 
-    def _last_words(
+    def _read_final_state(
         self, attempt: AttemptFolder, record: RunRecord
     ) -> tuple[Observation, bool | None] | None:
-        """What a supervisor wrote at its very end, and whether it is still on its way out."""
+        """The final state that a supervisor wrote, and whether the supervisor is still ending."""
         if record.outcome is None or record.deleted:
             return None
-        written = _written(attempt)
+        written = _read_state_file(attempt)
         if written is None or not written[0].get("over"):
             return None
         seen = replace(written[1], alive=None)
         return (seen, attempt.is_live() or None) if state_of(seen).is_final else None
 
-    def _words(
-        self, attempt: AttemptFolder, record: RunRecord, glances: _Glances | None
+    def _read_current_state(
+        self, attempt: AttemptFolder, record: RunRecord, glances: _PoolViews | None
     ) -> tuple[Observation, bool | None]:
-        # The lock before the state: a supervisor that ends in between has written its last word by then.
+        # The lock before the state: a supervisor that ends in between has then written its final state.
         live = attempt.is_live()
         known = {} if glances is None else glances
-        seen = (self._seen_now(attempt, known) if live else self._seen(attempt)) or Observation(record.run)
-        return seen, live or (None if _final(seen) else False)
+        seen = (self._read_live_state(attempt, known) if live else self._read_state(attempt)) or Observation(
+            record.run
+        )
+        return seen, live or (None if _is_final(seen) else False)
 
-    def _merged(self, folder: RunFolder, record: RunRecord, glances: _Glances | None = None) -> Observation:
+    def _merge_record(
+        self, folder: RunFolder, record: RunRecord, glances: _PoolViews | None = None
+    ) -> Observation:
         attempt = folder.attempt(record.generation, record.attempt)
-        seen, alive = self._last_words(attempt, record) or self._words(attempt, record, glances)
+        seen, alive = self._read_final_state(attempt, record) or self._read_current_state(
+            attempt, record, glances
+        )
         finished = seen.finished
         stopped = seen.stopped
         if alive is False:
-            finished = record.outcome.at if record.outcome else finished or _last_written(attempt)
+            finished = record.outcome.at if record.outcome else finished or _state_file_time(attempt)
             stopped = stopped or record.stop is not None
         notes = seen.notes
         if alive is False and not stopped and not record.deleted:
-            notes = (*notes, _last_word(attempt))
+            notes = (*notes, _loss_reason(attempt))
         return replace(
             seen,
             run=record.run,
@@ -522,18 +530,18 @@ class LocalBackend:
             handed_over=record.handed_over,
         )
 
-    def _state(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> State:
-        return state_of(self._observed(folder, record, locked))
+    def _state_of_run(self, folder: RunFolder, record: RunRecord, locked: bool = False) -> State:
+        return state_of(self._observe_settled(folder, record, locked))
 
-    def _settled(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
-        """After the final word members may still be ending for a moment: an exit code says more than
+    def _await_exit_codes(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
+        """Wait briefly for members that still end after the final state: an exit code says more than
         "running".
         """
         if not state_of(seen).is_final:
             return seen
         deadline = time.monotonic() + 1.5
         attempt = folder.attempt(record.generation, record.attempt)
-        layout = _layout(attempt)
+        layout = _read_layout(attempt)
         if layout is not None and layout.policy.clean_pods == "none":
             return seen
         while (
@@ -542,7 +550,7 @@ class LocalBackend:
             and time.monotonic() < deadline
         ):
             time.sleep(_POLL)
-            seen = self._merged(folder, record)
+            seen = self._merge_record(folder, record)
         return seen
 
     def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
@@ -552,23 +560,21 @@ class LocalBackend:
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
-        layout = _layout(attempt)
+        layout = _read_layout(attempt)
         saving = layout.saving if layout is not None else None
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
-    @_on_disk
+    @_translate_disk_errors
     def events(self, run: str) -> list[Event]:
-        """Everything that happened, over all attempts, oldest first."""
+        """The events of all attempts, oldest first."""
         return in_order(e for attempt in self.find(run).attempts() for e in read_events(attempt))
 
-    @_on_disk
+    @_translate_disk_errors
     def saving(self, run: str) -> str | None:
-        """Where the run keeps its checkpoints: its own folder. None when its job says nothing of
-        checkpoints.
-        """
+        """The run's own folder of checkpoints; None if its job has no checkpoints."""
         folder = self.find(run)
-        record = self._record(folder)
-        layout = _layout(folder.attempt(record.generation, record.attempt))
+        record = self._read_record(folder)
+        layout = _read_layout(folder.attempt(record.generation, record.attempt))
         if layout is None:
             raise BadInput(
                 f"run {folder.name} was deleted, and with it where its checkpoints are; "
@@ -576,13 +582,13 @@ class LocalBackend:
             )
         return None if layout.saving is None else layout.saving.uri
 
-    @_on_disk
+    @_translate_disk_errors
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        """Those of its job, and what the secrets that it names hold now for its members' environment."""
-        spec = self._record(self.find(run)).spec
+        """The secret values in its job, and the present values of the secrets that it names."""
+        spec = self._read_record(self.find(run)).spec
         try:
-            named = variables(located(self.home, spec.get("secrets", ())))
-        except BadInput:  # taken away meanwhile: what it held is known to the members alone
+            named = secret_variables(locate_secrets(self.home, spec.get("secrets", ())))
+        except BadInput:  # removed meanwhile: only the members know its values
             named = {}
         return (*secret_values(spec), *named.values())
 
@@ -591,38 +597,39 @@ class LocalBackend:
         folder = self.find(run)
         yield _Changes(self, folder)
 
-    @_on_disk
+    @_translate_disk_errors
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         if follow:
-            return self._followed(run, selection, cursor)
+            return self._follow_logs(run, selection, cursor)
         folder = self.find(run)
-        record = self._record(folder)
+        record = self._read_record(folder)
         attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
         if not attempt.path.is_dir():
             raise BadInput(
                 f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}"
             )
-        seen = self._seen(attempt)
-        return self._read(attempt, seen.members if seen else (), selection, cursor)
+        seen = self._read_state(attempt)
+        return self._read_logs(attempt, seen.members if seen else (), selection, cursor)
 
-    def _read(
+    def _read_logs(
         self,
         attempt: AttemptFolder,
         members: tuple[MemberSeen, ...],
         selection: Selection,
         cursor: Cursor | None,
     ) -> Iterator[LogLine | Cursor]:
-        with in_words(self.home):
-            yield from logs.read(attempt, members, selection, cursor)
+        with translate_disk_errors(self.home):
+            yield from logs.read_logs(attempt, members, selection, cursor)
 
-    def _followed(self, run: str, selection: Selection, cursor: Cursor | None) -> Iterator[LogLine | Cursor]:
+    def _follow_logs(
+        self, run: str, selection: Selection, cursor: Cursor | None
+    ) -> Iterator[LogLine | Cursor]:
         attempt = selection.attempt or self.observe(run).attempt
         with self.changes(run) as changes:
             while True:
-                # Whether it has ended first, its logs second: nothing that was written before the end is
-                # missed.
+                # Observe first, then read the logs: no line written before the end is missed.
                 seen = self.observe(run)
                 living = any(m.phase == "running" for m in seen.members)
                 for item in self.logs(run, replace(selection, attempt=attempt), cursor):
@@ -630,29 +637,29 @@ class LocalBackend:
                     cursor = item if isinstance(item, dict) else cursor
                 if seen.attempt != attempt or (state_of(seen).is_final and not living):
                     return
-                changes.wait(_FOLLOWED)
+                changes.wait(_LOG_POLL)
                 time.sleep(0.05)
 
-    @_on_disk
+    @_translate_disk_errors
     def list(self) -> list[Observation]:
         """See `Backend.list`. A run whose files are damaged is `State.UNKNOWN`, with the flag `DAMAGED` and
         an event that says what is wrong.
         """
-        found = []
-        glances: _Glances = {}
-        for folder in self._folders():
+        runs = []
+        glances: _PoolViews = {}
+        for folder in self._run_folders():
             try:
-                with in_words(self.home):
-                    found.append(self._observed(folder, self._record(folder), glances=glances))
+                with translate_disk_errors(self.home):
+                    runs.append(self._observe_settled(folder, self._read_record(folder), glances=glances))
             except UnknownRun:
                 continue
             except SiteError as error:
-                found.append(_unreadable(folder, error))
-        return sorted(found, key=lambda seen: seen.created or 0, reverse=True)
+                runs.append(_damaged_observation(folder, error))
+        return sorted(runs, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
 
-    @_on_disk
+    @_translate_disk_errors
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         def swap(record: RunRecord) -> RunRecord:
             if record.uid != handle.uid:
@@ -664,138 +671,144 @@ class LocalBackend:
             return replace(record, owner=new)
 
         folder = self.find(handle.run)
-        record = records.change(folder, swap)
+        record = records.change_record(folder, swap)
         if record is None:
             raise UnknownRun(f"there is no run {handle.run!r} here")
-        folder.attempt(record.generation, record.attempt).poke()
-        return replace(_handle(record), adopted=True)
+        folder.attempt(record.generation, record.attempt).wake_supervisor()
+        return replace(_handle_of_record(record), adopted=True)
 
-    @_on_disk
+    @_translate_disk_errors
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
     ) -> Stopped | NotYours:
         folder = self.find(handle.run)
-        with records.changing(folder) as transaction:
+        with records.locked_record(folder) as transaction:
             record = transaction.record
             if record is None or record.uid != handle.uid or record.owner.id != owner.id:
                 return NotYours(record.owner.id if record is not None else "nobody")
-            state = self._state(folder, record, locked=True)
+            state = self._state_of_run(folder, record, locked=True)
             stop = Stop(by, reason, time.time())
             if state.is_final:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
                 return Stopped(already=True)
-            told = replace(record, stop=record.stop or stop)
+            stopped = replace(record, stop=record.stop or stop)
             try:
-                self._request_stop(folder, transaction.write(told), stop, kill)
+                self._request_stop(folder, transaction.write(stopped), stop, kill)
             except OSError:
-                # What fills the disk may be this very run.
+                # This run itself may fill the disk.
                 folder.attempt(record.generation, record.attempt).make_room()
-                self._request_stop(folder, transaction.write(told), stop, kill)
+                self._request_stop(folder, transaction.write(stopped), stop, kill)
             return Stopped()
 
     def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
-            attempt.ask(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
+            attempt.write_request(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
 
-    @_on_disk
+    @_translate_disk_errors
     def suspend(self, run: str) -> None:
-        self._ask_live(run, "suspend")
+        self._request_of_live(run, "suspend")
 
-    @_on_disk
+    @_translate_disk_errors
     def resume(self, run: str) -> None:
-        self._ask_live(run, "resume")
+        self._request_of_live(run, "resume")
 
-    def _ask_live(self, run: str, what: str) -> None:
+    def _request_of_live(self, run: str, what: str) -> None:
         folder = self.find(run)
-        record = self._record(folder)
-        state = self._state(folder, record)
+        record = self._read_record(folder)
+        state = self._state_of_run(folder, record)
         if state.is_final:
             raise BadInput(
                 f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}"
             )
-        folder.attempt(record.generation, record.attempt).ask(f"{what}-{random.token_hex(4)}", {"do": what})
+        folder.attempt(record.generation, record.attempt).write_request(
+            f"{what}-{random.token_hex(4)}", {"do": what}
+        )
 
-    @_on_disk
+    @_translate_disk_errors
     def delete(self, run: str) -> None:
         """See `Backend.delete`. A run whose files are damaged goes as a whole, its record too."""
         folder = self.find(run)
         try:
-            record = self._record(folder)
-            ended = self._state(folder, record).is_final
+            record = self._read_record(folder)
+            ended = self._state_of_run(folder, record).is_final
         except SiteError as error:
             if error.code != DAMAGED:
                 raise
             return self._delete_damaged(folder)
         if not ended or folder.attempt(record.generation, record.attempt).is_live():
-            self.stop(_handle(record), record.owner, "delete", "the run is deleted")
-            self._wait_gone(folder)
-        with records.changing(folder) as transaction:
+            self.stop(_handle_of_record(record), record.owner, "delete", "the run is deleted")
+            self._wait_until_gone(folder)
+        with records.locked_record(folder) as transaction:
             if transaction.record is None or transaction.record.uid != record.uid:
                 raise OwnershipConflict(f"run {folder.name} has been started anew; it was not deleted")
             self._remove(transaction, transaction.record, time.time())
 
     def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
-        """The job's files go, logs included; the record stays."""
+        """Remove the job's files, logs included; the record stays."""
         folder = transaction.folder
-        gone = replace(record.ended(state_of(self._merged(folder, record)), now), deleted=True)
+        deleted = replace(record.ended(state_of(self._merge_record(folder, record)), now), deleted=True)
         try:
-            transaction.write(gone)
+            transaction.write(deleted)
         except OSError:
-            # What is to go may be what fills the disk.
+            # The files to remove may fill the disk.
             folder.attempt(record.generation, record.attempt).make_room()
-            transaction.write(gone)
+            transaction.write(deleted)
         for attempt in folder.attempts():
             discard(attempt.path, folder.trash)
 
     def _delete_damaged(self, folder: RunFolder) -> None:
-        """No record tells whether it lives, who owns it and which attempt it is on: all of them end."""
+        """Delete a run whose record cannot be read. Its live attempt is unknown, so all
+        attempts are ended.
+        """
         if folder.path.is_symlink():
             return discard(folder.path, folder.trash)
         for attempt in folder.attempts():
             self._end_damaged(attempt)
         with locked(folder.lock):
             with suppress(SiteError):
-                if records.read(folder) is not None and not any(_is_unreadable(a) for a in folder.attempts()):
+                if records.read_record(folder) is not None and not any(
+                    _is_unreadable(a) for a in folder.attempts()
+                ):
                     raise OwnershipConflict(f"run {folder.name} is in order again; it was not deleted")
             discard(folder.path, folder.trash)
 
     def _end_damaged(self, attempt: AttemptFolder) -> None:
         stop = {"do": "stop", "by": "delete", "reason": "the run is deleted", "at": time.time()}
         if attempt.is_live():
-            attempt.ask(f"stop-{random.token_hex(4)}", stop)
+            attempt.write_request(f"stop-{random.token_hex(4)}", stop)
         while attempt.is_live():
             time.sleep(_POLL)
         with suppress(SiteError):
             plan = read_json(attempt.plan)
             if isinstance(plan, dict) and isinstance(plan.get("mark"), str) and plan["mark"]:
-                sweep(plan["mark"])
+                kill_run(plan["mark"])
 
-    @_on_disk
+    @_translate_disk_errors
     def hand_over(self, handle: Handle) -> None:
         def taken(record: RunRecord) -> RunRecord:
             return replace(record, handed_over=True) if record.uid == handle.uid else record
 
-        records.change(self.find(handle.run), taken)
+        records.change_record(self.find(handle.run), taken)
 
     def enforce(self, run: str, owner: Owner) -> None:
-        """Every limit is kept by the run's own supervisor."""
+        """Nothing to do: the run's own supervisor enforces every limit."""
 
     def housekeep(self, now: float | None = None) -> tuple[str, ...]:
-        """What nobody else does: overdue ttls, records past their age, members that outlived both their
-        keepers, what a killed removal left. Returns what could not be removed, in words.
+        """Clean up overdue ttls, expired records, members that outlived supervisor and keeper, and unfinished
+        removals. Returns sentences about what could not be removed.
 
-        May be killed at any instruction, and run beside itself and beside launches. Damaged runs stay: `list`
-        tells them.
+        May be killed at any instruction, and may run in parallel with itself and with launches. Damaged runs
+        are kept; `list` shows them.
         """
         now = time.time() if now is None else now
         keep = run_record.keep_seconds(self.environ)
         troubles = []
-        for folder in self._folders():
-            with suppress(UnknownRun, BlockingIOError):  # somebody changes it just now
+        for folder in self._run_folders():
+            with suppress(UnknownRun, BlockingIOError):  # another process changes it just now
                 try:
-                    if self._needs_care(folder, now, keep):
-                        self._care(folder, now, keep)
+                    if self._needs_housekeeping(folder, now, keep):
+                        self._housekeep_run(folder, now, keep)
                 except SiteError as error:
                     if error.code == "not_removed":
                         troubles.append(str(error))
@@ -805,18 +818,18 @@ class LocalBackend:
                             f"run {folder.name}: {error.filename or folder.path}: {error.strerror}"
                         )
         with suppress(OSError):
-            for left in sorted((self.runs.parent / "removed").iterdir()):
+            for leftover in sorted((self.runs.parent / "removed").iterdir()):
                 try:
-                    remove(left)
+                    remove(leftover)
                 except SiteError as error:
                     troubles.append(str(error))
         return tuple(dict.fromkeys(troubles))
 
-    def _needs_care(self, folder: RunFolder, now: float, keep: float) -> bool:
-        """Whether there may be something to do, without a lock: of most runs there is not."""
-        record = records.read(folder)
+    def _needs_housekeeping(self, folder: RunFolder, now: float, keep: float) -> bool:
+        """Whether a run may need housekeeping. Takes no lock, because most runs need none."""
+        record = records.read_record(folder)
         if record is None:
-            return _is_left(folder)
+            return _is_abandoned(folder)
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
             return False
@@ -824,15 +837,15 @@ class LocalBackend:
             return True
         return bool(folder.attempts()) and (record.deleted or _is_overdue(attempt, record.outcome.at, now))
 
-    def _care(self, folder: RunFolder, now: float, keep: float) -> None:
-        """Under the record's lock: a launch that is under way holds it until its supervisor lives."""
-        with records.changing(folder, wait=False) as transaction:
+    def _housekeep_run(self, folder: RunFolder, now: float, keep: float) -> None:
+        """Housekeep one run under its record's lock, which a launch holds until its supervisor lives."""
+        with records.locked_record(folder, wait=False) as transaction:
             record = transaction.record
-            if record is None or not self._needs_care(folder, now, keep):
+            if record is None or not self._needs_housekeeping(folder, now, keep):
                 return
             if record.outcome is None:
-                sweep(record.uid)
-                state = self._state(folder, record, locked=True)
+                kill_run(record.uid)
+                state = self._state_of_run(folder, record, locked=True)
                 if state.is_final:
                     transaction.write(record.ended(state, now))
             elif now - record.outcome.at >= keep:
@@ -840,35 +853,35 @@ class LocalBackend:
             else:
                 self._remove(transaction, record, now)
 
-    def _wait_gone(self, folder: RunFolder) -> None:
-        """Until no process of the run's attempt is left. The supervisor's grace bounds it."""
-        record = self._record(folder)
+    def _wait_until_gone(self, folder: RunFolder) -> None:
+        """Wait until no process of the run's attempt is left. The members' grace bounds the wait."""
+        record = self._read_record(folder)
         attempt = folder.attempt(record.generation, record.attempt)
         while attempt.is_live():
             time.sleep(_POLL)
-        sweep(record.uid)
+        kill_run(record.uid)
 
     def _touch(self, folder: RunFolder, handle: Handle) -> None:
         with suppress(OSError):
             os.utime(folder.attempt(handle.generation, handle.attempt).client)
 
-    @_on_disk
+    @_translate_disk_errors
     def fingerprint(self, run: str) -> dict[str, str | int]:
-        """What a process must see alike to be able to follow this run: machine, pid namespace and this very
-        folder.
+        """The machine, pid namespace and folder of a run. A process with another fingerprint cannot follow
+        it.
         """
         return fingerprint(str(self.find(run).path))
 
-    @_on_disk
+    @_translate_disk_errors
     def place(self) -> dict[str, str | int]:
-        """The same for all runs of this home, which is made if it is not there."""
+        """The fingerprint of all runs of this home; the home is created if missing."""
         prepare(self.home)
         return fingerprint(str(self.runs))
 
 
-class _Patience:
-    """Called while a supervisor is awaited: says after some seconds that it is and why, and raises SiteError
-    when that has no end.
+class _StartTimer:
+    """Called while a launch waits for its supervisor. Prints a notice after some seconds, and raises
+    SiteError after `START_LIMIT`.
     """
 
     def __init__(self, run: str, say: Callable[[str], None] | None) -> None:
@@ -878,21 +891,24 @@ class _Patience:
         waited = time.monotonic() - self.begun
         if waited > START_LIMIT:
             raise SiteError(
-                f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_load()}); nothing "
-                "was started; run it again when the machine has less to do",
+                f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_machine_load()}); "
+                "nothing was started; run it again when the machine has less to do",
                 code="no_supervisor",
             )
-        if waited > TELL_AFTER and self.say is not None:
-            self.say(f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: {_load()}")
+        if waited > NOTICE_AFTER and self.say is not None:
+            self.say(
+                f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: "
+                f"{_machine_load()}"
+            )
             self.say = None
 
 
-def _load() -> str:
+def _machine_load() -> str:
     return f"the machine has a load of {os.getloadavg()[0]:.1f} on {cpus():g} CPUs"
 
 
 class _Changes:
-    """Wakes when the supervisor wrote; meanwhile keeps the run from counting as abandoned."""
+    """Wakes when the supervisor writes its state. Also marks the run as followed."""
 
     def __init__(self, backend: LocalBackend, folder: RunFolder) -> None:
         self.backend, self.folder = backend, folder
@@ -901,7 +917,7 @@ class _Changes:
 
     def _stamp(self) -> tuple[int, ...]:
         stamps = []
-        record = records.read(self.folder)
+        record = records.read_record(self.folder)
         paths = [self.folder.record]
         if record is not None:
             attempt = self.folder.attempt(record.generation, record.attempt)
@@ -939,123 +955,125 @@ def read_events(attempt: AttemptFolder) -> list[Event]:
     """The events of one attempt."""
     from allaboard.untrusted import RECORDS, parse_json
 
-    found = []
+    events = []
     try:
         lines = attempt.events.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     for line in lines:
         with suppress(ValueError, TypeError):  # the last line may be half written
-            found.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
-    return found
+            events.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
+    return events
 
 
-_Glances = dict[str, Glance]
-"""Pools that were looked at already, so that a list of many runs looks once."""
+_PoolViews = dict[str, PoolView]
+"""Views of pools by path, so that a list of many runs reads each pool once."""
 
 
-def _why_waiting(queued: Mapping[str, Any], glances: _Glances) -> str | None:
-    """Why a run waits, as things stand now: its supervisor sleeps until it can have its slots."""
+def _waiting_reason(queued: Mapping[str, Any], glances: _PoolViews) -> str | None:
+    """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
     path, (cpu, memory, gpus) = queued["pool"], queued["room"]
     room = Capacity(cpu, memory, tuple(gpus))
     with suppress(SiteError):
         if path not in glances:
-            glances[path] = Pool(path, room).glance()
-        return glances[path].why(queued["ticket"], queued["asks"], room)
+            glances[path] = Pool(path, room).view()
+        return glances[path].waiting_reason(queued["ticket"], queued["asks"], room)
     return None
 
 
-def _is_there(folder: RunFolder) -> bool:
+def _exists(folder: RunFolder) -> bool:
     return folder.path.is_symlink() or folder.path.is_dir()
 
 
-def _is_left(folder: RunFolder) -> bool:
-    """Whether a folder without a record is what somebody left: a launch that is under way holds its lock."""
+def _is_abandoned(folder: RunFolder) -> bool:
+    """Whether a folder without a record was abandoned. A launch in progress holds its lock."""
     return folder.path.is_dir() and not is_held(folder.lock)
 
 
-def _age(folder: RunFolder) -> tuple[bool, float]:
+def _readable_and_created(folder: RunFolder) -> tuple[bool, float]:
     """Whether the files of a run can be read, and when it was created."""
     with suppress(SiteError, OSError):
-        if record := records.read(folder):
-            _written(folder.attempt(record.generation, record.attempt))
+        if record := records.read_record(folder):
+            _read_state_file(folder.attempt(record.generation, record.attempt))
             return True, record.created
     return False, 0.0
 
 
-def _written(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
-    """What the supervisor last wrote; None when it wrote nothing. Raises SiteError for anything else."""
+def _read_state_file(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
+    """The content of the state file and its observation; None if there is none. Raises SiteError for damaged
+    content.
+    """
     body = read_json(attempt.state)
     if body is None:
         return None
     try:
         return dict(body), Observation.from_dict(body["seen"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged(attempt.state, f"holds no state of a run ({error})") from error
+        raise damaged_error(attempt.state, f"holds no state of a run ({error})") from error
 
 
-def _layout(attempt: AttemptFolder) -> Layout | None:
-    """What an attempt runs; None once it is removed. Raises SiteError for anything else."""
+def _read_layout(attempt: AttemptFolder) -> Layout | None:
+    """The layout of an attempt; None once it is removed. Raises SiteError for damaged content."""
     plan = read_json(attempt.plan)
     if plan is None:
         return None
     try:
         return Layout.from_dict(plan["layout"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged(attempt.plan, f"holds no plan of a run ({error})") from error
+        raise damaged_error(attempt.plan, f"holds no plan of a run ({error})") from error
 
 
 def _is_unreadable(attempt: AttemptFolder) -> bool:
     try:
-        _written(attempt)
+        _read_state_file(attempt)
     except SiteError:
         return True
     return False
 
 
 def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
-    layout = _layout(attempt)
+    layout = _read_layout(attempt)
     ttl = layout.policy.ttl if layout is not None else None
     return ttl is not None and now - ended >= ttl
 
 
-def _unreadable(folder: RunFolder, error: SiteError) -> Observation:
-    """What a list shows of a run whose files are damaged."""
+def _damaged_observation(folder: RunFolder, error: SiteError) -> Observation:
+    """The observation of a run whose files are damaged, for lists."""
     event = Event(None, "Warning", DAMAGED, folder.name, str(error))
     job = folder.name.rpartition("-")[0]
     return Observation(folder.name, job=job, flags=(DAMAGED,), notes=(str(error),), events=(event,))
 
 
-def _how(record: RunRecord) -> str:
+def _outcome_word(record: RunRecord) -> str:
     return record.outcome.state if record.outcome else "ended"
 
 
-def _handle(record: RunRecord, adopted: bool = False) -> Handle:
+def _handle_of_record(record: RunRecord, adopted: bool = False) -> Handle:
     return Handle(record.run, record.attempt, record.generation, record.uid, adopted=adopted)
 
 
-def _final(seen: Observation) -> bool:
+def _is_final(seen: Observation) -> bool:
     return state_of(replace(seen, alive=None, deleted=False)).is_final
 
 
-def _last_written(attempt: AttemptFolder) -> float | None:
-    """When its supervisor wrote last, which is the last that is known of it."""
+def _state_file_time(attempt: AttemptFolder) -> float | None:
+    """The time of the supervisor's last write; None if there was none."""
     try:
         return attempt.state.stat().st_mtime
     except OSError:
         return None
 
 
-def _last_word(attempt: AttemptFolder) -> str:
-    """Why nobody supervises a run that has not ended."""
-    written = _written(attempt)
+def _loss_reason(attempt: AttemptFolder) -> str:
+    """Why a run that has not ended has no supervisor."""
+    written = _read_state_file(attempt)
     if written is not None and written[0].get("boot") != boot_id():
-        return "the machine was started anew"
-    said = tail(attempt.supervisor_log, 1)
-    return f"its supervisor ended with: {said}" if said else "its supervisor was killed"
+        return "the machine was rebooted"
+    last_line = tail(attempt.supervisor_log, 1)
+    return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
 
 
-def _too_many(layout: Layout) -> list[Problem]:
+def _member_limit_problems(layout: Layout) -> list[Problem]:
     count = len(layout.members)
     if count <= MEMBERS_AT_MOST:
         return []
@@ -1063,7 +1081,7 @@ def _too_many(layout: Layout) -> list[Problem]:
     return [Problem("groups" if len(layout.groups) > 1 else "workers", f"{count:,} members; {allowed}")]
 
 
-def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
+def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
     problems = []
     for group in layout.groups:
         wrong = why_not_startable(group.command, where, {**environ, **group.environment})
@@ -1074,22 +1092,20 @@ def _not_startable(layout: Layout, where: str, environ: Mapping[str, str], site:
     return problems
 
 
-def _ignored(plan: Plan) -> str | None:
-    """One line that names the fields which mean nothing on one machine."""
+def _ignored_note(plan: Plan) -> str | None:
+    """One line with the fields that have no effect on one machine; None if there are none."""
     job = plan.job
-    found = [name for name in _MEANINGLESS if job.get(name) is not None]
-    found += [f"resources.{name}" for name in _MEANINGLESS_RESOURCES if name in job.get("resources", {})]
-    return f"{', '.join(found)}: no meaning on one machine, left out" if found else None
+    fields = [name for name in _IGNORED_FIELDS if job.get(name) is not None]
+    fields += [f"resources.{name}" for name in _IGNORED_RESOURCES if name in job.get("resources", {})]
+    return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
 
 
-def _room(room: Capacity) -> str:
+def _describe_capacity(room: Capacity) -> str:
     return f"{room.cpu:g} CPUs, {room.memory / 2**30:.1f} GiB, {len(room.gpus)} GPUs"
 
 
 def _import_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """The supervisor must import the very allaboard that launches it, also when that came by sys.path
-    alone.
-    """
+    """A PYTHONPATH with which the supervisor imports the same allaboard as its launcher."""
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)

@@ -1,5 +1,5 @@
-"""What is wrong with the places a job reads and writes, found before a start: a missing data set, a folder
-that may not be written, a store that does not answer.
+"""Checks the places that a job reads and writes before a start: a missing data set, a folder without write
+permission, a store that does not answer.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from allaboard.layout import Layout
 
 def storage_problems(layout: Layout, environ: Mapping[str, str]) -> list[Problem]:
     """Every such problem, with the field that names the place."""
-    found = []
+    problems = []
     if layout.data is not None:
-        found += _data(layout.data, environ)
+        problems += _data_problems(layout.data, environ)
     if layout.saving is not None:
-        found += _checkpoints(layout.saving.uri, environ)
-    return found
+        problems += _checkpoint_problems(layout.saving.uri, environ)
+    return problems
 
 
-def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
+def _data_problems(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     from allaboard.shards import load_index
     from allaboard.storage import open_store
 
@@ -38,7 +38,7 @@ def _data(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     return []
 
 
-def _checkpoints(uri: str, environ: Mapping[str, str]) -> list[Problem]:
+def _checkpoint_problems(uri: str, environ: Mapping[str, str]) -> list[Problem]:
     from allaboard.storage import open_store
 
     probe = ".preflight"

@@ -23,7 +23,7 @@ from allaboard.backends.kubernetes.logs.cache import AttemptLogs, KeptTry
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.observation import Memory
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.engines import engine_of
 from allaboard.layout import Layout, lay_out
 from allaboard.observation import MemberSeen
@@ -102,7 +102,7 @@ def test_what_an_operator_made_after_the_end_is_none_of_its_members() -> None:
 
 
 def laid_out() -> Layout:
-    job = checked(a_job(workers=2))
+    job = require_valid(a_job(workers=2))
     return lay_out(job, engine_of(job), "digits-1")
 
 

@@ -20,7 +20,7 @@ from allaboard.follow.run_record import Ended, RunRecord
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
 from allaboard.reportline import encode
-from allaboard.status import has_given_back, state_of
+from allaboard.status import has_released_slots, state_of
 from allaboard.testing import a_job, a_layout
 from allaboard.testing.objects import (
     BEGUN,
@@ -339,9 +339,11 @@ def test_a_suspended_run_has_given_its_slots_back_once_its_pods_are_gone() -> No
         (held, ends[1:]),
         (resumed, ()),
     ]
-    assert not any(has_given_back(seen(job, *pods)) for job, pods in wanted)
+    assert not any(has_released_slots(seen(job, *pods)) for job, pods in wanted)
     done = a_pod("worker-0", "Succeeded", ended=9)
-    assert all(has_given_back(seen(job, *pods)) for job, pods in [(held, ()), (held, (done,)), (never, ())])
+    assert all(
+        has_released_slots(seen(job, *pods)) for job, pods in [(held, ()), (held, (done,)), (never, ())]
+    )
 
 
 # Clocks.

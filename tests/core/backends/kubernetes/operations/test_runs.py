@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import allaboard
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
@@ -247,7 +247,7 @@ def test_suspend_and_resume(cluster: FakeCluster) -> None:
     cluster.tick(3)
     assert state(backend, handle.run) is State.SUSPENDED and cluster.all(PODS) == []
     (job,) = cluster.all(PYTORCHJOBS)
-    assert labels.annotation_of(job, labels.SUSPENDED_BY) == person()
+    assert labels.annotation_of(job, labels.SUSPENDED_BY) == user_at_host()
     backend.resume(handle.run)
     cluster.tick(4)
     assert state(backend, handle.run) is State.RUNNING
@@ -255,7 +255,7 @@ def test_suspend_and_resume(cluster: FakeCluster) -> None:
     assert labels.annotation_of(job, labels.SUSPENDED_BY) is None
     backend.suspend(handle.run)
     told = [e["message"] for e in sorted(cluster.all(EVENTS), key=lambda e: e["firstTimestamp"])]
-    assert told == [f"{word} by {person()}" for word in ("suspended", "resumed", "suspended")]
+    assert told == [f"{word} by {user_at_host()}" for word in ("suspended", "resumed", "suspended")]
     backend.stop(handle, ME, "me", "because")
     cluster.tick(3)
     with pytest.raises(BadInput, match="only a live run can be suspended"):

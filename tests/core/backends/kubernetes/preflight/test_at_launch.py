@@ -9,7 +9,7 @@ import pytest
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import SECRETS, Resource
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.observation import Owner
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
@@ -19,7 +19,7 @@ ME = Owner("me")
 
 def launched(cluster: FakeCluster, **job: Any) -> tuple[str, ...]:
     given = {"image": "train:1", "gang": {"scheduler": "none"}, **job}
-    return cluster.backend(ask_first=True).launch(Plan(checked(a_job(**given)), "k"), ME).notes
+    return cluster.backend(ask_first=True).launch(Plan(require_valid(a_job(**given)), "k"), ME).notes
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_what_may_not_be_looked_at_is_not_said(cluster: FakeCluster, monkeypatch
 
 
 def test_few_requests_are_made_beside_the_launch(cluster: FakeCluster) -> None:
-    plan = Plan(checked(a_job(image="train:1", secrets=[{"name": "keys", "env": True}])), "k")
+    plan = Plan(require_valid(a_job(image="train:1", secrets=[{"name": "keys", "env": True}])), "k")
     cluster.backend().launch(plan, ME)
     alone, other = len(cluster.requests), FakeCluster()
     other.backend(ask_first=True).launch(plan, ME)

@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, pre
 from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.preflight.pod_security import violations
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
@@ -74,7 +74,7 @@ class Cluster:
 
     def ready(self, found: Survey, **job: Any) -> PreparedAttempt:
         fields = {**JOB, **{k: v for k, v in job.items()}}
-        plan = Plan(checked(a_job(**{k: v for k, v in fields.items() if v is not None})), "k")
+        plan = Plan(require_valid(a_job(**{k: v for k, v in fields.items() if v is not None})), "k")
         facts = found.facts(ClusterFacts(namespace="research"))
         return prepare_attempt(plan, 1, 1, Site("s3://bucket"), facts, {})
 

@@ -27,7 +27,7 @@ NOBODY = 65534
 def mark() -> Iterator[str]:
     one = fresh_mark()
     yield one
-    processes.sweep(one)
+    processes.kill_run(one)
 
 
 @pytest.fixture
@@ -59,16 +59,16 @@ def test_an_identity_ends_with_its_process() -> None:
         who = processes.identity(child.pid)
         assert who is not None
         assert who.start == processes.start_time(child.pid)
-        assert processes.alive(who)
-        assert not processes.alive(Identity(who.pid, who.start + 1)), "another process with the same pid"
+        assert processes.is_alive(who)
+        assert not processes.is_alive(Identity(who.pid, who.start + 1)), "another process with the same pid"
         child.kill()
-        until(lambda: not processes.alive(who), "the zombie counts as dead")
+        until(lambda: not processes.is_alive(who), "the zombie counts as dead")
         assert processes.start_time(child.pid) == who.start, "though it is still in the table"
     finally:
         child.kill()
         child.wait()
     assert processes.identity(child.pid) is None
-    assert processes.look(child.pid) is None
+    assert processes.process_of(child.pid) is None
 
 
 def test_a_signal_never_reaches_a_later_process_with_the_same_pid() -> None:
@@ -76,11 +76,11 @@ def test_a_signal_never_reaches_a_later_process_with_the_same_pid() -> None:
     try:
         who = processes.identity(child.pid)
         assert who
-        assert not processes.send(Identity(who.pid, who.start - 1), signal.SIGKILL)
+        assert not processes.send_signal(Identity(who.pid, who.start - 1), signal.SIGKILL)
         assert child.poll() is None
-        assert processes.send(who, signal.SIGKILL)
+        assert processes.send_signal(who, signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
-        assert not processes.send(who, signal.SIGKILL)
+        assert not processes.send_signal(who, signal.SIGKILL)
     finally:
         child.kill()
         child.wait()
@@ -113,7 +113,7 @@ def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> Non
     with subprocess.Popen([str(odd), "600"]) as child:
         try:
             until(lambda: b"a) S 1" in Path(f"/proc/{child.pid}/stat").read_bytes(), "exec")
-            seen = processes.look(child.pid)
+            seen = processes.process_of(child.pid)
             assert seen
             assert (seen.parent, seen.dead) == (os.getpid(), False)
         finally:
@@ -139,10 +139,10 @@ def test_ps_tells_the_same_as_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of systems without /proc, tried where both are there."""
     child = sleeper(start_new_session=True)
     try:
-        by_proc = processes.look(child.pid)
+        by_proc = processes.process_of(child.pid)
         monkeypatch.setattr(processes, "_LINUX", False)
         monkeypatch.setattr(processes, "_lists_children", None)
-        by_ps = processes.look(child.pid)
+        by_ps = processes.process_of(child.pid)
         assert by_proc and by_ps
         assert by_ps[:4] == by_proc[:4]
         assert abs(by_ps.start - time.time()) < 3600
@@ -180,7 +180,7 @@ def test_holders_of_a_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w") as file, subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()]) as child:
         found = path.stat()
-        assert set(processes.holders(found.st_dev, found.st_ino)) == {os.getpid(), child.pid}
+        assert set(processes.pids_with_open_file(found.st_dev, found.st_ino)) == {os.getpid(), child.pid}
         child.kill()
 
 
@@ -192,9 +192,9 @@ def kill_tree(root: int, keep: Iterable[int] = ()) -> tuple[Identity, ...]:
     known = {who for who in [processes.identity(root)] if who}
 
     def find() -> Iterator[Identity]:
-        known.intersection_update([who for who in known if processes.alive(who)])
+        known.intersection_update([who for who in known if processes.is_alive(who)])
         yield from tuple(known)
-        for who in processes.below([who.pid for who in known], keep):
+        for who in processes.descendants_of_all([who.pid for who in known], keep):
             known.add(who)
             yield who
 
@@ -206,9 +206,9 @@ def test_a_tree_is_killed_whole_and_what_is_kept_lives(family: Family) -> None:
         try:
             born = family.born("child", "grandchild")
             assert kill_tree(main.pid, [born["grandchild"].pid]) == ()
-            assert [name for name, who in born.items() if processes.alive(who)] == ["grandchild"]
+            assert [name for name, who in born.items() if processes.is_alive(who)] == ["grandchild"]
             assert kill_tree(born["grandchild"].pid) == ()
-            assert not processes.alive(born["grandchild"])
+            assert not processes.is_alive(born["grandchild"])
             assert other.poll() is None
         finally:
             other.kill()
@@ -222,10 +222,10 @@ def test_a_long_line_of_descent_is_killed_to_its_end(family: Family) -> None:
         try:
             assert born["chain"] in line and len(line) >= 30
             assert kill_tree(main.pid) == ()
-            assert [who for who in line if processes.alive(who)] == []
+            assert [who for who in line if processes.is_alive(who)] == []
         finally:
             for who in line:
-                processes.send(who, signal.SIGKILL)
+                processes.send_signal(who, signal.SIGKILL)
 
 
 KILL_AS_SUBREAPER = """
@@ -235,7 +235,7 @@ processes.set_subreaper()
 folder, relative, *command = sys.argv[1:]
 main = subprocess.Popen(command)
 while not os.path.exists(os.path.join(folder, relative)): time.sleep(0.001)
-print(processes.kill_all(processes.below_here, within=10), processes.descendants(os.getpid()))
+print(processes.kill_all(processes.other_descendants, within=10), processes.descendants(os.getpid()))
 """
 
 
@@ -255,7 +255,7 @@ from allaboard.backends.local.host import processes
 if (pid := os.fork()) == 0:
     os._exit(0)
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-print(list(processes.below_here()) == [(pid, processes.GONE)], list(processes.below_here()))
+print(list(processes.other_descendants()) == [(pid, processes.NO_START)], list(processes.other_descendants()))
 """)
     assert printed == "True []\n"
 
@@ -269,7 +269,7 @@ kept = os.fork()
 if kept == 0:
     os._exit(7)
 os.waitid(os.P_PID, kept, os.WEXITED | os.WNOWAIT)
-print(list(processes.below_here([kept])), os.waitstatus_to_exitcode(os.waitpid(kept, 0)[1]))
+print(list(processes.other_descendants([kept])), os.waitstatus_to_exitcode(os.waitpid(kept, 0)[1]))
 """)
     assert printed == "[] 7\n"
 
@@ -306,8 +306,8 @@ def test_a_sweep_takes_the_marked_the_recorded_and_their_trees(mark: str, tmp_pa
         born = {**marked.born("daemon", "grandchild")}
         others = recorded.born("grandchild")
         stale = Identity(bystander.pid, 1)
-        assert processes.sweep(mark, [others["main"], stale]) == ()
-        assert not any(processes.alive(who) for who in (*born.values(), *others.values()))
+        assert processes.kill_run(mark, [others["main"], stale]) == ()
+        assert not any(processes.is_alive(who) for who in (*born.values(), *others.values()))
         assert bystander.poll() is None
     finally:
         for child in (first, second, bystander):
@@ -321,7 +321,8 @@ def test_a_sweep_takes_the_marked_the_recorded_and_their_trees(mark: str, tmp_pa
 def test_a_sweep_spares_itself_and_those_above_it(mark: str) -> None:
     """A run may be started by a member of another run, and bear its mark."""
     code = (
-        "import sys; from allaboard.backends.local.host import processes; print(processes.sweep(sys.argv[1]))"
+        "import sys; from allaboard.backends.local.host.processes import kill_run; "
+        "print(kill_run(sys.argv[1]))"
     )
     shell = ["sh", "-c", '"$@"; exit 0', "sh", sys.executable, "-c", code, mark]
     done = subprocess.run(
@@ -338,7 +339,7 @@ def test_a_sweep_for_one_user_touches_nobody_else(mark: str) -> None:
         until(lambda: len(processes.find_marked(mark)) == 2, "exec")
         identity = processes.identity(mine.pid)
         assert identity
-        assert processes.sweep(mark, [identity], uid=NOBODY) == ()
+        assert processes.kill_run(mark, [identity], uid=NOBODY) == ()
         assert his.wait() == -signal.SIGKILL
         assert mine.poll() is None
     finally:

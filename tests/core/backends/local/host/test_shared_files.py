@@ -39,23 +39,23 @@ def test_a_lock_excludes_others_until_its_descriptor_is_closed(folder: int, tmp_
 def test_a_pipe_is_read_until_the_last_who_has_it_closes_it(folder: int, tmp_path: Path) -> None:
     fd = files.new_pipe(folder, "owner", str(tmp_path / "owner"))
     other = os.dup(fd)
-    assert files.is_read(folder, "owner")
+    assert files.has_reader(folder, "owner")
     os.close(fd)
-    assert files.is_read(folder, "owner")
+    assert files.has_reader(folder, "owner")
     assert not select.select([other], [], [], 0)[0], "a look does not wake"
-    files.poke(folder, "owner")
+    files.wake_reader(folder, "owner")
     assert select.select([other], [], [], 0)[0]
     files.drain(other)
     assert not select.select([other], [], [], 0)[0]
     os.close(other)
-    assert not files.is_read(folder, "owner")
+    assert not files.has_reader(folder, "owner")
 
 
 def test_what_is_no_pipe_is_not_read(folder: int, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("/dev/null")
-    assert not any(files.is_read(folder, name) for name in ("file", "link", "nothing"))
-    files.poke(folder, "file")
+    assert not any(files.has_reader(folder, name) for name in ("file", "link", "nothing"))
+    files.wake_reader(folder, "file")
     assert (tmp_path / "file").read_bytes() == b""
 
 
@@ -65,9 +65,9 @@ def test_our_folder_is_made_once_and_found_again(tmp_path: Path) -> None:
     again, other = files.own_folder(path)
     assert at == again == f"{path}.{ME}"
     assert os.path.samestat(os.fstat(fd), os.fstat(other))
-    assert files.is_still(at, fd)
+    assert files.is_same_folder(at, fd)
     (tmp_path / f"pool.{ME}").rmdir()
-    assert not files.is_still(at, fd)
+    assert not files.is_same_folder(at, fd)
     os.close(fd)
     os.close(other)
 
@@ -94,25 +94,25 @@ def test_whose_a_folder_is_tells_its_owner_and_not_its_name(tmp_path: Path) -> N
 def test_what_cannot_be_written_leaves_nothing_half(
     folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.write_whole(folder, "entry", b"old")
+    files.replace_file(folder, "entry", b"old")
 
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        files.write_whole(folder, "entry", b"new")
+        files.replace_file(folder, "entry", b"new")
     assert (tmp_path / "entry").read_bytes() == b"old"
     assert os.listdir(folder) == ["entry"]
 
 
 def test_only_plain_small_files_are_read(folder: int, tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"words")
-    assert files.read_small(folder, "plain") == b"words"
+    assert files.read_small_file(folder, "plain") == b"words"
     (tmp_path / "large").write_bytes(b"x" * 9)
     (tmp_path / "link").symlink_to(tmp_path / "plain")
     os.mkfifo(tmp_path / "pipe")
     os.link(tmp_path / "large", tmp_path / "twin")
     for name in ("large", "link", "pipe", "twin", "nothing"):
         with pytest.raises(OSError):
-            files.read_small(folder, name, limit=8 if name == "large" else 64)
+            files.read_small_file(folder, name, limit=8 if name == "large" else 64)

@@ -9,7 +9,7 @@ from itertools import chain, combinations
 import pytest
 
 from allaboard.backends.local.host.machine import Capacity
-from allaboard.backends.local.pool.admission import Claim, Need, Request, Used, decide, fit, shrink
+from allaboard.backends.local.pool.admission import Claim, Need, Request, Used, decide, fit, shrink_to_fit
 
 GiB = 1 << 30
 ROOM = Capacity(4.0, 8 * GiB, ("a", "b", "c"))
@@ -253,46 +253,46 @@ def test_nobody_starts_later_than_if_nobody_ever_passed(seed: int) -> None:
 
 def test_what_fits_is_left_alone_without_a_word() -> None:
     members = [Need(2, 4 * GiB, 1), Need(2, 4 * GiB, 2), Need()]
-    assert shrink(members, ROOM) == (tuple(members), [])
+    assert shrink_to_fit(members, ROOM) == (tuple(members), [])
 
 
 def test_cores_are_shared_equally_and_said_once() -> None:
-    members, words = shrink([cpu(8)] * 3, ROOM)
+    members, words = shrink_to_fit([cpu(8)] * 3, ROOM)
     assert members == (cpu(1.333),) * 3
     assert words == ["3 members together ask for 24 cores, this machine has 4: each gets at most 1.333"]
 
 
 def test_who_asks_for_little_keeps_it() -> None:
-    members, _ = shrink([cpu(1), cpu(8), cpu(8), Need()], ROOM)
+    members, _ = shrink_to_fit([cpu(1), cpu(8), cpu(8), Need()], ROOM)
     assert members == (cpu(1), cpu(1.5), cpu(1.5), Need())
 
 
 def test_memory_is_capped() -> None:
-    members, words = shrink([Need(memory=32 * GiB)], ROOM)
+    members, words = shrink_to_fit([Need(memory=32 * GiB)], ROOM)
     assert members == (Need(memory=8 * GiB),)
     assert words == ["the member asks for 32.0 GiB of memory, this machine has 8.0 GiB: it gets 8.0 GiB"]
 
 
 def test_without_gpus_all_run_on_cpu() -> None:
-    members, words = shrink([Need(cpu=1, gpu=1)] * 2, Capacity(4, GiB))
+    members, words = shrink_to_fit([Need(cpu=1, gpu=1)] * 2, Capacity(4, GiB))
     assert members == (cpu(1),) * 2
     assert words == ["2 members together ask for 2 GPUs, this machine has none: all run on CPU"]
 
 
 def test_gpus_are_shared_equally() -> None:
-    members, words = shrink([gpu(4), gpu(4)], Capacity(4, GiB, ("a", "b", "c", "d")))
+    members, words = shrink_to_fit([gpu(4), gpu(4)], Capacity(4, GiB, ("a", "b", "c", "d")))
     assert members == (gpu(2), gpu(2))
     assert words == ["2 members together ask for 8 GPUs, this machine has 4: each gets at most 2"]
 
 
 def test_a_gang_is_never_half_with_gpu_and_half_without() -> None:
-    members, _ = shrink([gpu(1)] * 4, ROOM)
+    members, _ = shrink_to_fit([gpu(1)] * 4, ROOM)
     assert members == (gpu(0),) * 4
 
 
 def test_an_elastic_gang_is_shrunk_only_if_its_minimum_does_not_fit() -> None:
-    assert shrink([gpu(1)] * 6, ROOM, minimum=3) == ((gpu(1),) * 6, [])
-    members, words = shrink([cpu(4)] * 6, ROOM, minimum=2)
+    assert shrink_to_fit([gpu(1)] * 6, ROOM, minimum=3) == ((gpu(1),) * 6, [])
+    members, words = shrink_to_fit([cpu(4)] * 6, ROOM, minimum=2)
     assert members == (cpu(2),) * 6
     assert words == ["2 members together ask for 8 cores, this machine has 4: each gets at most 2"]
 
@@ -305,7 +305,7 @@ def test_what_was_shrunk_fits(seed: int) -> None:
         for _ in range(dice.randint(1, 7))
     ]
     minimum = dice.choice([None, 1, len(members)])
-    smaller, words = shrink(members, ROOM, minimum)
+    smaller, words = shrink_to_fit(members, ROOM, minimum)
     assert fit(a_claim(*smaller, minimum=minimum), Used()) is not None
     assert bool(words) == (smaller != tuple(members))
     assert all((a.cpu is None) == (b.cpu is None) for a, b in zip(members, smaller, strict=True))

@@ -32,8 +32,8 @@ from allaboard.backends.local.pool.pool import (
     Need,
     Pool,
     Request,
-    asked_for,
     default_path,
+    describe_request,
 )
 from allaboard.errors import BadInput, SiteError
 from tests.core.backends.local.processes import HERE, environment, fresh_mark, until
@@ -63,7 +63,7 @@ def cpu(cores: float, run: str = "", count: int = 1, minimum: int | None = None,
 
 
 def admitted(pool: Pool, request: Request) -> Grant:
-    grant = pool.try_admit(pool.ask(request))
+    grant = pool.try_admit(pool.request_slots(request))
     assert grant is not None
     return grant
 
@@ -134,15 +134,15 @@ def test_what_can_never_fit_is_refused_with_both_figures(pool: Pool) -> None:
     with pytest.raises(
         BadInput, match=r"2 members together ask for 10 cores, 16\.0 GiB of memory, 2 GPUs"
     ) as caught:
-        pool.ask(Request("m", (Need(5, 8 * GiB, 1),) * 2, run="train-1"))
+        pool.request_slots(Request("m", (Need(5, 8 * GiB, 1),) * 2, run="train-1"))
     assert "train-1 can never start here" in str(caught.value)
     assert "this machine has 4 cores, 8.0 GiB of memory, 3 GPUs" in str(caught.value)
-    assert pool.ask(cpu(2, count=3, minimum=2)), "an elastic gang needs room for its minimum only"
+    assert pool.request_slots(cpu(2, count=3, minimum=2)), "an elastic gang needs room for its minimum only"
 
 
 def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
     admitted(pool, cpu(3, run="first"))
-    second, third = pool.ask(cpu(2, run="second")), pool.ask(cpu(1.5, run="third"))
+    second, third = pool.request_slots(cpu(2, run="second")), pool.request_slots(cpu(1.5, run="third"))
     assert pool.try_admit(second) is None
     assert pool.try_admit(third) is None
     assert (
@@ -150,18 +150,18 @@ def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
         == "waits for 2 cores; free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
     )
     assert pool.why_waiting(third).endswith("; held by first; 1 before it in the queue")
-    room = [asked_for(one.request, ROOM) for one in (second, third)]
-    assert pool.glance().why(third.name, room[1], ROOM) == pool.why_waiting(third)
+    room = [describe_request(one.request, ROOM) for one in (second, third)]
+    assert pool.view().waiting_reason(third.name, room[1], ROOM) == pool.why_waiting(third)
     second.cancel()
-    assert pool.glance().why(third.name, room[1], ROOM) == "waits for 1.5 cores; " + (
+    assert pool.view().waiting_reason(third.name, room[1], ROOM) == "waits for 1.5 cores; " + (
         "free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
     )
-    assert pool.glance().why(second.name, room[0], ROOM) is None
+    assert pool.view().waiting_reason(second.name, room[0], ROOM) is None
 
 
 def test_first_come_first_served(pool: Pool) -> None:
     holder = admitted(pool, cpu(2))
-    large, small, other = pool.ask(cpu(4)), pool.ask(cpu(1)), pool.ask(ONE_GPU)
+    large, small, other = pool.request_slots(cpu(4)), pool.request_slots(cpu(1)), pool.request_slots(ONE_GPU)
     assert pool.try_admit(small) is None, "there is room, but the large one came first"
     assert pool.try_admit(other) is not None, "it wants something else"
     holder.release()
@@ -172,7 +172,7 @@ def test_first_come_first_served(pool: Pool) -> None:
 
 def test_whoever_leaves_the_queue_lets_others_pass(pool: Pool) -> None:
     admitted(pool, cpu(2))
-    large, small = pool.ask(cpu(4)), pool.ask(cpu(1))
+    large, small = pool.request_slots(cpu(4)), pool.request_slots(cpu(1))
     assert pool.try_admit(small) is None
     large.cancel()
     large.cancel()
@@ -184,7 +184,7 @@ def test_who_waits_is_woken(pool: Pool) -> None:
         return bool(select.select([ticket], [], [], 0)[0])
 
     holder = admitted(pool, Request("m", (Need(gpu=1), Need(gpu=2))))
-    first, second = pool.ask(ALL_GPUS), pool.ask(ONE_GPU)
+    first, second = pool.request_slots(ALL_GPUS), pool.request_slots(ONE_GPU)
     pool.try_admit(first), pool.try_admit(second)
     assert not awake(first)
     holder.shrink([0])
@@ -197,7 +197,7 @@ def test_who_waits_is_woken(pool: Pool) -> None:
 
 def test_who_is_admitted_wakes_those_who_may_pass_now(pool: Pool) -> None:
     holder = admitted(pool, cpu(2))
-    large, small = pool.ask(cpu(3)), pool.ask(cpu(2))
+    large, small = pool.request_slots(cpu(3)), pool.request_slots(cpu(2))
     assert pool.try_admit(large) is None and pool.try_admit(small) is None
     holder.release()
     assert select.select([large], [], [], 0)[0] and not select.select([small], [], [], 0)[0]
@@ -229,7 +229,7 @@ def test_an_elastic_gang_starts_small_and_grows_where_nobody_waits(pool: Pool) -
     assert gang.admitted == (0, 1)
     assert pool.grow(gang) == ()
     holder.release()
-    waiting = pool.ask(cpu(1))
+    waiting = pool.request_slots(cpu(1))
     assert pool.grow(gang) == (2,), "one core is set aside for the one that waits"
     assert pool.try_admit(waiting) is not None
     assert pool.grow(gang) == ()
@@ -252,8 +252,8 @@ def test_an_elastic_gang_grows_with_gpus_of_its_own(pool: Pool) -> None:
 
 def test_the_description_shows_who_holds_what_and_who_waits(pool: Pool) -> None:
     grant = admitted(pool, Request("m", (Need(1, GiB, 1), Need(1, GiB)), run="holder"))
-    port = pool.port(grant)
-    pool.ask(Request("n", (Need(gpu=3),), run="waiter"))
+    port = pool.reserve_port(grant)
+    pool.request_slots(Request("n", (Need(gpu=3),), run="waiter"))
     seen = pool.describe()
     (gang,), (waiter,) = seen["gangs"], seen["queue"]
     del gang["since"], waiter["since"]
@@ -283,7 +283,7 @@ def test_released_slots_stay_taken_while_a_member_lives(pool: Pool) -> None:
         assert seen["free"]["cpu"] == 1.0
         assert seen["free"]["gpus"] == ["1", "2"]
         assert [gang["leftover"] for gang in seen["gangs"]] == [True]
-        waiting = pool.ask(cpu(2))
+        waiting = pool.request_slots(cpu(2))
         assert pool.try_admit(waiting) is None
         member.kill()
     assert pool.try_admit(waiting) is not None
@@ -293,7 +293,7 @@ def test_a_gpu_that_a_forgotten_process_holds_is_not_given_away(pool: Pool) -> N
     grant = admitted(pool, Request("", (Need(gpu=1), Need(gpu=2))))
     with member_of(grant) as member:
         grant.shrink([0])
-        assert pool.try_admit(pool.ask(ONE_GPU)) is None
+        assert pool.try_admit(pool.request_slots(ONE_GPU)) is None
         if sys.platform.startswith("linux"):
             assert pool.describe()["gpus"][0] == {"id": "0", "run": None, "pids": [member.pid]}
         member.kill()
@@ -301,7 +301,7 @@ def test_a_gpu_that_a_forgotten_process_holds_is_not_given_away(pool: Pool) -> N
 
 HOLD = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=3, gpu=2),), run="doomed")))
+grant = pool.try_admit(pool.request_slots(Request(sys.argv[2], (Need(cpu=3, gpu=2),), run="doomed")))
 import subprocess
 env = {"PATH": os.environ["PATH"], **({"ALLABOARD_MARK": sys.argv[2]} if sys.argv[3] == "marked" else {})}
 member = subprocess.Popen(["sleep", "600"], pass_fds=grant.fds(0), env=env, start_new_session=True)
@@ -320,15 +320,15 @@ def test_what_a_killed_gang_left_is_killed_before_its_slots_are_given_away(how: 
         survivor = processes.identity(pid)
         assert survivor
         try:
-            waiting = pool.ask(ALL_GPUS)
+            waiting = pool.request_slots(ALL_GPUS)
             assert pool.try_admit(waiting) is None
             other.kill()
             other.wait()
-            assert processes.alive(survivor), "or this test shows nothing"
+            assert processes.is_alive(survivor), "or this test shows nothing"
             assert until(lambda: pool.try_admit(waiting), "the survivor is swept")
-            assert not processes.alive(survivor)
+            assert not processes.is_alive(survivor)
         finally:
-            processes.send(survivor, signal.SIGKILL)
+            processes.send_signal(survivor, signal.SIGKILL)
 
 
 @linux
@@ -340,22 +340,22 @@ def test_a_survivor_that_nobody_can_find_keeps_its_slots(pool: Pool) -> None:
         try:
             other.kill()
             other.wait()
-            waiting, small = pool.ask(cpu(2)), pool.ask(ONE_GPU)
+            waiting, small = pool.request_slots(cpu(2)), pool.request_slots(ONE_GPU)
             assert pool.try_admit(waiting) is None
             grant = pool.try_admit(small)
             assert grant and grant.gpus(0) == ("2",)
             assert [gang["leftover"] for gang in pool.describe()["gangs"]] == [True, False]
-            processes.send(survivor, signal.SIGKILL)
+            processes.send_signal(survivor, signal.SIGKILL)
             assert until(lambda: pool.try_admit(waiting), "its lock is free")
         finally:
-            processes.send(survivor, signal.SIGKILL)
+            processes.send_signal(survivor, signal.SIGKILL)
 
 
 def test_a_gang_counts_while_its_keeper_holds_the_owner_lock(pool: Pool) -> None:
     """The supervisor is dead and the keeper still killing: nothing is given away yet, and nothing swept."""
     code = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request("m", (Need(cpu=4),))))
+grant = pool.try_admit(pool.request_slots(Request("m", (Need(cpu=4),))))
 import subprocess
 keeper = subprocess.Popen(["sleep", "600"], pass_fds=grant.owner_fds)
 print(keeper.pid, flush=True)
@@ -364,7 +364,7 @@ print(keeper.pid, flush=True)
         keeper = int(line(other))
         try:
             other.wait()
-            waiting = pool.ask(cpu(1))
+            waiting = pool.request_slots(cpu(1))
             assert pool.try_admit(waiting) is None
             assert [gang["leftover"] for gang in pool.describe()["gangs"]] == [False]
         finally:
@@ -376,13 +376,13 @@ def test_the_ticket_of_a_killed_process_vanishes(pool: Pool) -> None:
     admitted(pool, cpu(1))
     code = """
 pool = Pool(sys.argv[1], ROOM)
-ticket = pool.ask(Request("m", (Need(cpu=4),)))
+ticket = pool.request_slots(Request("m", (Need(cpu=4),)))
 print("queued", flush=True)
 time.sleep(600)
 """
     with another(code, pool.path) as other:
         line(other)
-        small = pool.ask(cpu(1))
+        small = pool.request_slots(cpu(1))
         assert pool.try_admit(small) is None
         other.kill()
         other.wait()
@@ -394,12 +394,12 @@ CYCLE = """
 pool = Pool(sys.argv[1], ROOM)
 print("up", flush=True)
 while True:
-    ticket = pool.ask(Request("m", (Need(1, 1, 1),) * 2, minimum=1))
+    ticket = pool.request_slots(Request("m", (Need(1, 1, 1),) * 2, minimum=1))
     grant = pool.try_admit(ticket)
     if grant is None:
         ticket.cancel()
     else:
-        pool.port(grant); grant.record([(1, 1)]); grant.shrink([1]); pool.grow(grant); grant.release()
+        pool.reserve_port(grant); grant.record([(1, 1)]); grant.shrink([1]); pool.grow(grant); grant.release()
 """
 
 
@@ -502,7 +502,7 @@ def open_path() -> Iterator[str]:
 @pytest.mark.parametrize("first", [0, NOBODY], ids=["root made it", "another user made it"])
 def test_users_share_one_pool_whoever_made_it(first: int, open_path: str) -> None:
     with another(
-        "Pool(sys.argv[1], ROOM).ask(Request('', (Need(),))); print('made', flush=True)",
+        "Pool(sys.argv[1], ROOM).request_slots(Request('', (Need(),))); print('made', flush=True)",
         open_path,
         user=first,
         umask=0o077,
@@ -510,8 +510,8 @@ def test_users_share_one_pool_whoever_made_it(first: int, open_path: str) -> Non
         assert line(maker) == "made"
     take = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request("m", (Need(cpu=3, gpu=2),), run="his")))
-print(grant.gpus(0), pool.port(grant), flush=True)
+grant = pool.try_admit(pool.request_slots(Request("m", (Need(cpu=3, gpu=2),), run="his")))
+print(grant.gpus(0), pool.reserve_port(grant), flush=True)
 sys.stdin.readline()
 grant.release()
 print("released", flush=True)
@@ -521,7 +521,7 @@ print("released", flush=True)
         another(take, open_path, user=NOBODY, stdin=subprocess.PIPE, umask=0o077) as his,
     ):
         assert line(his).startswith("('0', '1')")
-        waiting = mine.ask(ALL_GPUS)
+        waiting = mine.request_slots(ALL_GPUS)
         assert mine.try_admit(waiting) is None
         assert mine.describe()["gangs"][0]["user"] == "nobody"
         assert his.stdin
@@ -564,23 +564,23 @@ def test_a_user_neither_counts_nor_kills_what_a_killed_run_of_another_left_but_r
             roots.wait()
             ask = """
 pool = Pool(sys.argv[1], ROOM)
-cpus, gpu = pool.ask(Request("m", (Need(cpu=2),))), pool.ask(Request("m", (Need(gpu=1),)))
+cpus, gpu = pool.request_slots(Request("m", (Need(cpu=2),))), pool.request_slots(Request("m", (Need(gpu=1),)))
 print(pool.try_admit(cpus) is None, pool.try_admit(gpu).gpus(0), flush=True)
 sys.stdin.readline()
 print(pool.try_admit(cpus) is None, len(os.listdir(sys.argv[1] + ".0")), flush=True)
 """
             with another(ask, open_path, user=NOBODY, stdin=subprocess.PIPE) as his:
                 assert line(his) == "True ('2',)"
-                assert processes.alive(survivor), "it is not his to kill"
-                processes.send(survivor, signal.SIGKILL)
-                until(lambda: not processes.alive(survivor), "dead")
+                assert processes.is_alive(survivor), "it is not his to kill"
+                processes.send_signal(survivor, signal.SIGKILL)
+                until(lambda: not processes.is_alive(survivor), "dead")
                 assert his.stdin
                 his.stdin.write("\n")
                 his.stdin.flush()
                 assert line(his) == "False 2", "root's entry cannot be removed, and counts for nothing"
                 his.stdin.close()
         finally:
-            processes.send(survivor, signal.SIGKILL)
+            processes.send_signal(survivor, signal.SIGKILL)
     with Pool(open_path, ROOM) as pool:
         admitted(pool, ALL_GPUS)
         assert len(os.listdir(f"{open_path}.0")) == 2, "its user tidies up"
@@ -595,7 +595,7 @@ def test_an_entry_of_one_user_never_aims_at_processes_of_another(open_path: str)
         identity = until(lambda: processes.identity(target.pid), "started")
         lie = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request(sys.argv[2], (Need(cpu=1),))))
+grant = pool.try_admit(pool.request_slots(Request(sys.argv[2], (Need(cpu=1),))))
 grant.record([processes.Identity(int(sys.argv[3]), int(sys.argv[4]))])
 print("lied", flush=True)
 os.kill(os.getpid(), 9)
@@ -614,7 +614,7 @@ os.kill(os.getpid(), 9)
 
 def test_ports_are_below_the_range_of_outgoing_connections_and_never_given_twice(pool: Pool) -> None:
     grants = [admitted(pool, Request("", (Need(),))) for _ in range(20)]
-    ports = [pool.port(grant) for grant in grants]
+    ports = [pool.reserve_port(grant) for grant in grants]
     assert len(set(ports)) == 20
     if Path("/proc/sys/net/ipv4/ip_local_port_range").exists():
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -637,20 +637,20 @@ def test_a_port_on_which_somebody_listens_is_passed_over(
         taken = server.getsockname()[1]
         monkeypatch.setattr(pool_module, "_port_range", lambda: range(taken, taken + 1))
         with pytest.raises(SiteError, match=f"no port from {taken} to {taken} is free"):
-            pool.port(admitted(pool, Request("", (Need(),))))
+            pool.reserve_port(admitted(pool, Request("", (Need(),))))
 
 
 def test_a_port_stays_reserved_while_a_member_has_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (admitted(pool, Request("", (Need(),))) for _ in range(2))
-    port = pool.port(first)
+    port = pool.reserve_port(first)
     assert first.ports == (port,)
     monkeypatch.setattr(pool_module, "_port_range", lambda: range(port, port + 1))
     with member_of(first) as member:
         first.release()
         with pytest.raises(SiteError):
-            pool.port(second)
+            pool.reserve_port(second)
         member.kill()
-    assert pool.port(second) == port
+    assert pool.reserve_port(second) == port
 
 
 # --- the folder -------------------------------------------------------------------------------------------
@@ -667,8 +667,8 @@ def test_everybody_may_look_and_nobody_else_may_write_whatever_the_umask(path: s
     before = os.umask(0o077)
     try:
         with Pool(path, ROOM) as pool:
-            pool.port(admitted(pool, ONE_GPU))
-            pool.ask(ALL_GPUS)
+            pool.reserve_port(admitted(pool, ONE_GPU))
+            pool.request_slots(ALL_GPUS)
             ((_, own),) = files.user_folders(path)
             assert own == f"{path}.{os.geteuid()}"
             assert stat.S_IMODE(os.stat(own).st_mode) == 0o755
@@ -691,7 +691,7 @@ def test_where_root_made_a_shared_folder_everybodys_is_in_it(open_path: str) -> 
         admitted(beside, ONE_GPU)
         os.mkdir(open_path)
         os.chmod(open_path, 0o1777)
-        code = "grant = Pool(sys.argv[1], ROOM); t = grant.ask(Request('', (Need(gpu=1),)));"
+        code = "grant = Pool(sys.argv[1], ROOM); t = grant.request_slots(Request('', (Need(gpu=1),)));"
         code += "print(grant.try_admit(t).gpus(0), os.listdir(sys.argv[1]), flush=True)"
         with another(code, open_path, user=NOBODY) as his:
             assert line(his) == f"('1',) ['{NOBODY}']", "and what is beside it counts as well"
@@ -701,7 +701,7 @@ def test_two_who_make_it_at_once_share_it(path: str) -> None:
     code = """
 sys.stdin.readline()
 pool = Pool(sys.argv[1], ROOM)
-ticket = pool.ask(Request("m", (Need(cpu=1),)))
+ticket = pool.request_slots(Request("m", (Need(cpu=1),)))
 print(os.fstat(pool._own).st_ino, flush=True)
 """
     with contextlib.ExitStack() as stack:
@@ -735,7 +735,7 @@ def test_what_has_the_name_of_the_pool_itself_is_in_nobodys_way(
 
 def test_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="cannot be used: No such file") as caught:
-        Pool(str(tmp_path / "no" / "pool"), ROOM).ask(ONE_GPU)
+        Pool(str(tmp_path / "no" / "pool"), ROOM).request_slots(ONE_GPU)
     assert "ALLABOARD_POOL" in str(caught.value)
 
 
@@ -744,16 +744,16 @@ def test_a_place_where_others_could_rename_our_folder_is_refused(tmp_path: Path)
     os.chown(tmp_path, NOBODY, NOBODY)
     tmp_path.chmod(0o777)
     with pytest.raises(SiteError, match=r"chmod \+t"):
-        Pool(str(tmp_path / "pool"), ROOM).ask(ONE_GPU)
+        Pool(str(tmp_path / "pool"), ROOM).request_slots(ONE_GPU)
 
 
 def test_a_place_in_the_queue_outlives_its_folder(pool: Pool) -> None:
     import shutil
 
     holder = admitted(pool, ALL_GPUS)
-    first = pool.ask(ONE_GPU)
+    first = pool.request_slots(ONE_GPU)
     shutil.rmtree(f"{pool.path}.{os.geteuid()}")
-    second = pool.ask(ALL_GPUS)
+    second = pool.request_slots(ALL_GPUS)
     assert pool.try_admit(second) is not None, "what was removed is not known any more"
     assert pool.try_admit(first) is None
     assert [wait["gpus"] for wait in pool.describe()["queue"]] == [1]
@@ -763,7 +763,7 @@ def test_a_place_in_the_queue_outlives_its_folder(pool: Pool) -> None:
 
 
 def test_a_full_disk_is_named_and_costs_nobody_his_slots(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = pool.ask(ALL_GPUS)
+    waiting = pool.request_slots(ALL_GPUS)
     real = os.write
 
     def full(fd: int, data: bytes) -> int:
@@ -778,7 +778,7 @@ def test_a_full_disk_is_named_and_costs_nobody_his_slots(pool: Pool, monkeypatch
     monkeypatch.setattr(os, "write", full)
     grant.record([])
     grant.shrink([])
-    assert pool.port(grant), "a training that runs goes on"
+    assert pool.reserve_port(grant), "a training that runs goes on"
     grant.release()
     monkeypatch.setattr(os, "write", real)
     assert nothing_is_held(pool)
@@ -840,7 +840,7 @@ def test_strange_things_in_a_folder_do_no_harm(pool: Pool, tmp_path: Path) -> No
     (base / f"w-{'1' * 17}-00000000-c").symlink_to(tmp_path)
     (base / f"g-{'1' * 17}-00000000-c").write_text("no folder")
     os.mkdir(os.fsencode(base) + b"/\xff\xfe")
-    assert pool.try_admit(pool.ask(cpu(3))) is not None
+    assert pool.try_admit(pool.request_slots(cpu(3))) is not None
     assert len(pool.describe()["gangs"]) == 2
     assert tmp_path.exists()
 
@@ -849,7 +849,7 @@ MISCHIEF = """
 import fcntl, json
 base = sys.argv[1] + "." + str(os.geteuid())
 pool = Pool(sys.argv[1], ROOM)
-real = pool.try_admit(pool.ask(Request("m", (Need(cpu=1),), run="evil\\x1b[31m\\nrun")))
+real = pool.try_admit(pool.request_slots(Request("m", (Need(cpu=1),), run="evil\\x1b[31m\\nrun")))
 held = [os.open(sys.argv[1] + ".0", os.O_RDONLY)]
 fcntl.flock(held[0], fcntl.LOCK_SH)
 for name in os.listdir(sys.argv[1] + ".0"):
@@ -891,12 +891,12 @@ time.sleep(600)
 @linux
 def test_what_another_user_makes_locks_or_renames_stops_nobody(open_path: str) -> None:
     with Pool(open_path, ROOM) as pool:
-        first, waiting = admitted(pool, cpu(2, run="first")), pool.ask(cpu(3, run="waiting"))
+        first, waiting = admitted(pool, cpu(2, run="first")), pool.request_slots(cpu(3, run="waiting"))
         with another(MISCHIEF, open_path, user=NOBODY) as evil:
             assert [line(evil) for _ in range(3)] == ["refused", "refused", "ready"]
             assert pool.try_admit(waiting) is None
             assert pool.why_waiting(waiting).endswith("held by first, evil?[31m?run")
-            assert pool.try_admit(pool.ask(ONE_GPU)) is not None, "what is free is given"
+            assert pool.try_admit(pool.request_slots(ONE_GPU)) is not None, "what is free is given"
             first.release()
             assert pool.try_admit(waiting) is not None
 
@@ -906,7 +906,7 @@ def test_what_another_user_makes_locks_or_renames_stops_nobody(open_path: str) -
 def test_a_dead_gangs_slots_are_free_though_another_user_keeps_its_files_open(open_path: str) -> None:
     code = """
 pool = Pool(sys.argv[1], ROOM)
-grant = pool.try_admit(pool.ask(Request("", (Need(cpu=4),), run="doomed")))
+grant = pool.try_admit(pool.request_slots(Request("", (Need(cpu=4),), run="doomed")))
 print("holds", flush=True)
 time.sleep(600)
 """
@@ -927,7 +927,7 @@ time.sleep(600)
         assert line(doomed) == "holds"
         with another(keep, open_path, user=NOBODY) as keeper:
             assert line(keeper) == "True"
-            waiting = pool.ask(cpu(4))
+            waiting = pool.request_slots(cpu(4))
             assert pool.try_admit(waiting) is None
             doomed.kill()
             doomed.wait()
@@ -940,19 +940,19 @@ def test_of_two_who_take_the_same_slots_at_once_one_takes_it_back(
     """Another decides and writes between our look and our word: as another user may, whom no lock of ours
     stops.
     """
-    ours, theirs = pool.ask(cpu(3)), pool.ask(cpu(3))
-    real = pool_module.files.write_whole
+    ours, theirs = pool.request_slots(cpu(3)), pool.request_slots(cpu(3))
+    real = pool_module.files.replace_file
     grants: list[Grant | None] = []
 
     def slow(folder: int, name: str, data: bytes) -> None:
         monkeypatch.undo()
         monkeypatch.setattr(pool_module, "_LOCK_PATIENCE", 0.01)
-        seen = pool._look(sweep=False)
+        seen = pool._read_pool(sweep=False)
         del seen.queue[(os.geteuid(), ours.name)]
-        grants.append(pool._admit(theirs, seen.decided()[(os.geteuid(), theirs.name)]))
+        grants.append(pool._admit(theirs, seen.admissible()[(os.geteuid(), theirs.name)]))
         real(folder, name, data)
 
-    monkeypatch.setattr(pool_module.files, "write_whole", slow)
+    monkeypatch.setattr(pool_module.files, "replace_file", slow)
     assert pool.try_admit(ours) is None
     assert grants[0] is not None
     assert pool.describe()["free"]["cpu"] == 1.0
@@ -964,11 +964,11 @@ def test_one_who_stops_while_he_decides_stops_nobody(pool: Pool, monkeypatch: py
     monkeypatch.setattr(pool_module, "_LOCK_PATIENCE", 0.05)
     code = """
 pool = Pool(sys.argv[1], ROOM)
-pool.ask(Request("", (Need(cpu=1),)))
-with pool._deciding():
+pool.request_slots(Request("", (Need(cpu=1),)))
+with pool._decision_lock():
     print("decides", flush=True)
     time.sleep(600)
 """
     with another(code, pool.path) as other:
         assert line(other) == "decides"
-        assert pool.try_admit(pool.ask(ONE_GPU)) is not None
+        assert pool.try_admit(pool.request_slots(ONE_GPU)) is not None

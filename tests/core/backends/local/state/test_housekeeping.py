@@ -21,7 +21,7 @@ from allaboard.backends.base import LogLine, Plan, Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state import housekeeping
 from allaboard.backends.local.state.paths import HOUSEKEEPING, RunFolder, write_json
-from allaboard.backends.local.state.records import changing, read
+from allaboard.backends.local.state.records import locked_record, read_record
 from allaboard.errors import SiteError
 from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner
@@ -132,7 +132,7 @@ def test_members_that_outlived_their_keepers_end_and_the_run_is_recorded_as_lost
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: state_of(backend.observe(handle.run)) is State.LOST)
     assert backend.housekeep() == ()
-    record = read(backend.find(handle.run))
+    record = read_record(backend.find(handle.run))
     assert record is not None and record.outcome is not None and record.outcome.state == "lost"
     assert processes_of(backend, handle.run) == []
 
@@ -248,7 +248,7 @@ def test_a_run_that_somebody_changes_just_now_is_left_for_the_next_time(
     backend: LocalBackend, folder: Path
 ) -> None:
     (one,) = kept(backend, a_plan(folder, QUICK), 31 * DAY)
-    with changing(one):
+    with locked_record(one):
         begun = time.monotonic()
         assert backend.housekeep() == () and one.path.exists() and time.monotonic() - begun < 5
     assert backend.housekeep() == () and not one.path.exists()

@@ -37,7 +37,7 @@ def read(
     attempt: AttemptFolder, cursor: Cursor | None = None, **selection: object
 ) -> tuple[list[tuple[str, str]], Cursor]:
     """(member, line), long ones in one piece, and the new cursor."""
-    *items, new = logs.read(attempt, MEMBERS, Selection(**selection), cursor)  # type: ignore[arg-type]
+    *items, new = logs.read_logs(attempt, MEMBERS, Selection(**selection), cursor)  # type: ignore[arg-type]
     assert isinstance(new, dict)
     found: list[tuple[str, str]] = []
     goes_on = False
@@ -99,10 +99,10 @@ def test_what_is_appended_comes_once_whatever_its_pieces_are(attempt: AttemptFol
             size = chance.randint(1, 120)
             wrote(attempt, "master-0", 0, data[:size])
             data = data[size:]
-            *items, cursor = logs.read(attempt, MEMBERS, Selection(), cursor)
+            *items, cursor = logs.read_logs(attempt, MEMBERS, Selection(), cursor)
             assert isinstance(cursor, dict)
             told += "".join(i.text + ("" if i.more else "\n") for i in items if isinstance(i, LogLine))
-    *items, _ = logs.read(attempt, MEMBERS, Selection(), cursor)
+    *items, _ = logs.read_logs(attempt, MEMBERS, Selection(), cursor)
     told += "".join(i.text + ("" if i.more else "\n") for i in items if isinstance(i, LogLine))
     assert told.removesuffix("\n") == text.removesuffix("\n")
 
@@ -152,7 +152,7 @@ tail = json.loads(sys.argv[2])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20),) * 2)
 printer = _Printer(Observation("run"), single=True, as_json=sys.argv[3] == "json")
-for item in logs.read(AttemptFolder(Path(sys.argv[1])), (), Selection(tail=tail), None):
+for item in logs.read_logs(AttemptFolder(Path(sys.argv[1])), (), Selection(tail=tail), None):
     if isinstance(item, LogLine):
         printer.line(item)
 printer.close()

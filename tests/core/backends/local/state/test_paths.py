@@ -290,9 +290,9 @@ def test_missing_parents_of_a_home_are_made(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_waited_for_without_being_made(tmp_path: Path) -> None:
-    from allaboard.backends.local.state.paths import waited_for
+    from allaboard.backends.local.state.paths import wait_for_lock
 
-    with waited_for(tmp_path / "none" / "record.lock"):
+    with wait_for_lock(tmp_path / "none" / "record.lock"):
         assert list(tmp_path.iterdir()) == []
     lock = tmp_path / "record.lock"
     lock.touch()
@@ -306,7 +306,7 @@ def test_a_lock_is_waited_for_without_being_made(tmp_path: Path) -> None:
     )
     assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == "held\n"
     holder.stdin.close()
-    with waited_for(lock), lock.open() as file:
+    with wait_for_lock(lock), lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     holder.wait()
     holder.stdout.close()

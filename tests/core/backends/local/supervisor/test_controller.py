@@ -34,7 +34,7 @@ class Machine:
                     self.asked = True
                 case op.Spawn(member, number):
                     self.spawned.append((member.name, number, self.now))
-                    self.does(self.operator.running(member.name, self.now))
+                    self.does(self.operator.on_running(member.name, self.now))
                 case op.Terminate(member):
                     self.signals.append((member.name, "TERM"))
                 case op.Kill(member):
@@ -47,11 +47,11 @@ class Machine:
                     self.removed = True
 
     def admit(self, *names: str) -> Machine:
-        self.does(self.operator.admitted(names or list(self.operator.members), self.now))
+        self.does(self.operator.on_admitted(names or list(self.operator.members), self.now))
         return self
 
     def exits(self, name: str, code: int) -> Machine:
-        self.does(self.operator.exited(name, code, self.now))
+        self.does(self.operator.on_exited(name, code, self.now))
         return self
 
     def passes(self, seconds: float) -> Machine:
@@ -221,7 +221,7 @@ def test_the_deadline_is_a_timer_and_counts_from_the_start() -> None:
 def test_each_clock_waits_for_the_phase_before() -> None:
     m = Machine(workers=2, policy={"clocks": {"rendezvous": 10, "first_step": 20}})
     m.passes(500).admit().passes(9)
-    m.operator.met(m.now)
+    m.operator.on_rendezvous(m.now)
     m.passes(19)
     assert m.state == "running"
     m.passes(1)
@@ -231,9 +231,9 @@ def test_each_clock_waits_for_the_phase_before() -> None:
 def test_phases_are_seconds_and_null_when_not_seen() -> None:
     m = Machine(workers=2)
     m.passes(3).admit().passes(2)
-    m.operator.met(m.now)
+    m.operator.on_rendezvous(m.now)
     m.passes(4)
-    m.operator.stepped(m.now)
+    m.operator.on_first_step(m.now)
     m.passes(5).exits("worker-0", 0).exits("master-0", 0).passes(50)
     assert m.operator.phases(m.now) == {
         "admitted": 3.0,
@@ -404,9 +404,9 @@ def test_any_elastic_worker_that_succeeds_decides() -> None:
 
 def test_a_program_that_cannot_start_is_a_start_error() -> None:
     m = Machine(workers=1, policy={"restart": "never"})
-    m.does(m.operator.admitted([], m.now))
+    m.does(m.operator.on_admitted([], m.now))
     m.operator.members["master-0"].alive = True
-    m.does(m.operator.not_started("master-0", "'trian' is not found", m.now))
+    m.does(m.operator.on_start_failed("master-0", "'trian' is not found", m.now))
     one = m.operator.members["master-0"]
     assert (one.exit_code, one.reason, m.state) == (128, "StartError", "failed")
 

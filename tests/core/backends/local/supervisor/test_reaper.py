@@ -35,7 +35,7 @@ NO_PRCTL = {"ALLABOARD_NO_PRCTL": "1"}
 
 
 def all_gone(family: dict[str, processes.Identity]) -> bool:
-    return not any(processes.alive(who) for who in family.values())
+    return not any(processes.is_alive(who) for who in family.values())
 
 
 # --- starting ---------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_member_cannot_be_spawned_twice_at_once(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no command"):
             keeper.spawn("worker-1", [], environment(), str(tmp_path), log)
         assert keeper.close(within=60)[-1].member == "worker-0"
-        assert not processes.alive(keeper.identity)
+        assert not processes.is_alive(keeper.identity)
 
 
 # --- ending -----------------------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def test_a_kill_takes_the_whole_family_and_spares_the_others(tmp_path: Path) -> 
         one.tell("kill", member="worker-0")
         assert one.wait("Exited")["code"] == -signal.SIGKILL
         # The one without a name is nobody's while another member could have started it.
-        assert [name for name, who in born.items() if processes.alive(who)] == ["nameless"]
-        assert all(processes.alive(who) for who in others.values())
+        assert [name for name, who in born.items() if processes.is_alive(who)] == ["nameless"]
+        assert all(processes.is_alive(who) for who in others.values())
         one.tell("kill_all")
         one.wait("Exited")
         assert all_gone({**others, "lost": born["nameless"]})
@@ -378,7 +378,7 @@ def test_when_both_are_killed_the_kernel_takes_the_members_and_a_sweep_the_rest(
         mains = {name: who for name, who in born.items() if name.endswith("main")}
         until(lambda: all_gone(mains), "the kernel killed the main processes")
         assert not all_gone(born), "or this test shows nothing"
-        assert processes.sweep(one.mark, mains.values()) == ()
+        assert processes.kill_run(one.mark, mains.values()) == ()
         assert all_gone(born)
 
 
@@ -392,15 +392,15 @@ def test_when_both_are_killed_without_prctl_a_sweep_takes_all_that_can_be_found(
         until(lambda: processes.identity(one.keeper) is None, "the keeper is gone")
         mains = [who for name, who in born.items() if name.endswith("main")]
         try:
-            assert all(processes.alive(who) for who in mains), "nothing but a sweep ends them"
-            assert processes.sweep(one.mark, mains) == ()
-            living = sorted(name for name, who in born.items() if processes.alive(who))
+            assert all(processes.is_alive(who) for who in mains), "nothing but a sweep ends them"
+            assert processes.kill_run(one.mark, mains) == ()
+            living = sorted(name for name, who in born.items() if processes.is_alive(who))
             assert living == ["worker-0 nameless", "worker-1 nameless"], (
                 "the documented weakness, and no more"
             )
         finally:
             for who in born.values():
-                processes.send(who, signal.SIGKILL)
+                processes.send_signal(who, signal.SIGKILL)
 
 
 def test_a_member_that_is_stopped_is_killed_all_the_same(tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ while not keeper.read_events(): time.sleep(0.001)
 member = keeper._members["worker-0"]
 os.kill(keeper.pid, int(sys.argv[2]))
 keeper.close(within=0.2)
-print(processes.alive(member), processes.alive(keeper.identity), processes.children(os.getpid()))
+print(processes.is_alive(member), processes.is_alive(keeper.identity), processes.children(os.getpid()))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "log"), str(int(sig))]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)

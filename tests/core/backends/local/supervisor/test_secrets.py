@@ -14,8 +14,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.supervisor.secrets import (
     MOST_BYTES,
     MOST_TOGETHER,
-    located,
-    variables,
+    locate_secrets,
+    secret_variables,
 )
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, wait_for
@@ -40,13 +40,13 @@ def a_key(folder: Path, name: str, data: bytes) -> Path:
 
 
 def place(folder: Path, **how: object) -> list[dict[str, object]]:
-    return located(str(folder.parent.parent), [{"name": folder.name, **({"env": True} | how)}])
+    return locate_secrets(str(folder.parent.parent), [{"name": folder.name, **({"env": True} | how)}])
 
 
 def test_every_key_is_a_variable_without_its_last_newline(secret: Path) -> None:
     a_key(secret, "tls.crt", "zwei\nZeilen ä\n".encode())
     a_key(secret, "EMPTY", b"")
-    assert variables(place(secret)) == {"TOKEN": "abc", "tls.crt": "zwei\nZeilen ä", "EMPTY": ""}
+    assert secret_variables(place(secret)) == {"TOKEN": "abc", "tls.crt": "zwei\nZeilen ä", "EMPTY": ""}
 
 
 TROUBLES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -102,14 +102,14 @@ def test_a_key_of_another_user_is_refused(secret: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc", "x" * 300, "\ud800"])
 def test_a_name_that_is_no_folder_below_secrets_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match="is no name of a secret"):
-        located(str(tmp_path), [{"name": name, "env": True}])
+        locate_secrets(str(tmp_path), [{"name": name, "env": True}])
 
 
 def test_everything_is_said_at_once(secret: Path) -> None:
     a_key(secret, "A=B", b"x")
     a_key(secret, "BAD", b"\xff")
     with pytest.raises(BadInput) as caught:
-        located(
+        locate_secrets(
             str(secret.parent.parent), [{"name": "aws", "env": True}, {"name": "none", "mount": "/secrets"}]
         )
     assert [p.path for p in caught.value.problems] == ["secrets[0]", "secrets[0]", "secrets[1]"]
@@ -117,7 +117,7 @@ def test_everything_is_said_at_once(secret: Path) -> None:
 
 def test_what_is_mounted_may_be_any_bytes_under_any_name(secret: Path) -> None:
     a_key(secret, "1=key.bin", b"\xff\0" * MOST_BYTES)
-    assert variables(place(secret, env=False, mount="/keys")) == {}
+    assert secret_variables(place(secret, env=False, mount="/keys")) == {}
 
 
 # Of a run.
@@ -157,7 +157,7 @@ def test_secrets_that_go_between_the_check_and_the_start_fail_it_once(
     backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = [{"name": "aws", "folder": str(folder / "none"), "env": True}]
-    monkeypatch.setattr("allaboard.backends.local.backend.located", lambda *_: gone)
+    monkeypatch.setattr("allaboard.backends.local.backend.locate_secrets", lambda *_: gone)
     outcome = run(backend, folder, "print('never')", policy={"restart": "on_failure", "backoff_limit": 3})
     assert outcome.state is State.FAILED and outcome.seen.restarts == 0
     assert "'aws' is not there" in outcome.message and "\n" not in outcome.message

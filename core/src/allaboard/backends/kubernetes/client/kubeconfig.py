@@ -23,7 +23,7 @@ from allaboard.backends.kubernetes.client.credentials import (
 )
 from allaboard.errors import BadInput
 from allaboard.names import nearest, one_of
-from allaboard.spec.loader import home_of, read_text
+from allaboard.spec.loader import job_folder, read_text
 from allaboard.untrusted import show
 
 
@@ -135,7 +135,7 @@ class Context:
             # Of a block of YAML the end of the line belongs to the text.
             return Fixed(Secret(f"Bearer {str(token).strip()}", certificate))
         if path := said.get("tokenFile"):
-            return token_file(folder / home_of(str(path)), str(path))
+            return token_file(folder / job_folder(str(path)), str(path))
         for name in ("exec", "auth-provider"):
             if said.get(name) and not isinstance(said[name], Mapping):
                 raise BadInput(f"{where}: {name} is no mapping; compare with kubectl config view")
@@ -195,7 +195,7 @@ class Context:
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """Where kubeconfigs may be, when none is named."""
     listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return tuple(home_of(part) for part in listed) or (home / ".kube" / "config",)
+    return tuple(job_folder(part) for part in listed) or (home / ".kube" / "config",)
 
 
 def read_kubeconfigs(paths: Sequence[Path]) -> Kubeconfig:
@@ -291,7 +291,7 @@ def _pem(entry: Entry, key: str, where: str) -> str | None:
             raise BadInput(f"{where}: {key}-data is no base64 of a PEM file") from error
     if not (name := entry.said.get(key)):
         return None
-    path = entry.folder / home_of(str(name))
+    path = entry.folder / job_folder(str(name))
     try:
         return read_text(path)
     except BadInput as error:

@@ -25,7 +25,7 @@ from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
 from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
 from allaboard.errors import BadInput, SiteError
-from allaboard.spec.loader import home_of
+from allaboard.spec.loader import job_folder
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
@@ -48,7 +48,7 @@ class Access:
         """Read anew with every call. Raises BadInput or SiteError."""
         named = self._said("kubeconfig")
         usual = kubeconfig.paths_of(self.environ, _home(self.environ))
-        paths = (home_of(named),) if named else usual
+        paths = (job_folder(named),) if named else usual
         if any(kubeconfig.is_there(path) for path in paths):
             return self._of_kubeconfig(paths)
         if named:

@@ -32,7 +32,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.follow.run_record import RunRecord
-from allaboard.gangs.placement import only_echoes
+from allaboard.gangs.placement import are_only_echoes
 from allaboard.layout import Layout
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import Observation, State
@@ -152,7 +152,7 @@ def read_explanations(
     """
     notes: list[str] = []
     groups = yield from _read_gang(objects, notes)
-    pods = objects.pods if everything or only_echoes(objects.pods) else unexplained_pods(objects.pods)
+    pods = objects.pods if everything or are_only_echoes(objects.pods) else unexplained_pods(objects.pods)
     about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
     events = yield from list_events([*uids, *(_gone_uids(objects, uids) if everything else ())], notes)

@@ -32,18 +32,18 @@ from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, 
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.engines.kubeflow import NOT_STARTED
-from allaboard.follow.progress import add_flags, after, flags_of
+from allaboard.follow.progress import add_flags, add_report, flags_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
 from allaboard.gangs.placement import (
-    cannot_rejoin_gang,
+    cannot_rejoin_reason,
     condition,
-    half_started,
-    places,
-    too_few,
-    unfamiliar,
-    unnoticed,
+    gang_places,
+    has_half_started,
+    has_too_few_members,
+    unknown_scheduler_reason,
+    unnoticed_reason,
 )
 from allaboard.layout import Layout
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
@@ -81,7 +81,7 @@ def apply_reports(
         if report is None:
             continue
         flags |= add_flags(flags, flags_of(report, progress, own))
-        progress = after(progress, report, now if at is None else at, own)
+        progress = add_report(progress, report, now if at is None else at, own)
         if report.kind == "progress" and first is None:
             first = now if at is None else at
     return ProgressState(progress, tuple(flags), first)
@@ -400,26 +400,26 @@ def _waiting(job: Json, gang_view: GangView, events: Sequence[Json]) -> str | No
         return f"{gang_view.total - len(gang_view.pods)} of {of} cannot be made: {refused}"
     name = labels.annotation_of(job, labels.GANG) or "none"
     gang = GANGS.get(name)
-    return unfamiliar(gang_view, name) if gang is None else gang.read(gang_view)
+    return unknown_scheduler_reason(gang_view, name) if gang is None else gang.read(gang_view)
 
 
 def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequence[Json]) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
-    at = places(gang_view)
+    at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
     is_gang = gang is not None and bool(gang.KINDS)
-    if is_gang and cannot_rejoin_gang(gang_view, at, "") is not None:
+    if is_gang and cannot_rejoin_reason(gang_view, at, "") is not None:
         return "gang_bereft"
-    if half_started(gang_view):
+    if has_half_started(gang_view):
         return HALF_STARTED
     if waiting is None:
         return None
     if len(gang_view.pods) < gang_view.needed and "exceeded quota" in (refusal(events) or ""):
         return "resource_quota_exceeded"
-    if unnoticed(gang_view, at) is not None:
+    if unnoticed_reason(gang_view, at) is not None:
         return "gang_scheduler_missing"
     # All its members exist, and a scheduler that knows them for a gang has found no room.
-    full = is_gang and at.waiting and not at.missing and not too_few(gang_view)
+    full = is_gang and at.waiting and not at.missing and not has_too_few_members(gang_view)
     return "gang_unschedulable" if full else None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.diagnosis.starting import last_words, why_not_started
+from allaboard.diagnosis.start_errors import last_clause, why_not_started
 from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
@@ -330,7 +330,7 @@ def _preparing(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
         said = str(boxes[-1].get("message") or "")
         broken = "no runtime for" in said
         code = "gpu_runtime_broken" if broken else "pod_sandbox_failed"
-        text = f"{member} does not start: its node cannot set up its network or runtime: {last_words(said)}"
+        text = f"{member} does not start: its node cannot set up its network or runtime: {last_clause(said)}"
         yield _made(member, pod, "events.FailedCreatePodSandBox", said, code, text, False)
 
 
@@ -340,16 +340,16 @@ def _mount(said: str) -> tuple[str, str, bool]:
     if (lacks := _lacking_object(said)) is not None:
         return "container_config_missing", f"{named} cannot be mounted, {lacks}", True
     if "Multi-Attach" in said or "already exclusively attached" in said:
-        return "volume_multi_attach", f"{named} is attached to another node: {last_words(said)}", False
+        return "volume_multi_attach", f"{named} is attached to another node: {last_clause(said)}", False
     if re.search(r"persistentvolumeclaim \S+ not found", said, re.IGNORECASE):
-        return "pvc_not_bound", f"{named}: {last_words(said)}", True
+        return "pvc_not_bound", f"{named}: {last_clause(said)}", True
     final = re.search(
         r"access denied|no such file or directory|does not exist|type check failed|not a directory|"
         r"permission denied|wrong fs type|unknown filesystem",
         said,
         re.IGNORECASE,
     )
-    return "volume_mount_failed", f"{named} cannot be mounted: {last_words(said)}", final is not None
+    return "volume_mount_failed", f"{named} cannot be mounted: {last_clause(said)}", final is not None
 
 
 # --- pods that are refused ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation, run_sync
@@ -88,8 +88,8 @@ class OthersJob:
         _, *notes = self.observe(self.job).notes
         what = "; ".join([f"{self.engine.KIND} {self.job!r} was not started by allaboard", *notes])
         raise BadInput(
-            f"{what}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs and "
-            "events take its name"
+            f"{what}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs, "
+            "events and report take its name"
         )
 
     def _change(self, verb: str, uid: str = "") -> str:
@@ -111,16 +111,16 @@ class OthersJob:
 
     def suspend(self, run: str) -> None:
         uid = self._change("suspend")
-        self._do(adoption.suspend(self.engine, self.job, uid, True, person()))
+        self._do(adoption.suspend(self.engine, self.job, uid, True, user_at_host()))
 
     def resume(self, run: str) -> None:
         uid = self._change("resume")
-        self._do(adoption.suspend(self.engine, self.job, uid, False, person()))
+        self._do(adoption.suspend(self.engine, self.job, uid, False, user_at_host()))
 
     def delete(self, run: str) -> None:
         """It is gone, with its pods, when this returns."""
         uid = self._change("delete")
-        self._do(adoption.delete(self.engine, self.job, uid, person()))
+        self._do(adoption.delete(self.engine, self.job, uid, user_at_host()))
 
     def _no_run(self, done: str) -> NoReturn:
         raise BadInput(f"{self.engine.KIND} {self.job!r} is no run of allaboard, and is never {done}")

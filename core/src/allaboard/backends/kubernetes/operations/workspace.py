@@ -14,7 +14,7 @@ from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, pre
 from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
-from allaboard.render.cluster_facts import ClusterFacts, of_place
+from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.spec.site import Site, site_of
 
 NODES_STAND = 60.0
@@ -40,7 +40,7 @@ class Workspace:
         self.site = site or site_of(self.environ)
         self.sessions = FollowSessions(PROGRESS_EVERY, PROCESS.get(LogCache, None, LogCache))
         self.has_pruned = False
-        self._facts = facts or of_place(self.environ, namespace)
+        self._facts = facts or assumed_facts(self.environ, namespace)
         self._is_known = facts is not None
         self._nodes: tuple[float | None, tuple[installed.Node, ...] | None] = (None, None)
 

@@ -2,9 +2,8 @@
 
 Values come from files below ``root`` (a test passes another one), from the environment that is given, and,
 where GPUs are asked for and the kernel driver does not tell, from ``nvidia-smi -L``. torch is never imported.
-
-CPU is what this process may use: its affinity (cpusets included) and the quota of every control group around
-it. Memory is the machine's, or the smallest limit of a control group around us.
+CPU means the cores that this process may use: its affinity (cpusets included) and the quota of every control
+group around it. Memory is the machine's, or the smallest limit of the surrounding control groups.
 """
 
 # ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208  (pathlib is slow to import)
@@ -24,7 +23,7 @@ _DRIVER_PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What runs may have: cores, bytes, and GPU ids as CUDA_VISIBLE_DEVICES takes them."""
+    """The resources for runs: cores, bytes, and GPU ids for CUDA_VISIBLE_DEVICES."""
 
     cpu: float
     memory: int
@@ -32,7 +31,7 @@ class Capacity:
 
 
 def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, root: str = "/") -> Capacity:
-    """All three at once. ``with_gpus=False`` saves the look for GPUs when nobody asks for one."""
+    """The capacity of this machine. ``with_gpus=False`` skips the detection of GPUs."""
     return Capacity(cpus(root), memory(root), gpus(environ, root) if with_gpus else ())
 
 
@@ -42,14 +41,14 @@ def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, r
 def machine_id(root: str = "/") -> str:
     """Stable over reboots, different on every machine; the host's name where the system keeps no id."""
     for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
-        if found := _text(root, name):
-            return found
+        if text := _read_text(root, name):
+            return text
     return os.uname().nodename
 
 
 def boot_id(root: str = "/") -> str:
     """Different after every boot: what ran before it is gone."""
-    return _text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
+    return _read_text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
 
 
 def pid_namespace(root: str = "/") -> str:
@@ -61,7 +60,7 @@ def pid_namespace(root: str = "/") -> str:
 
 
 def fingerprint(folder: str) -> dict[str, str | int]:
-    """Equal exactly where ``folder`` is this very folder and its run's processes can be seen.
+    """The identity of ``folder`` and its machine. Equal only where the run's processes are visible.
 
     Keys: boot, pid_namespace, device, inode. Raises OSError when the folder is not here.
     """
@@ -94,41 +93,41 @@ def memory(root: str = "/") -> int:
 
 
 def _physical_memory(root: str) -> int:
-    for line in _text(root, "proc/meminfo").splitlines():
+    for line in _read_text(root, "proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _quotas(root: str) -> Iterator[float]:
-    for folder in _groups(root, "cpu"):
-        words = _text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
+    for folder in _cgroup_folders(root, "cpu"):
+        words = _read_text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
         if not words:
             words = [
-                _text(folder, "cpu.cfs_quota_us"),
-                _text(folder, "cpu.cfs_period_us"),
+                _read_text(folder, "cpu.cfs_quota_us"),
+                _read_text(folder, "cpu.cfs_period_us"),
             ]  # v1: quota -1 is none
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
             yield int(words[0]) / int(words[1])
 
 
 def _memory_limits(root: str) -> Iterator[int]:
-    for folder in _groups(root, "memory"):
+    for folder in _cgroup_folders(root, "memory"):
         # v1 says "no limit" by a number near 2**63, which the machine's own memory undercuts.
         for name in ("memory.max", "memory.limit_in_bytes"):
-            if (text := _text(folder, name)).isdigit():
+            if (text := _read_text(folder, name)).isdigit():
                 yield int(text)
 
 
-def _groups(root: str, controller: str) -> Iterator[str]:
+def _cgroup_folders(root: str, controller: str) -> Iterator[str]:
     """Folders of the control groups around this process, innermost first, that may limit ``controller``.
 
     A limit of any of them counts. In a container the path in /proc/self/cgroup may be the host's, while the
     mount shows only our part of it (the mount's root): what lies outside is not visible, and the container's
     limit is at the mount.
     """
-    mounts = list(_cgroup_mounts(_text(root, "proc/self/mountinfo")))
-    for line in _text(root, "proc/self/cgroup").splitlines():
+    mounts = list(_cgroup_mounts(_read_text(root, "proc/self/mountinfo")))
+    for line in _read_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         unified = number == "0" and not names
@@ -136,7 +135,9 @@ def _groups(root: str, controller: str) -> Iterator[str]:
             continue
         for at, mount_root, kind, options in mounts:
             if kind == "cgroup2" if unified else kind == "cgroup" and controller in options:
-                yield from _upwards(os.path.join(root, at.lstrip("/")), _inside(path, mount_root))
+                yield from _parents_up_to(
+                    os.path.join(root, at.lstrip("/")), _path_below_mount(path, mount_root)
+                )
 
 
 def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -147,14 +148,14 @@ def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
             yield left[4], left[3], right[0], right[2].split(",")
 
 
-def _inside(path: str, mount_root: str) -> str:
+def _path_below_mount(path: str, mount_root: str) -> str:
     """``path`` as seen below a mount that shows ``mount_root`` of the hierarchy."""
     if mount_root == "/":
         return path
     return path[len(mount_root) :] if f"{path}/".startswith(f"{mount_root}/") else "/"
 
 
-def _upwards(mount: str, path: str) -> Iterator[str]:
+def _parents_up_to(mount: str, path: str) -> Iterator[str]:
     path = "" if "/.." in path else path.strip("/")  # "/.." in the path: outside of our namespace
     while path:
         yield os.path.join(mount, path)
@@ -173,20 +174,22 @@ def gpus(environ: Mapping[str, str] | None = None, root: str = "/") -> tuple[str
     this: for rehearsals and tests.
     """
     environ = os.environ if environ is None else environ
-    told = environ.get("ALLABOARD_GPUS")
-    if told is not None:
-        return tuple(dict.fromkeys(word.strip() for word in told.split(",") if word.strip()))
+    stated = environ.get("ALLABOARD_GPUS")
+    if stated is not None:
+        return tuple(dict.fromkeys(word.strip() for word in stated.split(",") if word.strip()))
     seen = environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None and not seen.strip():
         return ()
-    return visible(_devices(root, environ), seen)
+    return visible_devices(_devices(root, environ), seen)
 
 
-def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
-    """What CUDA makes of CUDA_VISIBLE_DEVICES: ids or numbers, and the first wrong one hides the rest."""
+def visible_devices(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
+    """The devices that CUDA selects for CUDA_VISIBLE_DEVICES (ids or numbers). The first invalid entry hides
+    the rest.
+    """
     if value is None:
         return tuple(devices)
-    found: list[str] = []
+    chosen: list[str] = []
     for word in (part.strip() for part in value.split(",")):
         if word.isdigit():
             fits = [devices[int(word)]] if int(word) < len(devices) else []
@@ -194,36 +197,38 @@ def visible(devices: Sequence[str], value: str | None) -> tuple[str, ...]:
             fits = [device for device in devices if word and device.startswith(word)]
         if len(fits) != 1:
             break
-        if fits[0] in found:  # CUDA refuses a list that names a device twice
+        if fits[0] in chosen:  # CUDA refuses a list that names a device twice
             return ()
-        found += fits
-    return tuple(found)
+        chosen += fits
+    return tuple(chosen)
 
 
 def _devices(root: str, environ: Mapping[str, str]) -> list[str]:
-    found = _by_driver(root)
-    return found if found is not None else _by_nvidia_smi(root, environ)
+    devices = _devices_by_driver(root)
+    return devices if devices is not None else _devices_by_nvidia_smi(root, environ)
 
 
-def _by_driver(root: str) -> list[str] | None:
-    """UUIDs by PCI address from the kernel driver: a millisecond. None when it does not know all we need."""
+def _devices_by_driver(root: str) -> list[str] | None:
+    """UUIDs by PCI address from the kernel driver, which takes a millisecond. None if the driver's data is
+    incomplete.
+    """
     base = os.path.join(root, "proc/driver/nvidia/gpus")
     try:
         addresses = sorted(os.listdir(base))
     except OSError:
         return [] if not os.path.exists(os.path.join(root, "dev/nvidiactl")) else None
-    found = []
+    devices = []
     for address in addresses:
-        facts = dict(_facts(_text(base, address, "information")))
+        facts = dict(_parse_fields(_read_text(base, address, "information")))
         uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
         if not uuid.startswith("GPU-") or "?" in uuid or _is_split(root, minor):
             return None  # asleep since boot, or split into MIG devices, whose ids only nvidia-smi knows
         if os.path.exists(os.path.join(root, f"dev/nvidia{minor}")):  # a container shows only its own
-            found.append(uuid)
-    return found
+            devices.append(uuid)
+    return devices
 
 
-def _facts(text: str) -> Iterator[tuple[str, str]]:
+def _parse_fields(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         name, _, value = line.partition(":")
         yield name.strip(), value.strip()
@@ -237,7 +242,7 @@ def _is_split(root: str, minor: str) -> bool:
     return any(name.startswith("gi") for name in names)
 
 
-def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
+def _devices_by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
     try:
         listing = processes.output_of("nvidia-smi", "-L", path=environ.get("PATH"), within=_DRIVER_PATIENCE)
     except TimeoutError as error:
@@ -248,26 +253,26 @@ def _by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
         ) from error
     except OSError:  # not installed: no GPU that CUDA could use
         return []
-    return listed(listing.splitlines())
+    return parse_device_list(listing.splitlines())
 
 
-def listed(lines: Iterable[str]) -> list[str]:
+def parse_device_list(lines: Iterable[str]) -> list[str]:
     """Ids in the output of ``nvidia-smi -L``. A split GPU counts as its MIG devices, not as itself."""
-    found: list[str] = []
+    devices: list[str] = []
     whole = None
     for line in lines:
         uuid = line.rpartition("(UUID: ")[2].rstrip().rstrip(")")
         if line.startswith("GPU ") and uuid.startswith("GPU-"):
             whole = uuid
-            found.append(uuid)
+            devices.append(uuid)
         elif line.lstrip().startswith("MIG ") and uuid.startswith("MIG-"):
-            if whole in found:
-                found.remove(whole)
-            found.append(uuid)
-    return found
+            if whole in devices:
+                devices.remove(whole)
+            devices.append(uuid)
+    return devices
 
 
-def _text(*path: str) -> str:
+def _read_text(*path: str) -> str:
     try:
         with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
             return file.read().strip()

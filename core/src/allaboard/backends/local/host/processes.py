@@ -1,12 +1,11 @@
-"""Processes as the kernel sees them: who is alive, who descends from whom, and how to leave none behind.
+"""Processes as the kernel sees them: which live, their descendants, and how to kill all of them.
 
-A process is named by its pid *and* its start time (`Identity`); a pid alone may belong to somebody else by
-now.
+A process is named by its pid *and* its start time (`Identity`); a pid alone may have been reused.
 
-Killing a tree is a race against ``fork``. The rule here, in `strike`: freeze what is found (SIGSTOP; a
-stopped process cannot fork) and look again until nothing new turns up, then SIGKILL all of it; `kill_all`
-repeats that until two looks in a row find nobody. Freezing first also keeps the tree whole while we look at
-it: killing a parent at once would hand its children to init, out of our sight. A subreaper (`set_subreaper`)
+Killing a tree is a race against ``fork``. `freeze_and_kill` freezes the processes it finds (SIGSTOP; a
+stopped process cannot fork), looks again until nothing new turns up, then sends SIGKILL to all of them.
+`kill_all` repeats that until two looks in a row find no process. Freezing first also keeps the tree whole
+while it is read: killing a parent at once would reparent its children to init. A subreaper (`set_subreaper`)
 sees even those, because they become its children.
 
 Linux is read through ``/proc``. Elsewhere ``ps`` is asked, there is no prctl, and environments cannot be
@@ -45,8 +44,8 @@ class Identity(NamedTuple):
     start: int
 
 
-GONE = -1
-"""The start of a process that has ended already: nobody lives who has it."""
+NO_START = -1
+"""The start time of a process that has already ended: no living process has it."""
 
 
 class Process(NamedTuple):
@@ -76,7 +75,7 @@ class Reaped(NamedTuple):
 # --- looking ----------------------------------------------------------------------------------------------
 
 
-def look(pid: int) -> Process | None:
+def process_of(pid: int) -> Process | None:
     """The process with this pid, zombies included; None when there is none."""
     if not _LINUX:
         return _ps(pid).get(pid)
@@ -91,8 +90,8 @@ def processes() -> dict[int, Process]:
     """The whole process table, zombies included."""
     if not _LINUX:
         return _ps()
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {process.pid: process for process in found if process}
+    entries = (process_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in entries if process}
 
 
 def _parse_stat(pid: int, line: bytes) -> Process | None:
@@ -108,14 +107,14 @@ def _parse_stat(pid: int, line: bytes) -> Process | None:
 def _ps(pid: int | None = None) -> dict[int, Process]:
     """The table by ``ps``, for systems without /proc."""
     which = ["-A"] if pid is None else ["-p", str(pid)]
-    found: dict[int, Process] = {}
+    table: dict[int, Process] = {}
     for line in output_of("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=").splitlines():
         words = line.split()
         with contextlib.suppress(ValueError, IndexError, OSError):
             one, parent, group = int(words[0]), int(words[1]), int(words[2])
             start = int(time.mktime(time.strptime(" ".join(words[4:9]), "%a %b %d %H:%M:%S %Y")))
-            found[one] = Process(one, parent, group, os.getsid(one), start, words[3].startswith("Z"))
-    return found
+            table[one] = Process(one, parent, group, os.getsid(one), start, words[3].startswith("Z"))
+    return table
 
 
 def output_of(*command: str, path: str | None = None, within: float = 10.0) -> str:
@@ -158,18 +157,18 @@ def _is_program(path: str) -> bool:
 
 
 def identity(pid: int) -> Identity | None:
-    """Who has this pid now; None when nobody has, or only a zombie."""
-    process = look(pid)
+    """The identity of the process with this pid; None if there is none, or only a zombie."""
+    process = process_of(pid)
     return None if process is None or process.dead else process.identity
 
 
 def start_time(pid: int) -> int | None:
     """When the process started (unit: see `Process`); None when there is none."""
-    process = look(pid)
+    process = process_of(pid)
     return process.start if process else None
 
 
-def alive(who: Identity) -> bool:
+def is_alive(who: Identity) -> bool:
     """True while this very process runs. A zombie is dead; another process under the same pid is another."""
     return identity(who.pid) == who
 
@@ -178,12 +177,12 @@ def children(pid: int) -> list[int]:
     """Direct children, zombies included. Cheap: does not read the whole table where the kernel helps."""
     if not _kernel_lists_children():
         return [process.pid for process in processes().values() if process.parent == pid]
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):  # it ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):  # the thread ended
-                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found
+                pids += map(int, _read_file(f"/proc/{pid}/task/{thread}/children").split())
+    return pids
 
 
 def _kernel_lists_children() -> bool:
@@ -199,14 +198,14 @@ _lists_children: bool | None = None
 
 def descendants(pid: int) -> list[Identity]:
     """The whole tree below ``pid``, all depths, parents first, without ``pid`` itself and without zombies."""
-    return list(below([pid], ()))
+    return list(descendants_of_all([pid], ()))
 
 
-def below(roots: Iterable[int], spare: Iterable[int]) -> Iterator[Identity]:
-    """Descendants of ``roots`` that are neither in ``spare`` nor below it, each told once it is seen."""
+def descendants_of_all(roots: Iterable[int], spare: Iterable[int]) -> Iterator[Identity]:
+    """Descendants of ``roots`` that are neither in ``spare`` nor below it, each yielded when it is seen."""
     # Walking down from the root is quick enough to catch a process that forks and exits, forks and exits; but
-    # it may miss a child while its parent is exiting. So "nobody" is believed only when the whole table says
-    # it as well.
+    # it may miss a child while its parent is exiting. So an empty result counts only if the whole process
+    # table confirms it.
     roots, spare, anybody = tuple(roots), tuple(spare), False
     for who in _walk(roots, spare, children):
         anybody = True
@@ -237,11 +236,11 @@ def _walk(
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What a process was started with; {} when not ours to read, or overwritten by a process title."""
+    """The initial environment of a process; {} without permission, or if a process title overwrote it."""
     if not _LINUX:
         return {}
     try:
-        data = _read(f"/proc/{pid}/environ")
+        data = _read_file(f"/proc/{pid}/environ")
     except OSError:
         return {}
     pairs = (entry.partition(b"=") for entry in data.split(b"\0") if b"=" in entry)
@@ -249,35 +248,35 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def find_marked(mark: str, member: str | None = None) -> list[Identity]:
-    """Living processes with ALLABOARD_MARK (and ALLABOARD_MEMBER) in their environment, if ours to read."""
+    """Living processes with ALLABOARD_MARK (and ALLABOARD_MEMBER) in a readable environment."""
     if not _LINUX:
         return []
-    wanted = [f"{MARK}={mark}"] if member is None else [f"{MARK}={mark}", f"{MEMBER}={member}"]
-    needles = [os.fsencode(text) for text in wanted]
-    found = []
+    marks = [f"{MARK}={mark}"] if member is None else [f"{MARK}={mark}", f"{MEMBER}={member}"]
+    needles = [os.fsencode(text) for text in marks]
+    marked = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
-            data = _read(f"/proc/{name}/environ")
+            data = _read_file(f"/proc/{name}/environ")
         except OSError:
             continue
         if needles[0] not in data:
             continue
         entries = data.split(b"\0")
         if all(needle in entries for needle in needles) and (who := identity(int(name))):
-            found.append(who)
-    return found
+            marked.append(who)
+    return marked
 
 
-def holders(device: int, inode: int) -> list[int]:
-    """Pids that have this file open, among the processes we may look into. Linux only; elsewhere []."""
+def pids_with_open_file(device: int, inode: int) -> list[int]:
+    """Pids with this file open, among readable processes. Linux only; elsewhere []."""
     if not _LINUX:
         return []
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _holds(name, device, inode)]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _has_open(name, device, inode)]
 
 
-def _holds(pid: str, device: int, inode: int) -> bool:
+def _has_open(pid: str, device: int, inode: int) -> bool:
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -293,13 +292,13 @@ def user_of(pid: int) -> int | None:
         text = output_of("ps", "-p", str(pid), "-o", "ruid=").strip()
         return int(text) if text.isdigit() else None
     with contextlib.suppress(OSError):
-        for line in _read(f"/proc/{pid}/status").splitlines():
+        for line in _read_file(f"/proc/{pid}/status").splitlines():
             if line.startswith(b"Uid:"):
                 return int(line.split()[1])
     return None
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
@@ -307,8 +306,8 @@ def _read(path: str) -> bytes:
 # --- killing ----------------------------------------------------------------------------------------------
 
 
-def send(who: Identity, sig: int) -> bool:
-    """Signal this very process, never a later one with its pid. False: it is gone, or not ours to signal."""
+def send_signal(who: Identity, sig: int) -> bool:
+    """Signal this process, never a later one with its pid. False: it is gone, or not permitted."""
     try:
         fd = os.pidfd_open(who.pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:
@@ -330,24 +329,27 @@ def send(who: Identity, sig: int) -> bool:
             os.close(fd)
 
 
-def strike(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
-    """One blow: freeze what ``find`` finds until nothing new turns up, kill it. Does not wait for deaths."""
+def freeze_and_kill(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
+    """Freeze what ``find`` finds until nothing new turns up, then kill it. Does not wait for deaths."""
     frozen: dict[Identity, None] = {}
-    for _ in range(20):  # a storm of forks that outruns us is met again by the caller's next blow
+    for _ in range(20):  # the caller repeats this for a storm of forks that is faster
         before = len(frozen)
         for who in find():
             if who not in frozen:
-                send(who, signal.SIGSTOP)  # while it is found: a moment later it may run under another pid
+                send_signal(
+                    who, signal.SIGSTOP
+                )  # while it is found: a moment later it may run under another pid
                 frozen[who] = None
         if len(frozen) == before:
             break
     for who in frozen:
-        send(who, signal.SIGKILL)
+        send_signal(who, signal.SIGKILL)
     return list(frozen)
 
 
 def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tuple[Identity, ...]:
-    """Kill whatever ``find`` finds until it finds nothing twice; returns who survives ``within`` seconds.
+    """Kill whatever ``find`` finds until it finds nothing twice; returns the survivors after ``within``
+    seconds.
 
     Survivors are processes that sleep in the kernel (a dead network disk) or belong to another user. Children
     of ours are left to be reaped.
@@ -355,44 +357,45 @@ def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tup
     deadline = time.monotonic() + within
     pause, quiet = 0.001, 0
     while quiet < 2:
-        quiet = 0 if strike(find) else quiet + 1
+        quiet = 0 if freeze_and_kill(find) else quiet + 1
         if time.monotonic() > deadline:
-            return tuple(who for who in find() if alive(who))
+            return tuple(who for who in find() if is_alive(who))
         if not quiet:
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
     return ()
 
 
-def below_here(keep: Iterable[int] = ()) -> Iterator[Identity]:
+def other_descendants(keep: Iterable[int] = ()) -> Iterator[Identity]:
     """In a subreaper: all that lives below this process, except its children ``keep`` and what is below
     these. Dead children are reaped.
 
     It yields nothing only when no other child is left: one that has died since the children were listed may
-    have left a child of its own meanwhile, and is yielded too, as one whom nobody can be (`GONE`).
+    have left a child of its own meanwhile, and is yielded too, as one whom nobody can be (`NO_START`).
     """
     spare = {os.getpid(), *keep}
     for pid in children(os.getpid()):
         if pid not in spare:
-            yield reap_orphan(pid) or Identity(pid, GONE)
-    yield from below([os.getpid()], spare)
+            yield reap_orphan(pid) or Identity(pid, NO_START)
+    yield from descendants_of_all([os.getpid()], spare)
 
 
-def sweep(
+def kill_run(
     mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None
 ) -> tuple[Identity, ...]:
-    """Kill what a dead run left: what bears its mark, what it recorded, and all below. Returns survivors.
+    """Kill the processes of a dead run: those with its mark, the recorded ones, and their descendants.
+    Returns survivors.
 
-    ``uid`` restricts it to processes of that user: a record that somebody else wrote must not aim at ours.
-    This process and its ancestors are never touched.
+    ``uid`` restricts it to processes of that user, because another user may have written the record. This
+    process and its ancestors are never touched.
     """
     spare = {os.getpid(), *_ancestors(os.getpid())}
     recorded = set(identities)
 
     def find() -> Iterator[Identity]:
-        found = {*find_marked(mark), *(who for who in recorded if alive(who))}
-        found = {who for who in found if who.pid not in spare}
-        for who in (*found, *below([who.pid for who in found], spare)):
+        survivors = {*find_marked(mark), *(who for who in recorded if is_alive(who))}
+        survivors = {who for who in survivors if who.pid not in spare}
+        for who in (*survivors, *descendants_of_all([who.pid for who in survivors], spare)):
             if uid is None or user_of(who.pid) == uid:
                 yield who
 
@@ -400,7 +403,7 @@ def sweep(
 
 
 def reap_orphan(pid: int) -> Identity | None:
-    """Who a child of ours is; None when it has ended, and then it is gone for good."""
+    """The identity of a child; None if it has ended, and then it is reaped."""
     who = identity(pid)
     if who is None:
         with contextlib.suppress(ChildProcessError):
@@ -409,7 +412,7 @@ def reap_orphan(pid: int) -> Identity | None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    while (process := look(pid)) and process.parent > 0:
+    while (process := process_of(pid)) and process.parent > 0:
         pid = process.parent
         yield pid
 
@@ -472,11 +475,12 @@ def _prctl(option: int, argument: int | bytes) -> bool:
 def spawn_supervisor(
     argv: Sequence[str], env: Mapping[str, str], log_path: str, patient: Callable[[], None] = lambda: None
 ) -> int:
-    """Start ``argv`` as a daemon that outlives us and return its pid. Its output is appended to ``log_path``.
+    """Start ``argv`` as a daemon that outlives this process and return its pid. Its output is appended to
+    ``log_path``.
 
-    The program must call `detach` first thing; we wait for that, and call ``patient`` now and then. What it
-    raises ends the program. Raises SiteError with the reason when it cannot be started or ends before. Safe
-    in a process with threads: nothing of Python runs between fork and exec.
+    The program must call `detach` first; this waits for it and calls ``patient`` now and then. An exception
+    of ``patient`` ends the program. Raises SiteError with the reason when it cannot be started or ends
+    before. Safe in a process with threads: nothing of Python runs between fork and exec.
     """
     opened: list[int] = []
     child = 0
@@ -487,10 +491,10 @@ def spawn_supervisor(
         opened.append(null)
         log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         opened.append(log)
-        said = os.fstat(log).st_size
+        log_size = os.fstat(log).st_size
         # High numbers, so that no source of a dup2 below is the target of an earlier one, even with stdio
         # closed.
-        writing, null, log = high = [_above(10, fd) for fd in (writing, null, log)]
+        writing, null, log = high = [_duplicate_above(10, fd) for fd in (writing, null, log)]
         opened += high
         actions = [
             (os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (log, 1), (log, 2), (writing, 3))
@@ -499,7 +503,7 @@ def spawn_supervisor(
         for fd in opened[1:]:
             os.close(fd)
         del opened[1:]
-        answer = _answer(reading, patient)
+        answer = _read_start_report(reading, patient)
     except OSError as error:
         what = getattr(error, "filename", None) or argv[0]
         raise SiteError(
@@ -507,7 +511,7 @@ def spawn_supervisor(
         ) from error
     except BaseException:
         if child:
-            _end_unborn(child, opened[0])
+            _kill_half_started(child, opened[0])
         raise
     finally:
         for fd in opened:
@@ -515,14 +519,14 @@ def spawn_supervisor(
     ended = _wait(child)
     if not answer:
         raise SiteError(
-            f"the supervisor ended at once ({ended}); it said: {_tail(log_path, said) or 'nothing'}",
+            f"the supervisor ended at once ({ended}); last lines:  {_tail(log_path, log_size) or 'nothing'}",
             code="no_supervisor",
         )
     return int(answer)
 
 
-def _answer(reading: int, patient: Callable[[], None]) -> bytes:
-    """What the program says until it hangs up."""
+def _read_start_report(reading: int, patient: Callable[[], None]) -> bytes:
+    """The report of the starting program, until it closes the pipe."""
     answer = b""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
@@ -535,15 +539,15 @@ def _answer(reading: int, patient: Callable[[], None]) -> bytes:
             answer += data
 
 
-def _end_unborn(child: int, reading: int) -> None:
-    """Kill a daemon that is in the midst of being born: the child, or who took over from it and says so."""
+def _kill_half_started(child: int, reading: int) -> None:
+    """Kill a daemon during its start: the child, or the process that replaced it and reported its pid."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     _wait(child)
-    # Whoever left its group by now says its pid, and hangs up; so does the end of all.
+    # A process that left its group reports its pid and closes the pipe; so does the end of all.
     with contextlib.suppress(ValueError):
-        if who := identity(int(_answer(reading, lambda: None))):
-            send(who, signal.SIGKILL)
+        if who := identity(int(_read_start_report(reading, lambda: None))):
+            send_signal(who, signal.SIGKILL)
 
 
 def _posix_spawn(argv: Sequence[str], env: Mapping[str, str], actions: list[Any]) -> int:
@@ -557,7 +561,7 @@ def _posix_spawn(argv: Sequence[str], env: Mapping[str, str], actions: list[Any]
         return os.posix_spawnp(argv[0], list(argv), dict(env), **options)
 
 
-def _above(lowest: int, fd: int) -> int:
+def _duplicate_above(lowest: int, fd: int) -> int:
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
@@ -566,7 +570,7 @@ def _above(lowest: int, fd: int) -> int:
 def _wait(child: int) -> str:
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except ChildProcessError:  # somebody else in this process waits for all children
+    except ChildProcessError:  # another thread of this process waits for all children
         return "exit code unknown"
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
@@ -579,7 +583,7 @@ def _tail(path: str, start: int) -> str:
 
 
 def detach() -> None:
-    """First thing in the main of a program that `spawn_supervisor` starts: become a daemon, say our pid.
+    """Become a daemon and report the pid. A program that `spawn_supervisor` starts calls this first.
 
     Leaves the caller's process tree and session and closes every file descriptor above 2. Does nothing in a
     program that was started otherwise, so that it can be run in the foreground.

@@ -1,12 +1,12 @@
-"""Folders of several users of a machine, side by side: each writes into his own, and looks into the others'.
+"""Folders of several users of a machine, side by side: each user writes to the own folder and reads the
+others.
 
-A user's folder belongs to him alone: nobody else can make, rename, remove or lock anything in it. It counts
-as his because the kernel says that he owns it, not because of its name. Everything is opened relative to its
-open folder and never through a symbolic link, and without waiting (a file may turn out to be a pipe).
+Only its owner can make, rename, remove or lock anything in a user's folder. The owner by the kernel decides,
+not the folder's name. Everything is opened relative to its open folder and never through a symbolic link, and
+without waiting (a file may turn out to be a pipe).
 
-That a process lives is told by a pipe: it has the pipe open for reading, as only its user may, and whoever
-opens it for writing learns from the kernel whether a reader is there. The kernel closes it with the last
-process that has it.
+A pipe shows that a process lives: the process has it open for reading, as only its user may. Opening it for
+writing tells whether a reader exists. The kernel closes it with the last process that has it.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH116, PTH118, PTH119, PTH120, PTH208  (pathlib knows no folder descriptors)
@@ -38,63 +38,62 @@ def user_folders(path: str) -> Iterator[tuple[int, str]]:
     Raises OSError when the folder that holds them cannot be read.
     """
     parent, base = os.path.split(path)
-    yield from _owned(parent, base, _BESIDE)
+    yield from _user_folders_beside(parent, base, _BESIDE)
     with contextlib.suppress(OSError):
-        yield from _owned(path, "", _INSIDE)
+        yield from _user_folders_beside(path, "", _INSIDE)
 
 
-def _owned(parent: str, base: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+def _user_folders_beside(parent: str, base: str, form: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     for name in sorted(os.listdir(parent)):
-        found = form.fullmatch(name[len(base) :]) if name.startswith(base) else None
-        if found is None:
+        match = form.fullmatch(name[len(base) :]) if name.startswith(base) else None
+        if match is None:
             continue
         at = os.path.join(parent, name)
         with contextlib.suppress(OSError):
             info = os.lstat(at)
-            if stat.S_ISDIR(info.st_mode) and info.st_uid == int(found[1]):
+            if stat.S_ISDIR(info.st_mode) and info.st_uid == int(match[1]):
                 yield info.st_uid, at
 
 
 def own_folder(path: str) -> tuple[str, int]:
-    """The path and a descriptor of our own folder of the pool, made if need be; others may look into it.
-
-    Raises SiteError when others could take it away, OSError when it cannot be made.
+    """The path and a descriptor of this user's folder of the pool, made if needed; others may read it. Raises
+    SiteError if others could remove it, OSError if it cannot be made.
     """
     for _ in range(_TRIES):
-        mine = [at for user, at in user_folders(path) if user == os.geteuid()]
-        if not mine:
+        own = [at for user, at in user_folders(path) if user == os.geteuid()]
+        if not own:
             _make_own(path)
             continue
         with contextlib.suppress(FileNotFoundError):
-            fd = os.open(mine[0], FOLDER)
+            fd = os.open(own[0], FOLDER)
             if os.fstat(fd).st_uid == os.geteuid():
-                _protect(fd)
-                return mine[0], fd
+                _lock_against_tmpfiles(fd)
+                return own[0], fd
             os.close(fd)
     raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
 
 
 def _make_own(path: str) -> None:
-    inside = _trusted(path)
+    inside = _is_root_sticky(path)
     parent = path if inside else os.path.dirname(path)
     if not inside:
         _refuse_unsafe(parent)
     plain = f"{os.geteuid()}" if inside else f"{os.path.basename(path)}.{os.geteuid()}"
-    # Somebody may sit on our name; then another one does as well: whose it is tells the owner.
+    # Another user may have taken the name; any other name works too, because the owner decides.
     for name in (plain, f"{plain}.{os.urandom(4).hex()}"):
         at = os.path.join(parent, name)
         try:
             os.mkdir(at, 0o700)
         except FileExistsError:
             if any(user == os.geteuid() for user, _ in user_folders(path)):
-                return  # another process of ours was quicker
+                return  # another process of this user was faster
             continue
         os.chmod(at, 0o755)
         return
 
 
-def _trusted(path: str) -> bool:
-    """Whether root made this very folder for everybody: nobody but root can then take ours away from it."""
+def _is_root_sticky(path: str) -> bool:
+    """Whether root made this folder for all users: then only root can remove this user's folder from it."""
     try:
         info = os.lstat(path)
     except OSError:
@@ -106,20 +105,22 @@ def _refuse_unsafe(parent: str) -> None:
     info = os.stat(parent)
     if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX and info.st_uid != os.geteuid():
         raise SiteError(
-            f"the pool cannot be kept in {parent}: everybody may rename what others have there; "
+            f"the pool cannot be kept in {parent}: all users may rename files of others there; "
             f"`chmod +t {parent}`, or point ALLABOARD_POOL to another place",
             code="pool_not_safe",
         )
 
 
-def _protect(folder: int) -> None:
-    """Keep systemd-tmpfiles, which clears /tmp of what is ten days old, away: it passes locked folders by."""
+def _lock_against_tmpfiles(folder: int) -> None:
+    """Lock the folder against systemd-tmpfiles, which removes old files from /tmp but skips
+    locked folders.
+    """
     with contextlib.suppress(OSError):
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def new_folder(parent: int, name: str) -> int:
-    """Make and open a folder of ours that others may look into."""
+    """Make and open a folder of this user that others may read."""
     os.mkdir(name, 0o755, dir_fd=parent)
     fd = os.open(name, FOLDER, dir_fd=parent)
     os.fchmod(fd, 0o755)
@@ -127,8 +128,8 @@ def new_folder(parent: int, name: str) -> int:
 
 
 def take_lock(folder: int, name: str) -> int | None:
-    """Lock a file of ours, made if need be, that nobody else can open; None: another process of ours has it.
-    The lock lasts while the descriptor is open.
+    """Lock a private file of this user, made if needed; None: another process of this user has it. The lock
+    lasts while the descriptor is open.
     """
     fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
@@ -140,7 +141,7 @@ def take_lock(folder: int, name: str) -> int | None:
 
 
 def new_pipe(folder: int, name: str, path: str) -> int:
-    """Make a pipe, or open the one that is there: we read it, and everybody may write into it."""
+    """Make a pipe, or open the existing one: this process reads it, and all users may write to it."""
     with contextlib.suppress(FileExistsError):
         if os.mkfifo in os.supports_dir_fd:
             os.mkfifo(name, 0o600, dir_fd=folder)
@@ -152,7 +153,7 @@ def new_pipe(folder: int, name: str, path: str) -> int:
     return fd
 
 
-def is_read(folder: int, name: str) -> bool:
+def has_reader(folder: int, name: str) -> bool:
     """Whether a process of the pipe's owner has it open."""
     try:
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -164,8 +165,8 @@ def is_read(folder: int, name: str) -> bool:
         os.close(fd)
 
 
-def poke(folder: int, name: str) -> None:
-    """Write a byte into somebody's pipe, if it is one and he reads it."""
+def wake_reader(folder: int, name: str) -> None:
+    """Write a byte into a pipe of any user, if it is a pipe with a reader."""
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -182,8 +183,10 @@ def drain(fd: int) -> None:
             pass
 
 
-def write_whole(folder: int, name: str, data: bytes) -> None:
-    """Replace a file in our own folder at one stroke. Not synced: after a reboot it means nothing."""
+def replace_file(folder: int, name: str, data: bytes) -> None:
+    """Replace a file in this user's folder atomically. Not synced: after a reboot the content
+    means nothing.
+    """
     made = f".{name}.{os.urandom(4).hex()}"
     fd = os.open(
         made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
@@ -201,13 +204,13 @@ def write_whole(folder: int, name: str, data: bytes) -> None:
         os.close(fd)
 
 
-def read_small(folder: int, name: str, limit: int = 1 << 20) -> bytes:
+def read_small_file(folder: int, name: str, limit: int = 1 << 20) -> bytes:
     """A plain file's bytes; OSError when it is no plain file, or larger than ``limit``."""
     fd = os.open(name, READ, dir_fd=folder)
     try:
-        found = os.fstat(fd)
-        # A hard link would put somebody's words where another may have said them.
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > limit:
+        status = os.fstat(fd)
+        # A hard link could make another user's file appear here.
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > limit:
             raise OSError(errno.EINVAL, "not a plain small file", name)
         return os.read(fd, limit)
     finally:
@@ -226,7 +229,7 @@ def remove_folder(parent: int, name: str) -> None:
         os.rmdir(name, dir_fd=parent)
 
 
-def is_still(path: str, fd: int) -> bool:
+def is_same_folder(path: str, fd: int) -> bool:
     """Whether the folder that is open is still the one at ``path``."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.lstat(path), os.fstat(fd))

@@ -1,13 +1,12 @@
-"""Who gets slots when: a function of values, and what a gang is cut down to that would never fit.
+"""Decides which gang gets slots when, and shrinks a gang that would never fit. Pure functions of values.
 
 First come, first served; a later request passes an earlier one that waits only where, in whatever order the
 running gangs may end, the earlier one starts no later and no smaller for it. How long a gang runs is not
-known, so a passing one counts as if it ran for ever: of every set of gangs that leaves room for the earlier
-one, there must be room for the passing one besides. It follows that nobody starts later than he would if
-nobody ever passed, whoever comes after him, and that a large gang cannot starve.
+known, so a passing gang counts as if it ran for ever: every set of gangs that leaves room for the earlier one
+must leave room for the passing one too. So no gang starts later than without passing, and a large gang cannot
+starve.
 
-A GPU counts by its id: people who divided the GPUs among themselves by CUDA_VISIBLE_DEVICES do not wait for
-each other.
+A GPU counts by its id: users who divide the GPUs by CUDA_VISIBLE_DEVICES do not wait for each other.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request as it is decided: with the capacity of the process that asks."""
+    """A request with the capacity of the requesting process."""
 
     members: tuple[Need, ...]
     minimum: int
@@ -58,7 +57,7 @@ class Claim:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What it competes for; GPUs by id."""
+        """The kinds of slots that it competes for; GPUs by id."""
         cpu = ["cpu"] if any(member.cpu for member in self.members) else []
         memory = ["memory"] if any(member.memory for member in self.members) else []
         gpus = [f"gpu {gpu}" for gpu in self.capacity.gpus] if self.wants_gpu else []
@@ -67,7 +66,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What is taken on this machine."""
+    """The slots in use on this machine."""
 
     cpu: float = 0.0
     memory: int = 0
@@ -90,15 +89,15 @@ Allotment = tuple[tuple[str, ...], ...]
 
 
 def decide(queue: Sequence[Claim], running: Sequence[Used]) -> list[Allotment | None]:
-    """For each claim, oldest first: what it gets now, or None: it waits. ``running``: what each gang holds,
-    one value for everything that is given back together.
+    """For each claim, oldest first: its allotment now, or None if it waits. ``running``: the slots of each
+    gang, one value for everything that is released together.
     """
     answers: list[Allotment | None] = []
     used = Used()
-    for held in running:
-        used = used.joined(held)
-    promises: list[_Promise] = []
-    rivals = [_Rival.of(held) for held in running]
+    for gang in running:
+        used = used.joined(gang)
+    promises: list[_Reservation] = []
+    rivals = [_Rival.of(gang) for gang in running]
     for claim in queue:
         answer = fit(claim, used)
         if answer is not None:
@@ -106,11 +105,12 @@ def decide(queue: Sequence[Claim], running: Sequence[Used]) -> list[Allotment | 
             if not all(promise.holds_beside(taken) for promise in promises):
                 answer = None
         if answer is None:
-            # Only so many promises are weighed; behind them nobody passes who wants any of the same.
-            promises.append(_Promise(claim, tuple(rivals) if len(promises) < _WEIGHED else None))
+            # Only a limited number of reservations is weighed; behind them no claim on the same kinds may
+            # pass.
+            promises.append(_Reservation(claim, tuple(rivals) if len(promises) < _WEIGHED else None))
             rivals.append(_Rival.waiting(claim))
         else:
-            # Set aside even if its owner has not come for it yet: later ones must not slip in between.
+            # Reserved even before its owner takes it: later claims must not take it first.
             used = used.joined(taken)
             rivals.append(_Rival.of(taken))
             for promise in promises:
@@ -124,18 +124,18 @@ _WEIGHED, _SUMS = 50, 4096
 
 @dataclass(frozen=True, slots=True)
 class _Rival:
-    """What may stand in the way of a claim, or may not: a gang that runs, or one before it in the queue."""
+    """A gang that may delay a claim: one that runs, or one before it in the queue."""
 
     cpu: tuple[int, ...]
     memory: tuple[int, ...]
-    """What comes and goes together, in one number each."""
+    """Amounts that are taken and released together."""
     gpus: frozenset[str]
     might: int = 0
-    """How many of ``gpus`` it may hold at most, where that is not known yet; 0: all of them."""
+    """The most of ``gpus`` that it may hold, if not known yet; 0: all of them."""
 
     @classmethod
-    def of(cls, held: Used) -> _Rival:
-        return cls((_millionths(held.cpu),), (held.memory,), held.gpus)
+    def of(cls, used: Used) -> _Rival:
+        return cls((_millionths(used.cpu),), (used.memory,), used.gpus)
 
     @classmethod
     def waiting(cls, claim: Claim) -> _Rival:
@@ -150,8 +150,8 @@ class _Rival:
         )
 
 
-class _Promise:
-    """A claim that waits, and every amount that others may hold while there is still room for it."""
+class _Reservation:
+    """A waiting claim, and every amount that others may hold while it still fits."""
 
     def __init__(self, claim: Claim, rivals: tuple[_Rival, ...] | None) -> None:
         self.claim = claim
@@ -164,7 +164,7 @@ class _Promise:
             self.sums.clear()
 
     def holds_beside(self, taken: Used) -> bool:
-        """Whether the claim starts as early and as large if ``taken`` stays taken for ever."""
+        """Whether the claim starts as early and as large if ``taken`` is never released."""
         members, there = self.claim.members, self.claim.capacity
         cores, devices = _millionths(taken.cpu), len(taken.gpus.intersection(there.gpus))
         return (
@@ -184,7 +184,7 @@ class _Promise:
         asked = 0
         for count, amount in enumerate(members, 1):
             asked += amount
-            # What others hold when this many members just fit, and would not any more beside the passing one.
+            # What others may hold when this many members just fit, but not beside the passing gang.
             if count >= self.claim.minimum and asked:
                 room = there - asked
                 at = bisect_right(sums, room)
@@ -193,7 +193,7 @@ class _Promise:
         return True
 
     def _sums(self, kind: str, there: int) -> list[int] | None:
-        """All that some of the rivals may hold together, sorted; None when that is too much to weigh."""
+        """The sums that subsets of the rivals may hold, sorted; None if there are too many."""
         if self.rivals is None:
             return None
         sums = {0}
@@ -212,7 +212,7 @@ class _Promise:
 
 
 def _millionths(cores: float) -> int:
-    """Whole numbers add up exactly."""
+    """Cores in millionths: integers add up exactly."""
     return round(cores * 1_000_000)
 
 
@@ -231,7 +231,7 @@ def fit(claim: Claim, used: Used) -> Allotment | None:
     return tuple(given) if len(given) >= claim.minimum else None
 
 
-def shrink(
+def shrink_to_fit(
     members: Sequence[Need], capacity: Capacity, minimum: int | None = None
 ) -> tuple[tuple[Need, ...], list[str]]:
     """Make a gang fit the machine, with one sentence for each kind that is cut; none if it fits as it is.
@@ -245,17 +245,17 @@ def shrink(
     gets = "it gets" if len(first) == 1 else "each gets at most"
     words: list[str] = []
 
-    cores = _share([member.cpu or 0 for member in first], capacity.cpu)
+    cores = _equal_cap([member.cpu or 0 for member in first], capacity.cpu)
     if cores is not None:
         cores = math.floor(cores * 1000) / 1000
         asked = sum(member.cpu or 0 for member in first)
         words.append(f"{asks} for {asked:g} cores, this machine has {capacity.cpu:g}: {gets} {cores:g}")
-    size = _share([member.memory or 0 for member in first], capacity.memory)
+    size = _equal_cap([member.memory or 0 for member in first], capacity.memory)
     if size is not None:
         asked = sum(member.memory or 0 for member in first)
         there = f"this machine has {show_bytes(capacity.memory)}"
         words.append(f"{asks} for {show_bytes(asked)} of memory, {there}: {gets} {show_bytes(int(size))}")
-    devices = _share([member.gpu for member in first], len(capacity.gpus))
+    devices = _equal_cap([member.gpu for member in first], len(capacity.gpus))
     if devices is not None:
         devices = math.floor(devices)
         asked = sum(member.gpu for member in first)
@@ -274,12 +274,12 @@ def shrink(
     return tuple(cut(member) for member in members), words
 
 
-def _share(asked: Sequence[float], there: float) -> float | None:
+def _equal_cap(amounts: Sequence[float], there: float) -> float | None:
     """The largest cap under which all fit together; None when they fit without one."""
-    if sum(asked) <= there + 1e-6:
+    if sum(amounts) <= there + 1e-6:
         return None
     left = there
-    for count, amount in zip(range(len(asked), 0, -1), sorted(asked), strict=True):
+    for count, amount in zip(range(len(amounts), 0, -1), sorted(amounts), strict=True):
         if amount * count > left:
             return left / count
         left -= amount

@@ -2,7 +2,7 @@
 
     <pool>.<user>/               one folder per user; nobody else can make, rename or lock anything in it
         lock                     one process of this user decides at a time
-        lookout                  one of those who wait looks for gangs that were killed (`waiting`)
+        lookout                  one of those who wait looks for gangs that were killed (`sleeper`)
         w-<ticket>/              a gang that waits
         g-<ticket>/              a gang that was admitted (the same folder, renamed)
             owner                a pipe that its supervisor or keeper reads: it lives. A byte says "try again"
@@ -12,7 +12,7 @@
 
 The kernel closes a pipe with the last process that has it, and only its user may read it: nothing has to be
 cleaned up for the numbers to be right, and nobody can lie about another one. A gang whose ``owner`` nobody
-reads is dead: whoever of its user (or root) decides next first kills what it left (`processes.sweep`); it
+reads is dead: whoever of its user (or root) decides next first kills what it left (`processes.kill_run`); it
 counts only while ``slots`` is read even then. `admission` holds the rule by which gangs are admitted.
 
 **Several users.** Everybody reads the entries of everybody, writes in his own folder, and kills only his own
@@ -52,18 +52,17 @@ from allaboard.backends.local.host.processes import Identity
 from allaboard.backends.local.pool.admission import Allotment, Claim, Used, decide, fit
 from allaboard.backends.local.pool.admission import Need as Need
 from allaboard.backends.local.pool.admission import Request as Request
-from allaboard.backends.local.pool.admission import shrink as shrink
 from allaboard.errors import BadInput, SiteError
 from allaboard.units import show_bytes
 from allaboard.untrusted import Limits, Unreadable, parse_json
 
 _VERSION = 1
 _LOCK_PATIENCE = 5.0
-"""Seconds after which one decides without the lock: it saves work, and what is right does not hang on it."""
+"""Seconds after which a process decides without the lock, which only saves work."""
 _SWEEP_AGAIN = 5.0
-"""Seconds between two attempts to kill what cannot be killed."""
-_FOREIGN = 2000
-"""Tickets and gangs of another user that are looked at."""
+"""Seconds between two attempts to kill unkillable processes."""
+_MOST_FOREIGN = 2000
+"""The most tickets and gangs of another user that are read."""
 _LIMITS = Limits(size=1 << 18, depth=8, values=50_000)
 _NAME = re.compile(r"([wg])-([0-9]{17})-([0-9a-f]{8})-([cmg0]{1,3})")
 
@@ -79,7 +78,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One ticket or gang, as its ``entry.json`` says. Anybody may have written it: read with care."""
+    """One ticket or gang from its ``entry.json``. Untrusted: any user may have written it."""
 
     request: Request
     capacity: Capacity
@@ -88,8 +87,8 @@ class Entry:
     boot: str = ""
     pid_namespace: str = ""
     admitted: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    given: tuple[str, ...] = ()
-    """GPUs that it ever had: a process may keep one after the gang has given it back."""
+    ever_given: tuple[str, ...] = ()
+    """GPUs that it ever had: a process may keep one after the gang has released it."""
     ports: tuple[int, ...] = ()
     identities: tuple[Identity, ...] = ()
 
@@ -103,8 +102,8 @@ class Entry:
         return Used().plus(members, (gpu for _, gpus in self.admitted for gpu in gpus))
 
     @property
-    def more(self) -> Claim | None:
-        """What an elastic gang that runs would take besides."""
+    def growth_claim(self) -> Claim | None:
+        """The additional slots that a running elastic gang would take."""
         having = {member for member, _ in self.admitted}
         missing = tuple(m for i, m in enumerate(self.request.members) if i not in having)
         elastic = self.request.minimum is not None and self.claim.minimum < len(self.request.members)
@@ -124,26 +123,26 @@ class Entry:
             "boot": self.boot,
             "pid_namespace": self.pid_namespace,
             "admitted": [[member, list(gpus)] for member, gpus in self.admitted],
-            "given": list(self.given),
+            "given": list(self.ever_given),
             "ports": list(self.ports),
             "identities": [list(who) for who in self.identities],
         }
         return json.dumps(body).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, ours: bool = False) -> Entry | None:
-        """None when it is no entry: nonsense, too large. What a newer release adds to one is passed over.
+    def from_json(cls, data: bytes, is_own: bool = False) -> Entry | None:
+        """None for invalid or too large data. Fields of newer versions are ignored.
 
-        ``ours``: nobody but we can have written it, which saves most of the work.
+        ``is_own``: only this user can have written it, which skips most checks.
         """
         try:
-            body = json.loads(data) if ours else parse_json(data, _LIMITS)
-            members = tuple(_need(*member) for member in body["members"])
+            body = json.loads(data) if is_own else parse_json(data, _LIMITS)
+            members = tuple(_parse_need(*member) for member in body["members"])
             cpu, memory, gpus = body["capacity"]
             return cls(
-                Request(str(body["mark"]), members, _optional(body["minimum"]), _shown(body["run"])),
-                Capacity(_amount(cpu), int(_amount(memory)), tuple(map(str, gpus))),
-                _amount(body["since"]),
+                Request(str(body["mark"]), members, _parse_optional(body["minimum"]), _one_line(body["run"])),
+                Capacity(_parse_amount(cpu), int(_parse_amount(memory)), tuple(map(str, gpus))),
+                _parse_amount(body["since"]),
                 int(body["pid"]),
                 str(body["boot"]),
                 str(body["pid_namespace"]),
@@ -156,21 +155,21 @@ class Entry:
             return None
 
 
-def _need(cpu: Any, memory: Any, gpu: Any) -> Need:
-    return Need(_amount(cpu), int(_amount(memory)), int(_amount(gpu)))
+def _parse_need(cpu: Any, memory: Any, gpu: Any) -> Need:
+    return Need(_parse_amount(cpu), int(_parse_amount(memory)), int(_parse_amount(gpu)))
 
 
-def _optional(value: Any) -> int | None:
+def _parse_optional(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _amount(value: Any) -> float:
+def _parse_amount(value: Any) -> float:
     number = float(value or 0)
     return min(number, 1e15) if math.isfinite(number) and number > 0 else 0.0
 
 
-def _shown(name: Any) -> str:
-    """A name that another user may have made up, on one line of a terminal."""
+def _one_line(name: Any) -> str:
+    """A name from another user, made safe for one line of a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:200]
 
 
@@ -180,8 +179,8 @@ def _shown(name: Any) -> str:
 class Ticket:
     """A place in the queue, held while this process lives.
 
-    ``fileno()`` becomes readable when `Pool.try_admit` is likely to succeed. A gang that is killed cannot
-    tell so: somebody has to call `Pool.advance` then (`waiting` sees to it).
+    ``fileno()`` becomes readable when `Pool.try_admit` is likely to succeed. A killed gang wakes no ticket: a
+    waiting process must call `Pool.advance` then (`sleeper` does).
     """
 
     def __init__(self, pool: Pool, name: str, entry: Entry, folder: int, owner: int) -> None:
@@ -197,12 +196,12 @@ class Ticket:
         return self._owner
 
     def cancel(self) -> None:
-        """Leave the queue. Nothing if it was left already, or the request was admitted."""
+        """Leave the queue. Does nothing if the ticket was cancelled or admitted."""
         if self._owner >= 0:
-            self._pool._leave(f"w-{self.name}", [self._owner, self._folder])
-            self._spend()
+            self._pool._release_folder(f"w-{self.name}", [self._owner, self._folder])
+            self._close_pipes()
 
-    def _spend(self) -> None:
+    def _close_pipes(self) -> None:
         self._owner = self._folder = -1
 
 
@@ -231,7 +230,7 @@ class Grant:
         return tuple(member for member, _ in self._entry.admitted)
 
     def gpus(self, member: int) -> tuple[str, ...]:
-        """For CUDA_VISIBLE_DEVICES of this member; () means none, not any."""
+        """The GPUs for CUDA_VISIBLE_DEVICES of this member; () means none."""
         return dict(self._entry.admitted).get(member, ())
 
     @property
@@ -248,31 +247,33 @@ class Grant:
         return (self._owner,)
 
     def record(self, identities: Iterable[Identity]) -> None:
-        """Write down all processes that run now, for whoever must sweep after us."""
-        self._change(identities=tuple(identities))
+        """Record all running processes, for a later cleanup by another process."""
+        self._rewrite_entry(identities=tuple(identities))
 
     def shrink(self, members: Iterable[int]) -> None:
-        """Give back the slots of members that ended for good."""
+        """Release the slots of members that ended for good."""
         gone = set(members)
-        self._change(admitted=tuple(pair for pair in self._entry.admitted if pair[0] not in gone))
+        self._rewrite_entry(admitted=tuple(pair for pair in self._entry.admitted if pair[0] not in gone))
         for gpu in set(self._gpus) - self._entry.used.gpus:
             os.close(self._gpus.pop(gpu))
         self._pool.advance()
 
     def release(self) -> None:
-        """Give back everything; may be called twice. What a process inherited stays taken until it ends."""
+        """Release everything; may be called twice. Slots inherited by a process stay taken until it ends."""
         if self._owner >= 0:
             fds = [self._slots, *self._gpus.values(), self._owner, self._folder]
-            self._pool._leave(f"g-{self.name}", fds)
+            self._pool._release_folder(f"g-{self.name}", fds)
             self._owner = self._slots = self._folder = -1
             self._gpus = {}
             self._entry = replace(self._entry, admitted=(), ports=())
 
-    def _change(self, **changes: Any) -> bool:
-        """Rewrite the entry. A full disk or a tidied /tmp must not end a training: pipes hold without it."""
+    def _rewrite_entry(self, **changes: Any) -> bool:
+        """Rewrite the entry. A full disk or a cleaned /tmp must not end a training: the pipes hold the slots
+        without it.
+        """
         self._entry = replace(self._entry, **changes)
         with contextlib.suppress(OSError):
-            files.write_whole(self._folder, "entry.json", self._entry.to_json())
+            files.replace_file(self._folder, "entry.json", self._entry.to_json())
             return True
         return False
 
@@ -282,18 +283,18 @@ _Key = tuple[int, str]
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The pool as it stood when it was looked at."""
+class _PoolState:
+    """The state of the pool at one moment."""
 
     queue: dict[_Key, Entry] = field(default_factory=dict)
     gangs: dict[_Key, Entry] = field(default_factory=dict)
     leftover: set[_Key] = field(default_factory=set)
-    """Gangs without supervisor and keeper, but with processes that we may not or cannot kill."""
-    kept: dict[_Key, frozenset[str]] = field(default_factory=dict)
-    """GPUs that processes keep though their gang has given them back."""
+    """Gangs without supervisor and keeper, whose processes this user cannot kill."""
+    lingering_gpus: dict[_Key, frozenset[str]] = field(default_factory=dict)
+    """GPUs that processes still hold after their gang released them."""
     folders: dict[_Key, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
-    """Paths of folders that nobody reads any more and that are not ours to remove, and how they stand."""
+    """Folders of dead gangs that this user may not remove, with their state."""
 
     @property
     def order(self) -> list[_Key]:
@@ -301,22 +302,22 @@ class _Seen:
 
     @property
     def running(self) -> list[Used]:
-        """What each gang holds, and each GPU that is kept, which comes free by itself."""
-        kept = {gpu for gpus in self.kept.values() for gpu in gpus}
+        """The slots of each gang, and each lingering GPU by itself."""
+        lingering = {gpu for gpus in self.lingering_gpus.values() for gpu in gpus}
         gangs = [entry.used for entry in self.gangs.values()]
-        lone = kept.difference(*(used.gpus for used in gangs))
+        lone = lingering.difference(*(used.gpus for used in gangs))
         return [*gangs, *(Used(gpus=frozenset([gpu])) for gpu in sorted(lone))]
 
     @property
     def used(self) -> Used:
         used = Used()
-        for held in self.running:
-            used = used.joined(held)
+        for gang in self.running:
+            used = used.joined(gang)
         return used
 
-    def decided(self) -> dict[_Key, Allotment]:
-        """Who would be admitted now; elastic gangs that would grow come after everybody who waits."""
-        growing = [(key, more) for key, entry in sorted(self.gangs.items()) if (more := entry.more)]
+    def admissible(self) -> dict[_Key, Allotment]:
+        """The tickets that would be admitted now. Growing elastic gangs come after all waiting ones."""
+        growing = [(key, more) for key, entry in sorted(self.gangs.items()) if (more := entry.growth_claim)]
         order = self.order
         claims = [*(self.queue[key].claim for key in order), *(more for _, more in growing)]
         answers = decide(claims, self.running)
@@ -327,26 +328,28 @@ class _Seen:
 class Pool:
     """A handle on the pool, for one thread. Keep it open while its tickets and grants are used.
 
-    Nothing is made before the first `ask`. Every method raises SiteError when the pool cannot be used; it may
-    be called again later.
+    The first `request_slots` creates the folders. Every method raises SiteError when the pool cannot be used;
+    it may be called again later.
     """
 
     def __init__(self, path: str, capacity: Capacity) -> None:
         self.path, self.capacity = path, capacity
         self.dead: dict[str, str] = {}
-        """Folders that were dead at the last look and are not ours to remove, and how they stand."""
+        """Folders that were dead at the last read and that this user may not remove, with their state."""
         self._at, self._own = "", -1
         self._swept: dict[str, float] = {}
 
     def close(self) -> None:
-        """Close the folder. Tickets and grants must have been given back, or are when this process ends."""
+        """Close the folder. Release tickets and grants first; otherwise the end of the process
+        releases them.
+        """
         if self._own >= 0:
             os.close(self._own)
             self._own = -1
 
     @property
     def home(self) -> str:
-        """The folder of this user in the pool; "" before there is a need for one."""
+        """The folder of this user in the pool; "" before the first request."""
         return self._at
 
     def __enter__(self) -> Pool:
@@ -357,42 +360,42 @@ class Pool:
 
     # Asking and giving.
 
-    def ask(self, request: Request) -> Ticket:
+    def request_slots(self, request: Request) -> Ticket:
         """Queue up. Raises BadInput when the request can never fit this machine."""
         self._objections(request)
         boot, namespace = machine.boot_id(), machine.pid_namespace()
         entry = Entry(request, self.capacity, time.time(), os.getpid(), boot, namespace)
-        with self._translated():
-            # Microseconds, so that a ticket's place can be told long after; the queue decides if the clock
-            # was set back. What lies a day ahead was made up.
+        with self._translate_errors():
+            # Microseconds order the tickets; after a clock was set back the queue's last number decides. A
+            # number a day ahead is a forgery.
             now = time.time_ns() // 1000
-            last = max((n for n in map(_number, self._names()) if n < now + 86_400_000_000), default=0)
-            kinds = "".join(letter for letter in "cmg" if letter in _letters(entry.claim)) or "0"
+            last = max((n for n in map(_queue_number, self._names()) if n < now + 86_400_000_000), default=0)
+            kinds = "".join(letter for letter in "cmg" if letter in _kind_letters(entry.claim)) or "0"
             name = f"{max(last + 1, now):017d}-{os.urandom(4).hex()}-{kinds}"
-            folder, owner = self._queued(name, entry)
+            folder, owner = self._make_ticket(name, entry)
         return Ticket(self, name, entry, folder, owner)
 
-    def again(self, name: str, owner: int) -> Ticket:
-        """The ticket that this process had before an exec; ``owner`` is its ``fileno()``."""
-        with self._translated():
-            self._home()
+    def reopen_ticket(self, name: str, owner: int) -> Ticket:
+        """Reopen the ticket that this process had before an exec; ``owner`` is its ``fileno()``."""
+        with self._translate_errors():
+            self._open_own_folder()
             folder = os.open(f"w-{name}", files.FOLDER, dir_fd=self._own)
-            entry = _read(folder, ours=True)
+            entry = _read_entry(folder, is_own=True)
         if entry is None:
             os.close(folder)
             raise SiteError(f"the ticket {name} in {self._at} is damaged", code="pool_unusable")
         os.set_inheritable(owner, False)
         return Ticket(self, name, entry, folder, owner)
 
-    def _queued(self, name: str, entry: Entry) -> tuple[int, int]:
-        """Make a ticket's folder: under its name only when it is whole."""
-        self._home()
+    def _make_ticket(self, name: str, entry: Entry) -> tuple[int, int]:
+        """Make a ticket's folder. It gets its name only when it is complete."""
+        self._open_own_folder()
         made = f".{name}"
         folder = files.new_folder(self._own, made)
         try:
             owner = files.new_pipe(folder, "owner", os.path.join(self._at, made, "owner"))
             try:
-                files.write_whole(folder, "entry.json", entry.to_json())
+                files.replace_file(folder, "entry.json", entry.to_json())
                 os.rename(made, f"w-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
             except BaseException:
                 os.close(owner)
@@ -404,64 +407,65 @@ class Pool:
         return folder, owner
 
     def try_admit(self, ticket: Ticket) -> Grant | None:
-        """Slots for at least the minimum, if it is its turn and they are free; else None, and `why_waiting`.
+        """Slots for at least the minimum, if it is the ticket's turn and they are free; else None, and
+        `why_waiting`.
 
-        What dead gangs left is killed first, and whoever else can be admitted now is woken. A grant uses the
-        ticket up.
+        First kills what dead gangs left. Also wakes the other tickets that can be admitted now. A grant
+        consumes the ticket.
         """
         files.drain(ticket._owner)
-        with self._translated(), self._deciding():
-            self._keep_place(ticket)
-            seen = self._look(sweep=True)
+        with self._translate_errors(), self._decision_lock():
+            self._requeue(ticket)
+            seen = self._read_pool(sweep=True)
             me = (os.geteuid(), ticket.name)
-            answers = seen.decided()
+            answers = seen.admissible()
             if me in answers:
                 grant = self._admit(ticket, answers[me])
                 if grant is not None:
                     seen.gangs[me] = grant._entry
                     del seen.queue[me]
-                    self._wake(seen, seen.decided().keys() - answers.keys())
+                    self._wake(seen, seen.admissible().keys() - answers.keys())
                     return grant
-            ticket.why = _why(me, ticket.entry, seen)
+            ticket.why = _waiting_reason(me, ticket.entry, seen)
             self._wake(seen, answers.keys() - {me})
             return None
 
     def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
-        """Write down what is taken, and look again: None when somebody else took the same meanwhile."""
+        """Write the entry and read the pool again: None if another user took the same slots meanwhile."""
         name, folder = ticket.name, ticket._folder
-        gpus = tuple(gpu for one in answer for gpu in one)
-        entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)), given=gpus)
+        gpus = tuple(gpu for member in answer for gpu in member)
+        entry = replace(ticket.entry, since=time.time(), admitted=tuple(enumerate(answer)), ever_given=gpus)
         with contextlib.ExitStack() as opened:
             pipes = {part: self._pipe(folder, f"w-{name}", part, opened) for part in ("slots", *gpus)}
-            files.write_whole(folder, "entry.json", entry.to_json())
+            files.replace_file(folder, "entry.json", entry.to_json())
             os.rename(f"w-{name}", f"g-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
-            if not self._stands((os.geteuid(), name), entry):
+            if not self._fits_machine((os.geteuid(), name), entry):
                 os.rename(f"g-{name}", f"w-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
-                files.write_whole(folder, "entry.json", ticket.entry.to_json())
+                files.replace_file(folder, "entry.json", ticket.entry.to_json())
                 return None
             opened.pop_all()
         grant = Grant(self, name, entry, folder, ticket._owner, pipes.pop("slots"), pipes)
-        ticket._spend()
+        ticket._close_pipes()
         return grant
 
     def _pipe(self, folder: int, at: str, part: str, opened: contextlib.ExitStack) -> int:
-        name = part if part == "slots" else _file_of(part)
+        name = part if part == "slots" else _gpu_pipe(part)
         fd = files.new_pipe(folder, name, os.path.join(self._at, at, name))
         opened.callback(os.close, fd)
         return fd
 
-    def _stands(self, me: _Key, entry: Entry) -> bool:
-        """Whether all that is written down, ours among it, fits into our view of the machine."""
-        seen = self._look(sweep=False, queue=False)
+    def _fits_machine(self, me: _Key, entry: Entry) -> bool:
+        """Whether all entries, including this one, fit the machine."""
+        seen = self._read_pool(sweep=False, queue=False)
         used = seen.used
-        others = [held.used.gpus for key, held in seen.gangs.items() if key != me]
-        kept = [gpus for key, gpus in seen.kept.items() if key != me]
+        others = [gang.used.gpus for key, gang in seen.gangs.items() if key != me]
+        lingering = [gpus for key, gpus in seen.lingering_gpus.items() if key != me]
         cpu_fits = not entry.used.cpu or used.cpu <= self.capacity.cpu + 1e-6
         memory_fits = not entry.used.memory or used.memory <= self.capacity.memory
         return (
             cpu_fits
             and memory_fits
-            and not entry.used.gpus.intersection(*[frozenset().union(*others, *kept)])
+            and not entry.used.gpus.intersection(*[frozenset().union(*others, *lingering)])
         )
 
     def why_waiting(self, ticket: Ticket) -> str:
@@ -469,31 +473,35 @@ class Pool:
         return ticket.why
 
     def grow(self, grant: Grant) -> tuple[int, ...]:
-        """Admit more members of an elastic gang where that delays nobody who waits; returns them."""
+        """Admit more members of an elastic gang if that delays no waiting ticket; returns them."""
         files.drain(grant._owner)
         missing = [i for i in range(len(grant.request.members)) if i not in grant.admitted]
         if not missing:
             return ()
         me = (os.geteuid(), grant.name)
-        with self._translated(), self._deciding():
-            seen = self._look(sweep=True)
-            answer = seen.decided().get(me)
+        with self._translate_errors(), self._decision_lock():
+            seen = self._read_pool(sweep=True)
+            answer = seen.admissible().get(me)
             if answer is None:
                 return ()
-            before, given = grant._entry.admitted, grant._entry.given
+            before, given = grant._entry.admitted, grant._entry.ever_given
             new = tuple(zip(missing, answer, strict=False))
-            gpus = [gpu for one in answer for gpu in one]
+            gpus = [gpu for member in answer for gpu in member]
             with contextlib.ExitStack() as opened:
                 pipes = {gpu: self._pipe(grant._folder, f"g-{grant.name}", gpu, opened) for gpu in gpus}
-                written = grant._change(admitted=tuple(sorted((*before, *new))), given=tuple({*given, *gpus}))
-                if not written or not self._stands(me, grant._entry):
-                    grant._change(admitted=before, given=given)  # what is not written down is not counted
+                written = grant._rewrite_entry(
+                    admitted=tuple(sorted((*before, *new))), ever_given=tuple({*given, *gpus})
+                )
+                if not written or not self._fits_machine(me, grant._entry):
+                    grant._rewrite_entry(
+                        admitted=before, ever_given=given
+                    )  # without an entry the slots do not count
                     return ()
                 opened.pop_all()
             grant._gpus |= pipes
             return tuple(member for member, _ in new)
 
-    def port(self, grant: Grant) -> int:
+    def reserve_port(self, grant: Grant) -> int:
         """Reserve a loopback port for as long as the grant, or a member that inherits it, lives.
 
         From below the range that the kernel gives to outgoing connections: none of those can take it
@@ -502,101 +510,106 @@ class Pool:
         ports = _port_range()
         start = int.from_bytes(os.urandom(4), "big") % len(ports)
         me = (os.geteuid(), grant.name)
-        with self._translated(), self._deciding():
-            taken = self._ports_but(me)
+        with self._translate_errors(), self._decision_lock():
+            taken = self._ports_of_others(me)
             for step in range(len(ports)):
                 port = ports[(start + step) % len(ports)]
-                if port in taken or not _bindable(port):
+                if port in taken or not _is_port_free(port):
                     continue
                 before = grant.ports
-                grant._change(ports=(*before, port))
-                if port not in self._ports_but(me):
+                grant._rewrite_entry(ports=(*before, port))
+                if port not in self._ports_of_others(me):
                     return port
-                grant._change(ports=before)
+                grant._rewrite_entry(ports=before)
         raise SiteError(f"no port from {ports[0]} to {ports[-1]} is free on 127.0.0.1", code="no_port")
 
-    def _ports_but(self, me: _Key) -> set[int]:
-        gangs = self._look(sweep=False, queue=False).gangs
+    def _ports_of_others(self, me: _Key) -> set[int]:
+        gangs = self._read_pool(sweep=False, queue=False).gangs
         return {port for key, entry in gangs.items() if key != me for port in entry.ports}
 
     def advance(self) -> None:
-        """Clear away what killed gangs left, and wake whoever can be admitted now. Never raises."""
-        with contextlib.suppress(OSError, SiteError), self._deciding():
-            seen = self._look(sweep=True)
-            self._wake(seen, seen.decided())
+        """Clean up after killed gangs, and wake the tickets that can be admitted now. Never raises."""
+        with contextlib.suppress(OSError, SiteError), self._decision_lock():
+            seen = self._read_pool(sweep=True)
+            self._wake(seen, seen.admissible())
 
-    def glance(self) -> Glance:
-        """What a sentence about a place in the queue needs, read without opening what waits."""
-        with self._translated():
-            return Glance(self._look(sweep=False, queue=False), sorted(self._names()))
+    def view(self) -> PoolView:
+        """The data for a sentence about a place in the queue, read without opening waiting tickets."""
+        with self._translate_errors():
+            return PoolView(self._read_pool(sweep=False, queue=False), sorted(self._names()))
 
     def describe(self) -> dict[str, Any]:
-        """Who holds what and who waits, for people and ``--json``; changes nothing.
+        """The holders of slots and the queue, for people and ``--json``; changes nothing.
 
         ``capacity``, ``free``: {cpu, memory, gpus}. ``gangs``, ``queue``: [{run, user, pid, since, members,
         cpu, memory, gpus}]; gangs also have ``ports`` and ``leftover`` (supervisor and keeper are dead), and
         in the queue ``gpus`` is a number. ``gpus``: [{id, run, pids}], pids of holders that no gang accounts
         for.
         """
-        with self._translated():
-            seen = self._look(sweep=False)
+        with self._translate_errors():
+            seen = self._read_pool(sweep=False)
         used = seen.used
         free = [gpu for gpu in self.capacity.gpus if gpu not in used.gpus]
         return {
             "path": self.path,
-            "capacity": _describe(self.capacity.cpu, self.capacity.memory, list(self.capacity.gpus)),
-            "free": _describe(
+            "capacity": _resources_body(self.capacity.cpu, self.capacity.memory, list(self.capacity.gpus)),
+            "free": _resources_body(
                 max(0.0, round(self.capacity.cpu - used.cpu, 3)),
                 max(0, self.capacity.memory - used.memory),
                 free,
             ),
-            "gangs": [_describe_gang(key, seen) for key in sorted(seen.gangs, key=lambda key: key[1])],
-            "queue": [_describe_wait(key, seen) for key in seen.order],
+            "gangs": [_gang_body(key, seen) for key in sorted(seen.gangs, key=lambda key: key[1])],
+            "queue": [_ticket_body(key, seen) for key in seen.order],
             "gpus": [self._describe_gpu(gpu, seen) for gpu in self.capacity.gpus],
         }
 
-    def _describe_gpu(self, gpu: str, seen: _Seen) -> dict[str, Any]:
+    def _describe_gpu(self, gpu: str, seen: _PoolState) -> dict[str, Any]:
         runs = [entry.request.run for entry in seen.gangs.values() if gpu in entry.used.gpus]
-        keepers = [seen.folders[key] for key, gpus in seen.kept.items() if gpu in gpus]
-        pids = [pid for folder in keepers for pid in _pids(folder, _file_of(gpu))]
+        keepers = [seen.folders[key] for key, gpus in seen.lingering_gpus.items() if gpu in gpus]
+        pids = [pid for folder in keepers for pid in _pids_with_file(folder, _gpu_pipe(gpu))]
         return {"id": gpu, "run": runs[0] if runs else None, "pids": pids if not runs else []}
 
     def _objections(self, request: Request) -> None:
         claim = request.claim(self.capacity)
         if fit(claim, Used()) is not None:
             return
-        room = _amounts(self.capacity.cpu, self.capacity.memory, len(self.capacity.gpus), all_of_it=True)
+        room = _describe_amounts(
+            self.capacity.cpu, self.capacity.memory, len(self.capacity.gpus), all_of_it=True
+        )
         raise BadInput(
             f"{request.run or 'the gang'} can never start here: {claim.minimum} members together ask for "
-            f"{_asked(claim)}, and this machine has {room}; ask for less, or let it shrink (fit: shrink)",
+            f"{_describe_claim(claim)}, and this machine has {room}; "
+            "ask for less, or let it shrink (fit: shrink)",
             code="never_fits",
         )
 
     # Looking.
 
     def _names(self) -> Iterator[str]:
-        """The names of everybody's tickets and gangs, as far as they are names of such."""
+        """The names of all tickets and gangs."""
         for _, at in files.user_folders(self.path):
             with contextlib.suppress(OSError):
                 yield from filter(_NAME.fullmatch, os.listdir(at))
 
-    def _look(self, sweep: bool, queue: bool = True) -> _Seen:
-        seen = _Seen()
+    def _read_pool(self, sweep: bool, queue: bool = True) -> _PoolState:
+        seen = _PoolState()
         for user, at in files.user_folders(self.path):
             with contextlib.suppress(OSError):
                 fd = os.open(at, files.FOLDER)
                 try:
                     if os.fstat(fd).st_uid == user:
-                        self._look_into(seen, user, at, fd, sweep, queue)
+                        self._read_user_folder(seen, user, at, fd, sweep, queue)
                 finally:
                     os.close(fd)
         self.dead = seen.dead if queue else self.dead
         return seen
 
-    def _look_into(self, seen: _Seen, user: int, at: str, parent: int, sweep: bool, queue: bool) -> None:
-        ours = user == os.geteuid()
-        names = sorted(filter(_NAME.fullmatch, os.listdir(parent)))  # those that run come first
-        for name in names if ours else names[:_FOREIGN]:
+    def _read_user_folder(
+        self, seen: _PoolState, user: int, at: str, parent: int, sweep: bool, queue: bool
+    ) -> None:
+        is_own = user == os.geteuid()
+        names = sorted(filter(_NAME.fullmatch, os.listdir(parent)))  # running gangs come first
+        for name in names if is_own else names[:_MOST_FOREIGN]:
             if name[0] == "w" and not queue:
                 continue
             with contextlib.suppress(OSError):  # it is gone
@@ -605,101 +618,101 @@ class Pool:
                     key = user, name[2:]
                     seen.folders[key] = os.path.join(at, name)
                     if name[0] == "w":
-                        gone = self._look_at_ticket(seen, key, folder)
+                        is_gone = self._read_ticket(seen, key, folder)
                     else:
-                        gone = self._look_at_gang(seen, key, folder, sweep)
+                        is_gone = self._read_gang(seen, key, folder, sweep)
                 finally:
                     os.close(folder)
-                if gone and ours and sweep:
+                if is_gone and is_own and sweep:
                     files.remove_folder(parent, name)
-                elif gone:
+                elif is_gone:
                     seen.dead[seen.folders[key]] = "dead"
 
-    def _look_at_ticket(self, seen: _Seen, key: _Key, folder: int) -> bool:
-        if not files.is_read(folder, "owner"):
+    def _read_ticket(self, seen: _PoolState, key: _Key, folder: int) -> bool:
+        if not files.has_reader(folder, "owner"):
             return True
-        entry = _read(folder, key[0] == os.geteuid())
+        entry = _read_entry(folder, key[0] == os.geteuid())
         if entry is not None:
             seen.queue[key] = entry
         return False
 
-    def _look_at_gang(self, seen: _Seen, key: _Key, folder: int, sweep: bool) -> bool:
-        living = files.is_read(folder, "owner")
+    def _read_gang(self, seen: _PoolState, key: _Key, folder: int, sweep: bool) -> bool:
+        living = files.has_reader(folder, "owner")
         if not living and sweep:
-            self._bury(key, folder)
-        if not living and not files.is_read(folder, "slots"):
+            self._kill_leftovers(key, folder)
+        if not living and not files.has_reader(folder, "slots"):
             return True
-        entry = _read(folder, key[0] == os.geteuid())
+        entry = _read_entry(folder, key[0] == os.geteuid())
         if entry is not None:
             seen.gangs[key] = entry
-            former = frozenset(entry.given) - entry.used.gpus
-            if kept := {gpu for gpu in former if files.is_read(folder, _file_of(gpu))}:
-                seen.kept[key] = frozenset(kept)
+            former = frozenset(entry.ever_given) - entry.used.gpus
+            if lingering := {gpu for gpu in former if files.has_reader(folder, _gpu_pipe(gpu))}:
+                seen.lingering_gpus[key] = frozenset(lingering)
         if not living:
             seen.leftover.add(key)
             seen.dead[seen.folders[key]] = "leftover"
         return False
 
-    def _bury(self, key: _Key, folder: int) -> None:
-        """Kill what a dead gang left, as far as it can be seen from here and is ours to kill."""
+    def _kill_leftovers(self, key: _Key, folder: int) -> None:
+        """Kill what a dead gang left, if it ran in this boot and pid namespace and this user may."""
         user, name = key
         if os.geteuid() not in (user, 0) or time.monotonic() < self._swept.get(name, 0.0):
             return
-        entry = _read(folder, user == os.geteuid())
+        entry = _read_entry(folder, user == os.geteuid())
         if entry is None:
             return
         self._swept[name] = time.monotonic() + _SWEEP_AGAIN
         here = entry.boot == machine.boot_id() and entry.pid_namespace == machine.pid_namespace()
         if here and entry.request.mark:
-            processes.sweep(entry.request.mark, entry.identities, uid=None if user == 0 else user)
+            processes.kill_run(entry.request.mark, entry.identities, uid=None if user == 0 else user)
 
-    def _wake(self, seen: _Seen, keys: Iterable[_Key]) -> None:
-        """Tell these that a try is worth it."""
+    def _wake(self, seen: _PoolState, keys: Iterable[_Key]) -> None:
+        """Wake the owners of these tickets and gangs."""
         for key in keys:
             with contextlib.suppress(OSError):
                 folder = os.open(seen.folders[key], files.FOLDER)
                 try:
-                    files.poke(folder, "owner")
+                    files.wake_reader(folder, "owner")
                 finally:
                     os.close(folder)
 
     # Our own folder.
 
-    def _home(self) -> None:
-        """Have our own folder open: the one that others see."""
-        if self._own >= 0 and not files.is_still(self._at, self._own):
+    def _open_own_folder(self) -> None:
+        """Open this user's own folder, the one that others see."""
+        if self._own >= 0 and not files.is_same_folder(self._at, self._own):
             self.close()
         if self._own < 0:
             self._at, self._own = files.own_folder(self.path)
 
-    def _keep_place(self, ticket: Ticket) -> None:
-        """Queue up again under the same number if somebody removed the folder."""
-        self._home()
-        if not files.is_still(os.path.join(self._at, f"w-{ticket.name}"), ticket._folder):
-            folder, owner = self._queued(ticket.name, ticket.entry)
+    def _requeue(self, ticket: Ticket) -> None:
+        """Queue up again under the same number if the folder was removed."""
+        self._open_own_folder()
+        if not files.is_same_folder(os.path.join(self._at, f"w-{ticket.name}"), ticket._folder):
+            folder, owner = self._make_ticket(ticket.name, ticket.entry)
             os.dup2(owner, ticket._owner, inheritable=False)
             os.dup2(folder, ticket._folder, inheritable=False)
             os.close(owner)
             os.close(folder)
 
-    def _leave(self, name: str, fds: Iterable[int]) -> None:
-        """Close the pipes and remove the folder; one whose slots were inherited stays, to be swept later."""
+    def _release_folder(self, name: str, fds: Iterable[int]) -> None:
+        """Close the pipes and remove the folder. A folder with inherited slots stays for a later cleanup."""
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):
             folder = os.open(name, files.FOLDER, dir_fd=self._own)
-            still_held = files.is_read(folder, "slots")
+            still_held = files.has_reader(folder, "slots")
             os.close(folder)
             if not still_held:
                 files.remove_folder(self._own, name)
         self.advance()
 
     @contextlib.contextmanager
-    def _deciding(self) -> Iterator[None]:
-        """One process of this user at a time, to spare work. Who holds it too long (stopped, perhaps) is not
-        waited for.
+    def _decision_lock(self) -> Iterator[None]:
+        """One process of this user decides at a time, to save work. The lock is ignored if it is held too
+        long.
         """
-        self._home()
+        self._open_own_folder()
         deadline = time.monotonic() + _LOCK_PATIENCE
         pause = 0.001
         while (fd := files.take_lock(self._own, "lock")) is None and time.monotonic() < deadline:
@@ -712,8 +725,8 @@ class Pool:
                 os.close(fd)
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """The world's errors in our words."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn system errors into SiteError."""
         try:
             yield
         except OSError as error:
@@ -726,39 +739,41 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Glance:
-    """What holds the slots, and who is in the queue."""
+class PoolView:
+    """The holders of slots, and the names in the queue."""
 
-    _seen: _Seen
+    _seen: _PoolState
     _names: list[str]
 
-    def why(self, name: str, asked: str, capacity: Capacity) -> str | None:
-        """Why the ticket ``name``, which asks for ``asked``, waits; None when it does not wait any more."""
+    def waiting_reason(self, name: str, asked: str, capacity: Capacity) -> str | None:
+        """Why the ticket ``name``, which requests ``asked``, waits; None if it no longer waits."""
         if f"w-{name}" not in self._names:
             return None
-        return _sentence(name, asked, capacity, self._seen, self._names)
+        return _waiting_sentence(name, asked, capacity, self._seen, self._names)
 
 
-def _read(folder: int, ours: bool) -> Entry | None:
+def _read_entry(folder: int, is_own: bool) -> Entry | None:
     """The entry in a ticket's or gang's folder; None when it cannot be read."""
     try:
-        return Entry.from_json(files.read_small(folder, "entry.json", _LIMITS.size), ours)
+        return Entry.from_json(files.read_small_file(folder, "entry.json", _LIMITS.size), is_own)
     except OSError:
         return None
 
 
-def _pids(folder: str, name: str) -> list[int]:
-    """Who has a file of the pool open, among the processes that we may look into."""
+def _pids_with_file(folder: str, name: str) -> list[int]:
+    """The pids that have a file of the pool open, among readable processes."""
     with contextlib.suppress(OSError):
-        found = os.lstat(os.path.join(folder, name))
-        return [pid for pid in processes.holders(found.st_dev, found.st_ino) if pid != os.getpid()]
+        status = os.lstat(os.path.join(folder, name))
+        return [
+            pid for pid in processes.pids_with_open_file(status.st_dev, status.st_ino) if pid != os.getpid()
+        ]
     return []
 
 
 # --- words for people ---------------------------------------------------------------------------------------
 
 
-def _amounts(cpu: float, memory: int, gpus: int, all_of_it: bool = False) -> str:
+def _describe_amounts(cpu: float, memory: int, gpus: int, all_of_it: bool = False) -> str:
     words = []
     if cpu or all_of_it:
         words.append(f"{cpu:g} core{'s' if cpu != 1 else ''}")
@@ -769,78 +784,80 @@ def _amounts(cpu: float, memory: int, gpus: int, all_of_it: bool = False) -> str
     return ", ".join(words)
 
 
-def asked_for(request: Request, capacity: Capacity) -> str:
+def describe_request(request: Request, capacity: Capacity) -> str:
     """What a request needs to start, for people."""
-    return _asked(request.claim(capacity))
+    return _describe_claim(request.claim(capacity))
 
 
-def _asked(claim: Claim) -> str:
+def _describe_claim(claim: Claim) -> str:
     first = claim.members[: claim.minimum]
     asked = Used().plus(first)
-    return _amounts(asked.cpu, asked.memory, sum(member.gpu for member in first))
+    return _describe_amounts(asked.cpu, asked.memory, sum(member.gpu for member in first))
 
 
-def _why(me: _Key, entry: Entry, seen: _Seen) -> str:
+def _waiting_reason(me: _Key, entry: Entry, seen: _PoolState) -> str:
     names = [f"w-{name}" for _, name in seen.queue]
-    return _sentence(me[1], _asked(entry.claim), entry.capacity, seen, names)
+    return _waiting_sentence(me[1], _describe_claim(entry.claim), entry.capacity, seen, names)
 
 
-def _sentence(me: str, asked: str, capacity: Capacity, seen: _Seen, names: Iterable[str]) -> str:
-    used, kinds = seen.used, set(_letters_of(me))
+def _waiting_sentence(me: str, asked: str, capacity: Capacity, seen: _PoolState, names: Iterable[str]) -> str:
+    used, kinds = seen.used, set(_kind_letters_in(me))
     free = [gpu for gpu in capacity.gpus if gpu not in used.gpus]
     cpu, memory = round(capacity.cpu - used.cpu, 3), capacity.memory - used.memory
     words = [
         f"waits for {asked}",
-        f"free: {_amounts(max(0.0, cpu), max(0, memory), len(free), all_of_it=True)}",
+        f"free: {_describe_amounts(max(0.0, cpu), max(0, memory), len(free), all_of_it=True)}",
     ]
-    holders = [e for key, e in sorted(seen.gangs.items()) if kinds.intersection(_letters_of(key[1]))]
+    holders = [e for key, e in sorted(seen.gangs.items()) if kinds.intersection(_kind_letters_in(key[1]))]
     if holders:
         runs = ", ".join(entry.request.run or f"process {entry.pid}" for entry in holders[:5])
         words.append(f"held by {runs}" + (f" and {len(holders) - 5} more" if len(holders) > 5 else ""))
     before = sum(
-        name < f"w-{me}" and bool(kinds.intersection(_letters_of(name))) for name in names if name[0] == "w"
+        name < f"w-{me}" and bool(kinds.intersection(_kind_letters_in(name)))
+        for name in names
+        if name[0] == "w"
     )
     if before:
         words.append(f"{before} before it in the queue")
     return "; ".join(words)
 
 
-def _letters(claim: Claim) -> str:
-    """What it competes for, for its name: c, m, g."""
+def _kind_letters(claim: Claim) -> str:
+    """The kinds that a claim competes for, as letters of its name: c, m, g."""
     return "".join(kind[0] for kind in claim.kinds)
 
 
-def _letters_of(name: str) -> str:
+def _kind_letters_in(name: str) -> str:
     return name.rpartition("-")[2].strip("0")
 
 
-def _describe(cpu: float, memory: int, gpus: Any) -> dict[str, Any]:
+def _resources_body(cpu: float, memory: int, gpus: Any) -> dict[str, Any]:
     return {"cpu": cpu, "memory": memory, "gpus": gpus}
 
 
-def _describe_entry(entry: Entry, user: int) -> dict[str, Any]:
+def _entry_body(entry: Entry, user: int) -> dict[str, Any]:
     who = files.user_name(user)
     return {"run": entry.request.run, "user": who, "pid": entry.pid, "since": entry.since}
 
 
-def _describe_gang(key: _Key, seen: _Seen) -> dict[str, Any]:
+def _gang_body(key: _Key, seen: _PoolState) -> dict[str, Any]:
     entry = seen.gangs[key]
     return {
-        **_describe_entry(entry, key[0]),
-        **_describe(entry.used.cpu, entry.used.memory, sorted(entry.used.gpus)),
+        **_entry_body(entry, key[0]),
+        **_resources_body(entry.used.cpu, entry.used.memory, sorted(entry.used.gpus)),
         "members": len(entry.admitted),
         "ports": list(entry.ports),
         "leftover": key in seen.leftover,
     }
 
 
-def _describe_wait(key: _Key, seen: _Seen) -> dict[str, Any]:
+def _ticket_body(key: _Key, seen: _PoolState) -> dict[str, Any]:
     entry = seen.queue[key]
     members = entry.request.members
     asked = Used().plus(members)
     return {
-        **_describe_entry(entry, key[0]),
-        **_describe(asked.cpu, asked.memory, sum(member.gpu for member in members)),
+        **_entry_body(entry, key[0]),
+        **_resources_body(asked.cpu, asked.memory, sum(member.gpu for member in members)),
         "members": len(members),
     }
 
@@ -848,11 +865,11 @@ def _describe_wait(key: _Key, seen: _Seen) -> dict[str, Any]:
 # --- names and ports ----------------------------------------------------------------------------------------
 
 
-def _file_of(gpu: str) -> str:
+def _gpu_pipe(gpu: str) -> str:
     return "gpu-" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in gpu)[:200]
 
 
-def _number(name: str) -> int:
+def _queue_number(name: str) -> int:
     """The place in the queue that a ticket's or gang's name tells."""
     return int(name[2:19])
 
@@ -868,8 +885,8 @@ def _port_range() -> range:
     return range(max(10240, lowest - 10000), lowest) if lowest > 12000 else range(20000, 30000)
 
 
-def _bindable(port: int) -> bool:
-    """Nobody listens there, on the loopback interface or on all of them (torch's store binds to all)."""
+def _is_port_free(port: int) -> bool:
+    """Whether a port is free on the loopback interface and on all interfaces (torch's store binds to all)."""
     import socket
 
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):

@@ -1,9 +1,9 @@
-"""What nobody else does for the runs of a home, once an hour at most: overdue ttls, records past their age,
-members that outlived their keepers, and what a killed removal left (`LocalBackend.housekeep`). Here: when,
-and what was told of it.
+"""Schedules the housekeeping of a home, at most once an hour (`LocalBackend.housekeep`): overdue ttls,
+expired records, members that outlived their keepers, unfinished removals. Also keeps which problems were
+reported.
 
-A supervisor that begins starts it as a process of its own, of the lowest priority: no command waits for it,
-and verbs that only look never cause it. What cannot be removed is told once, by the next launch.
+A starting supervisor runs it as a separate process of the lowest priority: no command waits for it, and
+read-only verbs never start it. The next launch reports once what could not be removed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from allaboard.backends.local.host.processes import spawn_supervisor
 from allaboard.backends.local.state.paths import (
     HOUSEKEEPING,
     locked,
-    opened,
+    open_private,
     read_json,
     write_json,
 )
 from allaboard.errors import SiteError
 
 EVERY = 3600.0
-"""Seconds between two of them in one home."""
+"""Seconds between two housekeepings of one home."""
 _TROUBLES = "housekeeping.json"
 _LOG = "housekeeping.log"
 
 
 def is_due(base: Path, now: float) -> bool:
-    """Whether the last one in ``base`` (a home's folder of this machine) is long ago, or was never."""
+    """Whether housekeeping of ``base`` (a home's folder of this machine) is due."""
     try:
         at = (base / HOUSEKEEPING).stat().st_mtime
     except OSError:
@@ -40,48 +40,50 @@ def is_due(base: Path, now: float) -> bool:
 
 
 def start(base: Path, environ: Mapping[str, str]) -> None:
-    """Start one, if it is due. What keeps it from starting is no reason for a run not to: it is tried again
-    with the next.
-    """
+    """Start housekeeping, if due. A failure to start it never stops a run; the next run tries again."""
     if not is_due(base, time.time()):
         return
     with suppress(OSError, SiteError):
-        opened(base / _LOG, "w").close()
+        open_private(base / _LOG, "w").close()
         here = {**environ, "ALLABOARD_HOME": str(base.parent.parent)}
         spawn_supervisor(
             [sys.executable, "-m", "allaboard.backends.local", str(base)], here, str(base / _LOG)
         )
 
 
-def untold(base: Path) -> tuple[str, ...]:
-    """What could not be removed and was not told yet; from now on it was. Raises nothing."""
+def take_unreported(base: Path) -> tuple[str, ...]:
+    """Sentences about what could not be removed, each returned once. Raises nothing."""
     path = base / _TROUBLES
     with suppress(OSError, SiteError):
-        if not _fresh(_kept(path)):
+        if not _unreported(_read_troubles(path)):
             return ()
         with locked(base / HOUSEKEEPING, wait=False):
-            kept = _kept(path)
-            write_json(path, {"version": 1, "troubles": dict.fromkeys(kept, True)})
-            return tuple(f"housekeeping: {words}" for words in _fresh(kept))
+            troubles = _read_troubles(path)
+            write_json(path, {"version": 1, "troubles": dict.fromkeys(troubles, True)})
+            return tuple(f"housekeeping: {words}" for words in _unreported(troubles))
     return ()
 
 
-def _fresh(kept: Mapping[str, bool]) -> list[str]:
-    return [words for words, told in kept.items() if not told]
+def _unreported(troubles: Mapping[str, bool]) -> list[str]:
+    return [words for words, reported in troubles.items() if not reported]
 
 
-def _kept(path: Path) -> dict[str, bool]:
-    """Each trouble in words, and whether it was told."""
+def _read_troubles(path: Path) -> dict[str, bool]:
+    """Each trouble in words, and whether it was reported."""
     body = read_json(path)
-    found = body.get("troubles") if isinstance(body, dict) else None
-    return {str(words): told is True for words, told in found.items()} if isinstance(found, dict) else {}
+    troubles = body.get("troubles") if isinstance(body, dict) else None
+    return (
+        {str(words): reported is True for words, reported in troubles.items()}
+        if isinstance(troubles, dict)
+        else {}
+    )
 
 
-def keep(base: Path, troubles: Iterable[str]) -> None:
-    """What is in order again is forgotten, and told anew should it come back."""
+def write_troubles(base: Path, troubles: Iterable[str]) -> None:
+    """Store the troubles. A trouble that disappears and comes back is reported again."""
     path = base / _TROUBLES
     try:
-        before = _kept(path)
+        before = _read_troubles(path)
     except SiteError:
         before = {}
     now = {words: before.get(words, False) for words in troubles}

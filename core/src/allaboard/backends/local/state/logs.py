@@ -1,9 +1,8 @@
-"""Reading the members' logs: every try is a file of its own; times come from the supervisor's notes beside
-it.
+"""Reads the members' logs. Every try has its own file; times come from the supervisor's notes beside it.
 
-Files of any size pass through in blocks, and lines of any length in pieces: what is held is bounded. The
-last lines are looked for from the end, and those since a time by bisecting the notes. All lines between two
-notes have one time, so whole blocks are merged, not lines.
+Files are read in blocks and long lines in pieces, so memory is bounded. The last lines are searched from the
+end, and lines since a time by bisecting the notes. All lines between two notes have the same time, so blocks
+are merged, not lines.
 """
 
 from __future__ import annotations
@@ -44,44 +43,44 @@ class MemberTry:
         return f"{self.member}.{self.number}"
 
 
-def tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[MemberTry]:
+def list_tries(attempt: AttemptFolder, members: Sequence[MemberSeen]) -> list[MemberTry]:
     """Every log of an attempt, by rank and try."""
     ranks = {m.name: m.rank for m in members}
-    found = []
+    tries_of_member = []
     for path in attempt.logs.glob("*.log"):
         member, _, number = path.stem.rpartition(".")
         if number.isdecimal():
-            found.append(MemberTry(member, ranks.get(member, 0), int(number), path))
-    return sorted(found, key=lambda t: (t.rank, t.member, t.number))
+            tries_of_member.append(MemberTry(member, ranks.get(member, 0), int(number), path))
+    return sorted(tries_of_member, key=lambda t: (t.rank, t.member, t.number))
 
 
-def read(
+def read_logs(
     attempt: AttemptFolder, members: Sequence[MemberSeen], selection: Selection, cursor: Cursor | None
 ) -> Iterator[LogLine | Cursor]:
-    """The lines selected, after the cursor, merged by time; the last item is the new cursor (log id ->
+    """The selected lines after the cursor, merged by time. The last item is the new cursor (log id ->
     offset).
 
     Raises BadInput for a member or rank that the run does not have.
     """
     refuse_strangers(selection, members)
-    every = tries(attempt, members)
+    every = list_tries(attempt, members)
     live = attempt.is_live()
-    newest = {one.member: one.number for one in every}
+    newest = {part.member: part.number for part in every}
     positions: dict[str, int] = dict(cursor or {})
     spans = [
-        _span(one, positions.get(one.id), selection.since, open=live and one.number == newest[one.member])
-        for one in every
-        if _is_chosen(one, selection)
+        _span(part, positions.get(part.id), selection.since, open=live and part.number == newest[part.member])
+        for part in every
+        if _is_chosen(part, selection)
     ]
-    positions |= {span.one.id: span.end for span in spans}
+    positions |= {span.member_try.id: span.end for span in spans}
     return chain(_lines(spans, selection.tail if cursor is None else None), iter([positions]))
 
 
-def _is_chosen(one: MemberTry, selection: Selection) -> bool:
+def _is_chosen(member_try: MemberTry, selection: Selection) -> bool:
     return (
-        (selection.members is None or one.member in selection.members)
-        and (selection.ranks is None or one.rank in selection.ranks)
-        and (selection.restart is None or one.number == selection.restart)
+        (selection.members is None or member_try.member in selection.members)
+        and (selection.ranks is None or member_try.rank in selection.ranks)
+        and (selection.restart is None or member_try.number == selection.restart)
     )
 
 
@@ -90,31 +89,37 @@ class _Span(NamedTuple):
     ended, or of a piece of a line that is longer than `LONGEST` (``cut``).
     """
 
-    one: MemberTry
+    member_try: MemberTry
     start: int
     end: int
     cut: bool = False
 
 
-def _span(one: MemberTry, position: int | None, since: float | None, *, open: bool) -> _Span:
-    """What is new of a try. ``open``: it may still write, so a last line without an end is left for later."""
+def _span(member_try: MemberTry, position: int | None, since: float | None, *, open: bool) -> _Span:
+    """The new bytes of a try. ``open``: the try may still write, so an unfinished last line is left for
+    later.
+    """
     try:
-        size = one.path.stat().st_size
+        size = member_try.path.stat().st_size
     except FileNotFoundError:  # the run is being deleted
-        return _Span(one, position or 0, position or 0)
+        return _Span(member_try, position or 0, position or 0)
     if position is None:
-        start = 0 if since is None else _line_after(one.path, _Notes(one.path).since(since, size), size)
+        start = (
+            0
+            if since is None
+            else _line_after(member_try.path, _TimeNotes(member_try.path).since(since, size), size)
+        )
     else:
         start = min(position, size)
     if not open or start == size:
-        return _Span(one, start, size)
-    tail = _piece(one.path, max(start, size - LONGEST), size)
+        return _Span(member_try, start, size)
+    tail = _read_range(member_try.path, max(start, size - LONGEST), size)
     ends = tail.rfind(b"\n") + 1
     if ends:
-        return _Span(one, start, size - len(tail) + ends)
+        return _Span(member_try, start, size - len(tail) + ends)
     if len(tail) < LONGEST:
-        return _Span(one, start, start)
-    return _Span(one, start, size - len(tail) + _whole(tail), cut=True)
+        return _Span(member_try, start, start)
+    return _Span(member_try, start, size - len(tail) + _whole_characters(tail), cut=True)
 
 
 # --- which lines --------------------------------------------------------------------------------------------
@@ -122,16 +127,16 @@ def _span(one: MemberTry, position: int | None, since: float | None, *, open: bo
 
 def _lines(spans: Sequence[_Span], tail: int | None) -> Iterator[LogLine]:
     if tail is None:
-        return _merged(spans)
-    return _newest(spans, tail)
+        return _merge_spans(spans)
+    return _last_of_merged(spans, tail)
 
 
-def _merged(spans: Sequence[_Span]) -> Iterator[LogLine]:
+def _merge_spans(spans: Sequence[_Span]) -> Iterator[LogLine]:
     """By time; lines of one member keep their order, and lines of one moment stay together by rank."""
-    members = [list(group) for _, group in groupby(spans, key=lambda span: span.one.member)]
+    members = [list(group) for _, group in groupby(spans, key=lambda span: span.member_try.member)]
     step = min(_LARGEST, max(_SMALLEST, _AT_ONCE // max(1, len(members))))
     sources = [chain.from_iterable(_blocks(span, step) for span in group) for group in members]
-    blocks = sources[0] if len(sources) == 1 else heapq.merge(*map(_forward, sources), key=_key)
+    blocks = sources[0] if len(sources) == 1 else heapq.merge(*map(_with_rising_times, sources), key=_key)
     for one, when, texts, more in blocks:
         member, rank, number = one.member, one.rank, one.number
         last = [LogLine(member, rank, number, when, texts.pop(), more=True)] if more else ()
@@ -139,13 +144,13 @@ def _merged(spans: Sequence[_Span]) -> Iterator[LogLine]:
         yield from last
 
 
-def _newest(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
+def _last_of_merged(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
     """The last so many lines of the merged ones. They are among the last so many of each member."""
     if not most:
         return
     ends: list[_Span] = []
     total = 0
-    for _, group in groupby(spans, key=lambda span: span.one.member):
+    for _, group in groupby(spans, key=lambda span: span.member_try.member):
         counted, chosen = 0, []
         for span in reversed([*group]):
             start, lines = _last_lines(span, most - counted)
@@ -156,7 +161,7 @@ def _newest(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
         ends += reversed(chosen)
         total += counted
     over = max(0, total - most)
-    for line in _merged(ends):
+    for line in _merge_spans(ends):
         if not over:
             yield line
         elif not line.more:
@@ -165,25 +170,25 @@ def _newest(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
 
 def _last_lines(span: _Span, most: int) -> tuple[int, int]:
     """Where the last ``most`` lines of a span begin, and how many there are."""
-    found, at = 0, span.end
+    count, at = 0, span.end
     while at > span.start:
         low = max(span.start, at - _LARGEST)
-        data = _piece(span.one.path, low, at)
+        data = _read_range(span.member_try.path, low, at)
         upto = len(data) - (1 if at == span.end else 0)  # the end of the last line begins no other
         ends = data.count(b"\n", 0, upto)
-        if found + ends >= most:
-            for _ in range(most - found):
+        if count + ends >= most:
+            for _ in range(most - count):
                 upto = data.rfind(b"\n", 0, upto)
             return low + upto + 1, most
-        found, at = found + ends, low
-    return span.start, found + (1 if span.end > span.start else 0)
+        count, at = count + ends, low
+    return span.start, count + (1 if span.end > span.start else 0)
 
 
 def _line_after(path: Path, offset: int, size: int) -> int:
     """The start of the first line that begins at the offset or later."""
     at = offset - 1
     while 0 <= at < size:
-        ends = _piece(path, at, min(size, at + _LARGEST)).find(b"\n")
+        ends = _read_range(path, at, min(size, at + _LARGEST)).find(b"\n")
         if ends >= 0:
             return at + ends + 1
         at += _LARGEST
@@ -196,7 +201,7 @@ def _line_after(path: Path, offset: int, size: int) -> int:
 class _Block(NamedTuple):
     """Lines of one time. ``more``: the last one goes on in the next block."""
 
-    one: MemberTry
+    member_try: MemberTry
     when: float | None
     texts: list[str]
     more: bool = False
@@ -206,7 +211,7 @@ def _key(block: _Block) -> float:
     return block.when or 0.0
 
 
-def _forward(blocks: Iterable[_Block]) -> Iterator[_Block]:
+def _with_rising_times(blocks: Iterable[_Block]) -> Iterator[_Block]:
     """The same with times that never go back, as those of a clock that was set may."""
     latest = 0.0
     for block in blocks:
@@ -216,12 +221,12 @@ def _forward(blocks: Iterable[_Block]) -> Iterator[_Block]:
 
 def _blocks(span: _Span, step: int) -> Iterator[_Block]:
     """What a span holds, ``step`` bytes at a time: a member may have more tries than files may be open."""
-    notes = _Notes(span.one.path).walk(span.start)
+    notes = _TimeNotes(span.member_try.path).walk(span.start)
     when, until = next(notes, (None, None))
     rest, at, inside = b"", span.start, False
     while at < span.end:
-        data = _piece(span.one.path, at, min(span.end, at + step))
-        if not data:  # somebody has cut the file
+        data = _read_range(span.member_try.path, at, min(span.end, at + step))
+        if not data:  # the file was truncated
             return
         begin, at, data = at - len(rest), at + len(data), rest + data
         over = at >= span.end
@@ -229,28 +234,28 @@ def _blocks(span: _Span, step: int) -> Iterator[_Block]:
         low = 0
         if inside or (not ends and len(data) >= LONGEST):  # a piece has the time of its line
             if not inside:
-                when, until = _at(begin, when, until, notes)
-            low = data.find(b"\n", 0, ends) + 1 or ends or _whole(data)
+                when, until = _note_for(begin, when, until, notes)
+            low = data.find(b"\n", 0, ends) + 1 or ends or _whole_characters(data)
             inside = data[low - 1 : low] != b"\n" and not (over and not span.cut)
-            yield _Block(span.one, when, _texts(data[:low]), more=inside)
+            yield _Block(span.member_try, when, _split_lines(data[:low]), more=inside)
         while low < ends:
-            when, until = _at(begin + low, when, until, notes)
+            when, until = _note_for(begin + low, when, until, notes)
             # What begins before the next note has the time of this one.
             high = ends if until is None else data.find(b"\n", min(ends, until - begin - 1), ends) + 1 or ends
             cut = span.cut and over and high == ends
-            yield _Block(span.one, when, _texts(data[low:high]), more=cut)
+            yield _Block(span.member_try, when, _split_lines(data[low:high]), more=cut)
             low = high
         rest = data[low:]
 
 
-def _at(offset: int, when: float | None, until: int | None, notes: Iterator[When]) -> When:
+def _note_for(offset: int, when: float | None, until: int | None, notes: Iterator[TimeRange]) -> TimeRange:
     """The note that holds for this byte, from the one that held before it on."""
     while until is not None and until <= offset:
         when, until = next(notes)
     return when, until
 
 
-def _texts(data: bytes) -> list[str]:
+def _split_lines(data: bytes) -> list[str]:
     """The lines, without their ends."""
     texts = data.decode("utf-8", "replace").split("\n")
     if not texts[-1]:
@@ -258,7 +263,7 @@ def _texts(data: bytes) -> list[str]:
     return [text.rstrip("\r") for text in texts] if b"\r" in data else texts
 
 
-def _whole(data: bytes) -> int:
+def _whole_characters(data: bytes) -> int:
     """How many bytes hold whole characters: one that is cut at the end belongs to the next piece."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
@@ -268,7 +273,7 @@ def _whole(data: bytes) -> int:
     return len(data)
 
 
-def _piece(path: Path, start: int, end: int) -> bytes:
+def _read_range(path: Path, start: int, end: int) -> bytes:
     try:
         with path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), end - start, start)
@@ -279,12 +284,12 @@ def _piece(path: Path, start: int, end: int) -> bytes:
 # --- when ---------------------------------------------------------------------------------------------------
 
 
-When = tuple[float | None, int | None]
+TimeRange = tuple[float | None, int | None]
 """A time, None where it is not known, and the byte up to which it holds; None: the end."""
 
 
-class _Notes:
-    """Which byte of a log was there when: lines of "offset epoch", both rising. Notes of months are many."""
+class _TimeNotes:
+    """The times of a log's bytes: lines of "offset epoch", both rising. The file may be large."""
 
     def __init__(self, log: Path) -> None:
         self.path = log.with_suffix(".times")
@@ -293,7 +298,7 @@ class _Notes:
         except OSError:
             self.size = 0
 
-    def walk(self, offset: int) -> Iterator[When]:
+    def walk(self, offset: int) -> Iterator[TimeRange]:
         """From the one that holds for this byte on."""
         when: float | None = None
         for at, then in self._read(self._before(lambda at, _: at <= offset)):
@@ -306,8 +311,8 @@ class _Notes:
         """The byte from which on everything was written at this time or later."""
         if not self.size:
             return 0
-        found = self._read(self._before(lambda _, then: then < epoch))
-        return next((at for at, then in found if then >= epoch), size)
+        note = self._read(self._before(lambda _, then: then < epoch))
+        return next((at for at, then in note if then >= epoch), size)
 
     def _before(self, holds: Callable[[int, float], bool]) -> int:
         """Where to read from: a place in the notes of which this still holds, close to where it ceases to."""
@@ -322,18 +327,18 @@ class _Notes:
         """The notes from the first one that begins after this byte of them."""
         rest, at, skip = b"", start, start > 0
         while at < self.size:
-            data = _piece(self.path, at, min(self.size, at + _NOTES))
+            data = _read_range(self.path, at, min(self.size, at + _NOTES))
             if not data:
                 return
             at += len(data)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines[1:] if skip else lines:
-                if (note := _note(line)) is not None:
+                if (note := _parse_note(line)) is not None:
                     yield note
             skip = skip and not lines
 
 
-def _note(line: bytes) -> tuple[int, float] | None:
+def _parse_note(line: bytes) -> tuple[int, float] | None:
     offset, _, when = line.partition(b" ")
     try:
         return int(offset), float(when)

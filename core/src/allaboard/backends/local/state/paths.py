@@ -108,27 +108,27 @@ class AttemptFolder:
             os.mkfifo(self.wake, 0o600)
             self.wake.chmod(0o600)
         for file in (self.live, self.client, self.supervisor_log):
-            opened(file, "a").close()
-        with opened(self.reserve, "w") as reserve:
+            open_private(file, "a").close()
+        with open_private(self.reserve, "w") as reserve:
             reserve.write(" " * _RESERVED)
 
     def make_room(self) -> None:
-        """Give up what is reserved: the disk is full, and there is a last word to write."""
+        """Free the reserved space: the disk is full, and the final state must be written."""
         with suppress(OSError):
             self.reserve.unlink()
 
     def is_live(self) -> bool:
-        """Whether supervisor or keeper live: somebody holds the lock."""
+        """Whether the supervisor or the keeper lives: one of them holds the lock."""
         return is_held(self.live)
 
-    def ask(self, name: str, body: Mapping[str, Any]) -> None:
-        """Leave a request for the supervisor and wake it. Nobody, if the run was deleted meanwhile."""
+    def write_request(self, name: str, body: Mapping[str, Any]) -> None:
+        """Write a request for the supervisor and wake it. Does nothing if the run was deleted meanwhile."""
         with suppress(FileNotFoundError):
             write_json(self.requests / f"{name}.json", body)
-            self.poke()
+            self.wake_supervisor()
 
-    def poke(self) -> None:
-        """Wake the supervisor; nobody listening is no error."""
+    def wake_supervisor(self) -> None:
+        """Wake the supervisor; no error if it is gone."""
         try:
             fd = os.open(self.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -167,23 +167,23 @@ class RunFolder:
 
     def attempts(self) -> list[AttemptFolder]:
         """All that are there, oldest first."""
-        found = []
+        folders = []
         for entry in self.path.iterdir() if self.path.is_dir() else ():
             generation, _, attempt = entry.name.partition("-")
             if generation.isdecimal() and attempt.isdecimal():
-                found.append((int(generation), int(attempt), entry))
-        return [AttemptFolder(path) for _, _, path in sorted(found)]
+                folders.append((int(generation), int(attempt), entry))
+        return [AttemptFolder(path) for _, _, path in sorted(folders)]
 
 
 def runs_folder(home: str) -> Path:
     """The runs of this machine below a home; it need not be there yet (`prepare` makes it). A home on a
     shared disk serves many machines.
 
-    Raises SiteError when a newer allaboard wrote it, when it may not be read, or when it is somebody else's.
+    Raises SiteError if a newer allaboard wrote it, if it cannot be read, or if it belongs to another user.
     """
     base = Path(home) / "local" / machine_id()[:12]
-    with in_words(home):
-        if not _is_there(base):
+    with translate_disk_errors(home):
+        if not _exists(base):
             return base / "runs"
         _make_own(base)
         try:
@@ -202,20 +202,20 @@ def prepare(home: str) -> None:
     """Make what runs need below a home, and make it private. Raises SiteError when it may not be written."""
     runs = runs_folder(home)
     base, top = runs.parent, Path(home)
-    with in_words(home):
-        if not _is_there(top):
+    with translate_disk_errors(home):
+        if not _exists(top):
             top.parent.mkdir(parents=True, exist_ok=True)
             make_private(top)
-        elif not _is_there(base):
+        elif not _exists(base):
             _close_home(top)
         for folder in (base.parent, base, runs):
             make_private(folder)
-        if not _is_there(base / "format"):
-            opened(base / HOUSEKEEPING, "a").close()  # there is nothing yet to tidy up
+        if not _exists(base / "format"):
+            open_private(base / HOUSEKEEPING, "a").close()  # there is nothing yet to tidy up
             write_text(base / "format", FORMAT + "\n")
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Whether it is. Unlike `Path.exists`, trouble on the way is trouble."""
     try:
         path.stat()
@@ -225,9 +225,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _make_own(base: Path) -> None:
-    """Refuse a folder of somebody else, and close one of ours that an older version left open."""
+    """Refuse a folder of another user, and make a folder of this user private."""
     info = base.stat()
-    if info.st_uid != os.geteuid() and info.st_uid != _our_mark(base):
+    if info.st_uid != os.geteuid() and info.st_uid != _owner_on_this_disk(base):
         owner = user_name(info.st_uid)
         raise SiteError(
             f"{base} belongs to {owner}, and runs are private to their user; work as {owner}, or set "
@@ -242,19 +242,15 @@ def _make_own(base: Path) -> None:
 
 
 def _close_home(home: Path) -> None:
-    """Make a home private that was made open, if it is a home and nothing else: not a folder that other
-    things share.
-    """
+    """Make an open home private, unless the folder holds other files as well."""
     info = home.stat()
     is_home = home.name == ".allaboard" or {p.name for p in home.iterdir()} <= _HOME_HOLDS
     if is_home and info.st_uid == os.geteuid() and stat.S_IMODE(info.st_mode) & 0o077:
         home.chmod(0o700)
 
 
-def _our_mark(folder: Path) -> int | None:
-    """Whose a file is that we make there: some disks (of a network, of another system) know one owner
-    only.
-    """
+def _owner_on_this_disk(folder: Path) -> int | None:
+    """The owner of files that this process creates there: some network disks have one owner for all files."""
     import tempfile
 
     try:
@@ -265,10 +261,10 @@ def _our_mark(folder: Path) -> int | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for its user alone, whatever the umask, and those above it that are not there. One that
-    somebody removes meanwhile is made again.
+    """Make a folder with mode 0700, whatever the umask, and its missing parents. A folder that is removed
+    meanwhile is made again.
     """
-    if not _is_there(folder.parent):
+    if not _exists(folder.parent):
         make_private(folder.parent)
     while True:
         try:
@@ -286,11 +282,11 @@ def make_private(folder: Path) -> None:
                 return
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         except FileNotFoundError:
-            if not _is_there(folder.parent):
+            if not _exists(folder.parent):
                 raise
 
 
-def opened(path: Path, mode: str) -> IO[str]:
+def open_private(path: Path, mode: str) -> IO[str]:
     """A text file for its user alone, to write or append to; half a surrogate pair, as in a name that is no
     UTF-8, is written as JSON's escape for it.
     """
@@ -307,19 +303,19 @@ def _private(path: str, flags: int) -> int:
 
 
 @contextmanager
-def in_words(home: str) -> Iterator[None]:
-    """What the disk refuses in here is one sentence that says what to do: SiteError."""
+def translate_disk_errors(home: str) -> Iterator[None]:
+    """Turn errors of the disk into a SiteError that says what to do."""
     try:
         yield
     except OSError as error:
-        raise SiteError(_words(home, error), code=_code(error)) from error
+        raise SiteError(_describe_disk_error(home, error), code=_code(error)) from error
 
 
 def _code(error: OSError) -> str:
     return "home_full" if error.errno in _FULL else "home_unusable"
 
 
-def _words(home: str, error: OSError) -> str:
+def _describe_disk_error(home: str, error: OSError) -> str:
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else home
     if not Path(path).is_relative_to(home) and not Path(home).is_relative_to(path):
         return f"{path}: {error.strerror}"
@@ -331,7 +327,7 @@ def _words(home: str, error: OSError) -> str:
         case errno.EROFS:
             trouble, remedy = "the disk is read-only", other
         case errno.EACCES | errno.EPERM:
-            trouble, remedy = "this user may not use it", other
+            trouble, remedy = "permission denied", other
         case errno.ENOTDIR | errno.EEXIST:
             trouble, remedy = "a file is where a folder should be", f"move it away, or {other}"
         case errno.ENAMETOOLONG:
@@ -347,7 +343,7 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole; readers see the old or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with opened(temporary, "w") as file:
+        with open_private(temporary, "w") as file:
             file.write(text)
         temporary.replace(path)
     except BaseException:
@@ -369,12 +365,12 @@ def read_json(path: Path) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"is no JSON ({error})") from error
+        raise damaged_error(path, f"is no JSON ({error})") from error
     except IsADirectoryError as error:
-        raise damaged(path, "is a folder") from error
+        raise damaged_error(path, "is a folder") from error
 
 
-def damaged(path: Path, trouble: str) -> SiteError:
+def damaged_error(path: Path, trouble: str) -> SiteError:
     """The error that says what is wrong with a file of a run, and what to do."""
     run = next((p.name for p in (path, *path.parents) if p.parent.name == "runs"), path.parent.name)
     return SiteError(
@@ -385,20 +381,20 @@ def damaged(path: Path, trouble: str) -> SiteError:
 
 
 def discard(path: Path, trash: Path) -> None:
-    """Remove a file, a link or a folder: for whoever looks it is gone at one stroke, and what a kill leaves
-    in ``trash`` counts no more. Nothing behind a link is touched. Raises SiteError for what stays.
+    """Remove a file, a link or a folder atomically, by a rename into ``trash``; leftovers in ``trash`` are
+    ignored. Nothing behind a link is touched. Raises SiteError if something cannot be removed.
     """
-    gone = trash / f"{path.parent.name}.{path.name}.{secrets.token_hex(4)}"
+    discarded = trash / f"{path.parent.name}.{path.name}.{secrets.token_hex(4)}"
     try:
         make_private(trash)
-        path.rename(gone)
+        path.rename(discarded)
     except FileNotFoundError:
         return
     except OSError as error:
-        if error.errno not in _FULL:  # what frees room must not need any
-            raise _stays(path, error) from error
-        gone = path
-    remove(gone)
+        if error.errno not in _FULL:  # this must work on a full disk
+            raise _not_removed_error(path, error) from error
+        discarded = path
+    remove(discarded)
 
 
 def remove(path: Path) -> None:
@@ -411,14 +407,14 @@ def remove(path: Path) -> None:
         if os.path.lexists(path):
             _make_removable(path)
             shutil.rmtree(path)
-    except FileNotFoundError:  # somebody else removes it, too
+    except FileNotFoundError:  # another process removes it, too
         pass
     except OSError as error:
-        raise _stays(path, error) from error
+        raise _not_removed_error(path, error) from error
 
 
 def _make_removable(top: Path) -> None:
-    """Give its user back the folders that a member has closed even to him."""
+    """Restore the user's access to folders that a member made inaccessible."""
     with suppress(OSError):
         top.chmod(0o700)
     for folder, names, _ in os.walk(top):
@@ -428,7 +424,7 @@ def _make_removable(top: Path) -> None:
                     path.chmod(0o700)
 
 
-def _stays(path: Path, error: OSError) -> SiteError:
+def _not_removed_error(path: Path, error: OSError) -> SiteError:
     at = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(path)
     inside = "" if at == str(path) else f"{show(at, 300, quote=False)}: "
     return SiteError(
@@ -439,8 +435,8 @@ def _stays(path: Path, error: OSError) -> SiteError:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
-    """Hold a file's lock; its descriptor. It goes with the process, however that ends. The file may be
-    removed by who holds it. Without ``wait``: raises BlockingIOError where somebody else holds it.
+    """Hold a file's lock and yield its descriptor. The kernel frees the lock when the process ends. The
+    holder may remove the file. Without ``wait``: raises BlockingIOError if another process holds it.
     """
     while True:
         make_private(path.parent)
@@ -453,9 +449,9 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
         except OSError:
             os.close(fd)
             raise
-        if is_still(path, fd):
+        if is_same_file(path, fd):
             break
-        os.close(fd)  # who held it before us removed it: what we locked is no longer the file of that name
+        os.close(fd)  # the previous holder removed the file: the locked file no longer has this name
     try:
         yield fd
     finally:
@@ -463,8 +459,8 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
 
 
 @contextmanager
-def waited_for(path: Path) -> Iterator[None]:
-    """Once nobody holds a file's lock. Nothing is made: without the file nobody does."""
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Wait until a file's lock is free, and hold it. Creates nothing: a missing file has no holder."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -478,7 +474,7 @@ def waited_for(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds a file's lock. Nothing is made, and nobody is waited for."""
+    """Whether a process holds a file's lock. Creates nothing and does not wait."""
     try:
         # For reading: also where the disk has become read-only under a run.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -493,7 +489,7 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def is_still(path: Path, fd: int) -> bool:
+def is_same_file(path: Path, fd: int) -> bool:
     """Whether the file that is open is the one of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from allaboard.backends.local.state.paths import (
     RunFolder,
-    damaged,
+    damaged_error,
     discard,
-    is_still,
+    is_same_file,
     locked,
     read_json,
     write_json,
@@ -20,7 +20,7 @@ from allaboard.follow.run_record import VERSION, RunRecord
 from allaboard.observation import State
 
 
-def read(folder: RunFolder) -> RunRecord | None:
+def read_record(folder: RunFolder) -> RunRecord | None:
     """The record of a run; None when it has none. Raises SiteError (`paths.DAMAGED`) for what is no record
     of this run.
     """
@@ -30,7 +30,7 @@ def read(folder: RunFolder) -> RunRecord | None:
         return None
     try:
         record = RunRecord.from_dict(data)
-        wrong = _wrong(record, folder.name)
+        wrong = _record_trouble(record, folder.name)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         wrong = f"is no run record ({error})"
     if wrong is None:
@@ -38,17 +38,17 @@ def read(folder: RunFolder) -> RunRecord | None:
     version = data.get("version") if isinstance(data, dict) else None
     if isinstance(version, int) and version > VERSION:
         wrong += f"; it is of version {version}, this allaboard writes {VERSION}: use the newer one"
-    raise damaged(folder.record, wrong)
+    raise damaged_error(folder.record, wrong)
 
 
 def refuse_link(folder: RunFolder) -> None:
     """Raises SiteError (`paths.DAMAGED`) where the folder of a run is a link: it may lead anywhere."""
     if folder.path.is_symlink():
-        raise damaged(folder.path, "is a link, and runs have folders of their own")
+        raise damaged_error(folder.path, "is a link, and runs have folders of their own")
 
 
-def _wrong(record: RunRecord, name: str) -> str | None:
-    """Why a record cannot be one of the run ``name``. Raises ValueError for an outcome that is none."""
+def _record_trouble(record: RunRecord, name: str) -> str | None:
+    """Why a record cannot be one of the run ``name``. Raises ValueError for an invalid outcome."""
     if record.run != name:
         return f"is the record of {record.run!r}"
     texts = (record.key, record.job, record.spec_hash, record.uid, record.owner.id)
@@ -76,33 +76,33 @@ class Transaction:
         return record
 
     def restore(self, record: RunRecord | None) -> None:
-        """As it stood before; None: there was no run. Raises nothing: what cannot be written stays."""
+        """Write the earlier record back; None: there was no run. Raises nothing."""
         with suppress(OSError):
             self.folder.record.unlink(missing_ok=True) if record is None else self.write(record)
             self.record = record
 
 
 @contextmanager
-def changing(folder: RunFolder, *, wait: bool = True) -> Iterator[Transaction]:
-    """Nobody else changes the record meanwhile. Where this ends without a record, nothing of the run is left
-    behind. Without ``wait``: raises BlockingIOError where somebody changes it now.
+def locked_record(folder: RunFolder, *, wait: bool = True) -> Iterator[Transaction]:
+    """Lock the record for a change. If no record exists at the end, the run's folder is removed. Without
+    ``wait``: raises BlockingIOError if another process changes it.
     """
     refuse_link(folder)
     with locked(folder.lock, wait=wait) as lock:
         if not folder.record.exists() and any(attempt.is_live() for attempt in folder.attempts()):
-            raise damaged(folder.path, "has no record.json, and a supervisor that lives")
+            raise damaged_error(folder.path, "has no record.json, and a supervisor that lives")
         try:
-            yield Transaction(folder, read(folder))
+            yield Transaction(folder, read_record(folder))
         finally:
-            # Once it was removed, a folder of its name is somebody else's new run.
-            if is_still(folder.lock, lock) and not folder.record.exists():
+            # After its removal, a folder of that name belongs to a new run.
+            if is_same_file(folder.lock, lock) and not folder.record.exists():
                 with suppress(OSError, SiteError):
                     discard(folder.path, folder.trash)
 
 
-def change(folder: RunFolder, how: Callable[[RunRecord], RunRecord]) -> RunRecord | None:
+def change_record(folder: RunFolder, how: Callable[[RunRecord], RunRecord]) -> RunRecord | None:
     """Apply ``how`` to the record under its lock; None when there is no record."""
-    with changing(folder) as transaction:
+    with locked_record(folder) as transaction:
         if transaction.record is None:
             return None
         return transaction.write(how(transaction.record))

@@ -1,10 +1,9 @@
 """The supervisor: the process that owns one attempt of a run, from admission to the last member's end.
 
-It carries out what `controller` decides: asks the pool for slots, has the keeper start and end members, reads
-what they write, and keeps ``state.json`` true. Clients come and go; they speak to it through files and a pipe
-that wakes it. A run that was never admitted is `waiting` most of the time: the same process with the same
-locks, and a few MB instead of many. It imports all that it needs before its first member starts, so that an
-upgrade under its feet changes nothing.
+It carries out what `controller` decides: requests slots, lets the keeper start and end members, reads their
+logs, and keeps ``state.json`` current. Clients talk to it through files and a pipe that wakes it. A run that
+was never admitted is mostly a `sleeper`: the same process with the same locks, but a few MB. The supervisor
+imports everything before its first member starts, so that an upgrade of the package changes nothing.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ from typing import Any
 
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
-from allaboard.backends.local.pool import waiting
-from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket, asked_for
+from allaboard.backends.local.pool import sleeper
+from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket, describe_request
 from allaboard.backends.local.state import housekeeping, records
 from allaboard.backends.local.state.paths import (
     AttemptFolder,
     RunFolder,
-    opened,
+    open_private,
     read_json,
     write_json,
 )
 from allaboard.backends.local.supervisor import controller as op
 from allaboard.backends.local.supervisor.environment import local_command, member_environment
-from allaboard.backends.local.supervisor.probes import LogWatch, links_followed, listening
+from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
-from allaboard.backends.local.supervisor.secrets import variables
+from allaboard.backends.local.supervisor.secrets import secret_variables
 from allaboard.errors import AllaboardError, BadInput, SiteError
-from allaboard.follow.progress import add_flags, after, flags_of, progress_of
+from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Layout, Member
 from allaboard.observation import Event, Observation, State, Stop
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 
-_FAST, _SLOW, _CLOSELY = 0.05, 0.25, 60.0
+_FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
 _ADMISSION_EVERY = 15.0
 _LOCK_PATIENCE = 60.0
-_SHORT_REST, _CALM, _LONGEST_CALM = 10.0, 0.5, 30.0
-_UNUSABLE, _LONGEST_UNUSABLE = 5.0, 300.0
+_SHORT_SLEEP, _CALM, _LONGEST_CALM = 10.0, 0.5, 30.0
+_POOL_RETRY, _LONGEST_POOL_RETRY = 5.0, 300.0
 _AT_ONCE = 16
 """Members that are being started at a time: between two of them a stop gets through."""
 _LAST_WORD_PATIENCE = 120.0
@@ -94,42 +93,47 @@ class Supervisor:
         self.client_seen = (0.0, time.monotonic())
         self.attached = False
         self.begun = now
-        self.rested, self.calm = -_SHORT_REST, 0.0
+        self.rested, self.calm = -_SHORT_SLEEP, 0.0
 
     # The loop.
 
     def main(self, again: dict[str, Any] | None = None) -> None:
-        """``again``: what `_rest` wrote down before this process slept."""
+        """``again``: the state that `_sleep_small` saved before this process slept."""
         if again is None:
             self._begin(time.time())
         else:
-            self._wake_up(again)
-        record = records.read(self.run)
+            self._restore(again)
+        record = records.read_record(self.run)
         if record is not None and record.stop is not None:
-            self._do(self.operator.ask_stop(record.stop, False, time.time()))
+            self._carry_out(self.operator.ask_stop(record.stop, False, time.time()))
         while not self.over:
             self._write_state()
-            self._rest()
+            self._sleep_small()
             woken = self._sleep()
             now = time.time()
-            self._keeper_events()
-            self._requests(now)
+            self._read_keeper_events()
+            self._read_requests(now)
             self._admission(woken)
-            self._look(now)
-            said = self.operator.conditions, self.operator.waiting
-            self._do(self.operator.tick(now))
-            # A deadline may end the job, and leave nothing to be done: its members run on.
-            self.dirty |= (self.operator.conditions, self.operator.waiting) != said
-            self._clients(now)
+            self._probe_members(now)
+            before = self.operator.conditions, self.operator.waiting
+            self._carry_out(self.operator.tick(now))
+            # A deadline may end the job and leave no action: its members run on.
+            self.dirty |= (self.operator.conditions, self.operator.waiting) != before
+            self._check_client(now)
         self._end()
 
     # Waiting in the queue, or suspended, as a small program.
 
-    def _rest(self) -> None:
-        """Sleep as a small program while nothing of the run was ever started and nothing is to be done."""
+    def _sleep_small(self) -> None:
+        """Sleep as a small program while no member was ever started and no action is due."""
         operator = self.operator
         idle = self.keeper is None and self.grant is None and not operator.ended and not self.over
-        if not idle or self.dirty or not self.owner_read or not (operator.asked or operator.suspended):
+        if (
+            not idle
+            or self.dirty
+            or not self.owner_read
+            or not (operator.has_asked_for_slots or operator.suspended)
+        ):
             return
         owner = self.ticket.fileno() if self.ticket is not None else -1
         again = {
@@ -144,7 +148,7 @@ class Supervisor:
         left = self.plan["attached_seconds"] - (time.monotonic() - self.client_seen[1])
         back = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(self.folder.path)]
         with suppress(OSError):  # it goes on as the large program
-            waiting.rest(
+            sleeper.become_sleeper(
                 [*back, json.dumps(again)],
                 wake=self.wake,
                 owner=owner,
@@ -158,12 +162,12 @@ class Supervisor:
                 keep=self.plan["live_fd"],
             )
 
-    def _wake_up(self, again: dict[str, Any]) -> None:
-        """Be again what rested."""
+    def _restore(self, again: dict[str, Any]) -> None:
+        """Restore the state of the supervisor that slept."""
         seen = Observation.from_dict(read_json(self.folder.state)["seen"])
         operator = self.operator
         operator.conditions, operator.waiting = seen.conditions, seen.waiting
-        operator.suspended, operator.asked = seen.suspended, not seen.suspended
+        operator.suspended, operator.has_asked_for_slots = seen.suspended, not seen.suspended
         self.flags = dict.fromkeys(seen.flags, "")
         self.client_seen = (again["client"][0], again["client"][1])
         self.rested, self.calm, self.dirty = again["rested"], again["calm"], False
@@ -172,27 +176,27 @@ class Supervisor:
             return
         try:
             if again["ticket"]:
-                self.ticket = self.pool.again(again["ticket"], again["owner"])
+                self.ticket = self.pool.reopen_ticket(again["ticket"], again["owner"])
                 self.pool.capacity = self.ticket.entry.capacity
         except SiteError:
             os.close(again["owner"])  # the folder is gone: queue up anew
         if not self._has_secrets(time.time()):
             return
         if self.ticket is None:
-            self._do([op.Acquire()])
+            self._carry_out([op.Acquire()])
         else:
             self._admission()
 
     def _begin(self, now: float) -> None:
         if self._has_secrets(now):
-            self._do(self.operator.begin(now))
+            self._carry_out(self.operator.begin(now))
 
     def _has_secrets(self, now: float) -> bool:
-        """Read once: a member that is started again has the values of the first one. Without them: failed."""
+        """Read the secrets once: restarted members get the same values. The job fails without them."""
         try:
-            self.secrets = variables(self.plan["secrets"])
+            self.secrets = secret_variables(self.plan["secrets"])
         except BadInput as error:
-            self._do(self.operator.refused("SecretsUnusable", " ".join(str(error).split()), now))
+            self._carry_out(self.operator.on_refused("SecretsUnusable", " ".join(str(error).split()), now))
             return False
         return True
 
@@ -200,9 +204,9 @@ class Supervisor:
         return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
 
     def _sleep(self) -> bool:
-        """Until something happened; true when slots may have become free."""
+        """Sleep until something happens; true if slots may have become free."""
         place = self.ticket or (self.grant if self._may_grow() else None)
-        heard = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
+        sources = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
         now = time.time()
         pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
@@ -210,21 +214,23 @@ class Supervisor:
             pause = min(pause, max(0.0, due - now))
         if self.dirty:
             pause = min(pause, max(0.0, self.wrote + _STATE_EVERY - now))
-        if any(watch.behind for watch in self.watches.values()):
+        if any(watch.has_more for watch in self.watches.values()):
             pause = 0.0
-        ready, _, _ = select.select(heard, [], [], pause)
+        ready, _, _ = select.select(sources, [], [], pause)
         if self.wake in ready:
             with suppress(BlockingIOError):
                 os.read(self.wake, 4096)
         return place is not None and place.fileno() in ready
 
     def _is_starting(self, now: float) -> bool:
-        """Whether a rendezvous or a first step is awaited, which are timed closely, though not for ever."""
+        """Whether a rendezvous or a first step is due soon, which is polled at short intervals for a limited
+        time.
+        """
         marks = self.operator.marks
-        return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSELY
+        return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSE_WATCH
 
     def _end(self) -> None:
-        """The last word: first the state, then the record, then the slots."""
+        """End the attempt: write the state, then the record, then release the slots."""
         if self.keeper is not None:
             self.keeper.close()
         if self.grant is not None:
@@ -234,18 +240,18 @@ class Supervisor:
 
     # What the operator wants.
 
-    def _do(self, actions: list[op.Action]) -> None:
+    def _carry_out(self, actions: list[op.Action]) -> None:
         todo = deque(actions)
         while todo:
             self.dirty = True
             match action := todo.popleft():
                 case op.Acquire():
-                    self._ask()
+                    self._request_slots()
                 case op.Spawn(member):
                     self.to_start[member.name] = action
                 case op.Terminate(member) | op.Kill(member) if member.name in self.to_start:
                     del self.to_start[member.name]
-                    todo += self.operator.called_off(member.name, time.time())
+                    todo += self.operator.on_called_off(member.name, time.time())
                 case op.Terminate(member):
                     assert self.keeper is not None
                     self.keeper.signal(member.name, signal.SIGTERM)
@@ -261,16 +267,14 @@ class Supervisor:
         self._start_members()
 
     def _start_members(self) -> None:
-        """Those whose turn it is. Starting a thousand takes many seconds, in which people may want another
-        thing.
-        """
+        """Start the next few members. Starting a thousand takes many seconds, in which a stop may arrive."""
         while self.to_start and len(self.starting) < _AT_ONCE:
             spawn = self.to_start.pop(next(iter(self.to_start)))
             self.starting.add(spawn.member.name)
             self._spawn(spawn.member, spawn.number)
 
-    def _ask(self) -> None:
-        """Queue up; while that cannot be done, say so and try again later."""
+    def _request_slots(self) -> None:
+        """Request slots; on failure report why and try again later."""
         needs = [self._need(m) for m in self.layout.members]
         elastic = self.layout.elastic
         request = Request(
@@ -279,17 +283,17 @@ class Supervisor:
         try:
             with_gpus = any(g.needs.gpu for g in self.layout.groups)
             self.pool.capacity = capacity(os.environ, with_gpus=with_gpus)
-            self.ticket = self.pool.ask(request)
+            self.ticket = self.pool.request_slots(request)
         except SiteError as error:
-            self._cannot(error)
+            self._pool_unusable(error)
             return
         self._admission()
 
-    def _cannot(self, error: SiteError) -> None:
-        """The pool cannot be used now: a reason to wait, never to end."""
+    def _pool_unusable(self, error: SiteError) -> None:
+        """Wait while the pool cannot be used. The run never ends because of it."""
         self.operator.waiting = f"waits for its slots; {error}; it is tried again from time to time"
         self.dirty = True
-        self.calm = min(_LONGEST_UNUSABLE, max(_UNUSABLE, 2 * self.calm))
+        self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
     def _need(self, member: Member) -> Need:
         group = self.layout.group(member.group)
@@ -297,55 +301,55 @@ class Supervisor:
         return Need(group.needs.cpu, group.needs.memory, group.needs.gpu)
 
     def _admission(self, woken: bool = True) -> None:
-        """Try for slots: when the pool woke us, else now and then."""
+        """Try to get slots: after a wake-up of the pool, and now and then."""
         if not woken and time.monotonic() - self.tried < _ADMISSION_EVERY:
             return
         self.tried = time.monotonic()
         if self.ticket is not None:
-            self._ask_again(self.ticket)
+            self._reopen_ticket(self.ticket)
         elif self.grant is not None and self._may_grow():
             self._grow(self.grant)
-        elif self.operator.asked and not self.operator.ended and self.keeper is not None:
-            self._ask()
+        elif self.operator.has_asked_for_slots and not self.operator.ended and self.keeper is not None:
+            self._request_slots()
 
-    def _ask_again(self, ticket: Ticket) -> None:
-        # Anybody may wake us as often as he likes.
-        short = time.monotonic() - self.rested < _SHORT_REST
+    def _reopen_ticket(self, ticket: Ticket) -> None:
+        # Any user may write to the pipe, as often as they like.
+        short = time.monotonic() - self.rested < _SHORT_SLEEP
         self.calm = min(_LONGEST_CALM, max(_CALM, 2 * self.calm)) if short else 0.0
         try:
             grant = self.pool.try_admit(ticket)
             if grant is None:
-                self._waits(self.pool.why_waiting(ticket))
+                self._set_waiting(self.pool.why_waiting(ticket))
                 return
             self.ticket, self.grant = None, grant
-            self.port = self.pool.port(grant)
+            self.port = self.pool.reserve_port(grant)
         except SiteError as error:
             if self.grant is not None:
                 self._release()
-            self._cannot(error)
+            self._pool_unusable(error)
             return
         if self.keeper is None:
             self.keeper = self._new_keeper()
         self.keeper.hold(grant.owner_fds)
-        self._admitted(grant.admitted)
+        self._on_admitted(grant.admitted)
 
-    def _waits(self, why: str) -> None:
+    def _set_waiting(self, why: str) -> None:
         self.dirty |= self.operator.waiting != why
         self.operator.waiting = why
 
     def _may_grow(self) -> bool:
-        """An elastic gang that started at its least takes in further members when there is room."""
+        """Whether an elastic gang that started below its maximum may take further members."""
         elastic = self.layout.elastic is not None and not self.operator.ended
         return elastic and self.grant is not None and len(self.grant.admitted) < self.layout.total
 
     def _grow(self, grant: Grant) -> None:
         with suppress(SiteError):  # it runs on as it is
-            self._admitted(self.pool.grow(grant))
+            self._on_admitted(self.pool.grow(grant))
 
-    def _admitted(self, indices: Iterable[int]) -> None:
+    def _on_admitted(self, indices: Iterable[int]) -> None:
         names = [self.order[i] for i in indices]
         if names:
-            self._do(self.operator.admitted(names, time.time()))
+            self._carry_out(self.operator.on_admitted(names, time.time()))
 
     def _release(self) -> None:
         if self.ticket is not None:
@@ -362,7 +366,7 @@ class Supervisor:
         log = self.folder.log(member.name, number)
         self.logs[member.name] = str(log)
         # Any member can print a report line: the run's are those of the first.
-        self.watches[member.name] = LogWatch(log, heard=member.rank == 0)
+        self.watches[member.name] = LogWatch(log, counts_reports=member.rank == 0)
         environment = member_environment(
             self.layout,
             member,
@@ -382,13 +386,15 @@ class Supervisor:
         )
 
     def _remove(self) -> None:
-        """The ttl is over: logs and state go, the record stays."""
+        """The ttl has passed: remove logs and state, keep the record."""
         with suppress(OSError, SiteError):  # else the next allaboard process removes it
-            records.change(self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r)
+            records.change_record(
+                self.run, lambda r: replace(r, deleted=True) if r.uid == self.plan["uid"] else r
+            )
 
     # What happens.
 
-    def _keeper_events(self) -> None:
+    def _read_keeper_events(self) -> None:
         if self.keeper is None:
             return
         events = self.keeper.read_events()
@@ -401,23 +407,23 @@ class Supervisor:
             self.starting.discard(event.member)
             match event:
                 case Started(member, _, at):
-                    self._do(self.operator.running(member, at))
+                    self._carry_out(self.operator.on_running(member, at))
                 case SpawnFailed(member, _, _, text, at):
-                    self._do(self.operator.not_started(member, text, at))
+                    self._carry_out(self.operator.on_start_failed(member, text, at))
                 case Exited(member, code, _, at, _):
-                    self._exited(member, code, at)
+                    self._on_exited(member, code, at)
         self._start_members()
         if not self.keeper.alive:
-            self._keeper_died()
+            self._on_keeper_died()
 
-    def _exited(self, member: str, code: int, at: float) -> None:
+    def _on_exited(self, member: str, code: int, at: float) -> None:
         self.identities.pop(member, None)
-        # Its last lines first: they may hold the result, and a restart begins another log.
-        self._read(member, at, last=True)
-        self._do(self.operator.exited(member, code, at))
+        # Read its last lines first: they may hold the result, and a restart begins another log.
+        self._read_log(member, at, last=True)
+        self._carry_out(self.operator.on_exited(member, code, at))
 
-    def _keeper_died(self) -> None:
-        """Somebody killed the keeper: nothing that it kept may live on. The members count as killed."""
+    def _on_keeper_died(self) -> None:
+        """The keeper was killed: kill all members. They count as killed."""
         assert self.keeper is not None
         self.keeper.on_keeper_death()
         now = time.time()
@@ -426,17 +432,17 @@ class Supervisor:
                 now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
             )
         )
-        living = [n for n, one in self.operator.members.items() if one.alive and n not in self.to_start]
+        living = [n for n, member in self.operator.members.items() if member.alive and n not in self.to_start]
         self.starting.clear()
         self.keeper = self._new_keeper()
         if self.grant is not None:
             self.keeper.hold(self.grant.owner_fds)
         for name in living:
-            self._exited(name, -signal.SIGKILL, now)
+            self._on_exited(name, -signal.SIGKILL, now)
 
-    def _requests(self, now: float) -> None:
+    def _read_requests(self, now: float) -> None:
         for path in sorted(self.folder.requests.glob("*.json")):
-            body = _request(path)
+            body = _read_request(path)
             with suppress(OSError):
                 path.unlink()
             self.dirty = True
@@ -445,19 +451,19 @@ class Supervisor:
                     at = body.get("at")
                     at = at if isinstance(at, (int, float)) else now
                     stop = Stop(str(body.get("by", "somebody")), str(body.get("reason", "")), at)
-                    self._do(self.operator.ask_stop(stop, bool(body.get("kill")), now))
+                    self._carry_out(self.operator.ask_stop(stop, bool(body.get("kill")), now))
                 case "suspend":
-                    self._do(self.operator.ask_suspend(now))
+                    self._carry_out(self.operator.ask_suspend(now))
                 case "resume":
-                    self._do(self.operator.ask_resume(now))
+                    self._carry_out(self.operator.ask_resume(now))
 
-    def _clients(self, now: float) -> None:
-        """An attached run that nobody has looked at for long is stopped."""
+    def _check_client(self, now: float) -> None:
+        """Stop an attached run that no client followed for too long."""
         if now - self.owner_read < _OWNER_EVERY or self.operator.ended:
             return
         self.owner_read = now
         try:
-            record = records.read(self.run)
+            record = records.read_record(self.run)
         except (OSError, AllaboardError):
             return
         self.attached = record is not None and record.owner.kind == "attached"
@@ -468,53 +474,57 @@ class Supervisor:
         # The monotonic clock stands still while the machine sleeps: a closed laptop stops nothing.
         patience = self.plan["attached_seconds"]
         if self.attached and time.monotonic() - self.client_seen[1] > patience:
-            reason = f"nobody followed this attached run for {patience:g} s; --detach lets a run go on alone"
+            reason = (
+                f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
+            )
             stop = Stop("allaboard", reason, now)
             with suppress(OSError, SiteError):
-                records.change(self.run, lambda r: replace(r, stop=r.stop or stop))
-            self._do(self.operator.ask_stop(stop, False, now))
+                records.change_record(self.run, lambda r: replace(r, stop=r.stop or stop))
+            self._carry_out(self.operator.ask_stop(stop, False, now))
 
     # What is seen.
 
-    def _look(self, now: float) -> None:
+    def _probe_members(self, now: float) -> None:
         for name in self.watches:
-            self._read(name, now)
-        self._listen(now)
+            self._read_log(name, now)
+        self._probe_rendezvous(now)
         if not self.operator.ended and self.layout.policy.clocks:
             words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
             if words is not None:
                 self._flag(CLOCK_IDLE, words, now)
 
-    def _read(self, name: str, now: float, *, last: bool = False) -> None:
+    def _read_log(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
         for report in watch.reports(now, last=last) if watch is not None else ():
             self.dirty = True
-            report = links_followed(report, self.own)
-            found = flags_of(report, self.progress, self.own)
-            for code, text in add_flags(self.flags, found).items():
+            report = resolve_checkpoint_link(report, self.own)
+            flags = flags_of(report, self.progress, self.own)
+            for code, text in add_flags(self.flags, flags).items():
                 self._flag(code, text, now)
-            self.progress = after(self.progress, report, now, self.own)
+            self.progress = add_report(self.progress, report, now, self.own)
             if report.kind == "progress":
                 if self.heard:
-                    self.operator.met(now)
-                self.operator.stepped(now)
+                    self.operator.on_rendezvous(now)
+                self.operator.on_first_step(now)
 
-    def _listen(self, now: float) -> None:
+    def _probe_rendezvous(self, now: float) -> None:
         operator = self.operator
         if self.layout.total < 2 or operator.marks.met is not None or operator.marks.scheduled is None:
             return
         if not operator.ended:
-            found = listening(self.port)
-            self.can_hear = found is not None
-            if found is not None:
-                self.heard = self.heard or found.heard
+            rendezvous = probe_port(self.port)
+            self.can_hear = rendezvous is not None
+            if rendezvous is not None:
+                self.heard = self.heard or rendezvous.is_listening
                 elastic = self.layout.elastic
-                if found.heard and found.connected >= (elastic.min if elastic else self.layout.total):
-                    operator.met(now)
+                if rendezvous.is_listening and rendezvous.connected >= (
+                    elastic.min if elastic else self.layout.total
+                ):
+                    operator.on_rendezvous(now)
                     self.dirty = True
         late = operator.started is not None and now - operator.started > _RENDEZVOUS_PATIENCE
-        if self.can_hear and not self.heard and (late or operator._holds("Succeeded")):
-            self._flag("rendezvous_never_happened", f"nobody ever listened at 127.0.0.1:{self.port}", now)
+        if self.can_hear and not self.heard and (late or operator._has_condition("Succeeded")):
+            self._flag("rendezvous_never_happened", f"no process ever listened at 127.0.0.1:{self.port}", now)
 
     def _flag(self, code: str, text: str, now: float) -> None:
         if code not in self.flags:
@@ -554,53 +564,53 @@ class Supervisor:
         ):
             return
         if self.operator.ended:
-            self._listen(now)
+            self._probe_rendezvous(now)
         try:
-            self._put_down(self._observation(now), now, over)
+            self._write_state_file(self._observation(now), now, over)
         except OSError as error:
-            # A disk that is full, read-only or away for a while ends no run: the next look tries again.
-            self._cannot_write(error, now)
+            # A disk that is full, read-only or temporarily gone ends no run: the next round tries again.
+            self._on_write_error(error, now)
             if over:
-                self._put_down_at_last()
+                self._write_final_state()
         else:
             self.dirty = False
         self.wrote = now
 
-    def _put_down(self, seen: Observation, now: float, over: bool) -> None:
+    def _write_state_file(self, seen: Observation, now: float, over: bool) -> None:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
         if self.ticket is not None:
-            body["queued"] = self._place(self.ticket)
+            body["queued"] = self._waiting_place(self.ticket)
         if self.folder.path.is_dir():
             write_json(self.folder.state, body)
         state = state_of(seen)
         if state.is_final:
             self._write_outcome(state, now)
 
-    def _place(self, ticket: Ticket) -> dict[str, Any]:
-        """What a reader needs to tell at any time why this run waits."""
+    def _waiting_place(self, ticket: Ticket) -> dict[str, Any]:
+        """The data from which a reader computes why this run waits."""
         room = ticket.entry.capacity
         return {
             "pool": self.pool.path,
             "ticket": ticket.name,
-            "asks": asked_for(ticket.request, room),
+            "asks": describe_request(ticket.request, room),
             "room": [room.cpu, room.memory, room.gpus],
         }
 
-    def _put_down_at_last(self) -> None:
-        """The last word, without which the run counts as lost: worth to wait for room."""
+    def _write_final_state(self) -> None:
+        """Write the final state, without which the run counts as lost. Waits for space if needed."""
         end = time.monotonic() + _LAST_WORD_PATIENCE
         while time.monotonic() < end:
             try:
                 now = time.time()
-                self._put_down(self._observation(now), now, over=True)
+                self._write_state_file(self._observation(now), now, over=True)
             except OSError:
                 time.sleep(0.5)
             else:
                 return
         print("error: the end of the run could not be written down", file=sys.stderr, flush=True)
 
-    def _cannot_write(self, error: OSError, now: float) -> None:
+    def _on_write_error(self, error: OSError, now: float) -> None:
         self.folder.make_room()
         words = f"{error.filename or self.folder.path}: {error.strerror}"
         self._flag("home_unusable", f"the state of the run cannot be written: {words}", now)
@@ -612,10 +622,10 @@ class Supervisor:
         lines = "".join(json.dumps(asdict(event), ensure_ascii=False) + "\n" for event in fresh)
         size = self.folder.events.stat().st_size if self.folder.events.exists() else 0
         try:
-            with opened(self.folder.events, "a") as file:
+            with open_private(self.folder.events, "a") as file:
                 file.write(lines)
         except OSError:
-            with suppress(OSError):  # written in part, it would be told twice
+            with suppress(OSError):  # a partial write would repeat events
                 os.truncate(self.folder.events, size)
             raise
         self.written_events += len(fresh)
@@ -624,12 +634,12 @@ class Supervisor:
         def ended(record: RunRecord) -> RunRecord:
             return record.ended(state, now) if record.uid == self.plan["uid"] else record
 
-        with suppress(SiteError):  # a damaged record ends no run, and is told to whoever looks
-            records.change(self.run, ended)
+        with suppress(SiteError):  # a damaged record ends no run; readers report it
+            records.change_record(self.run, ended)
 
 
-def _request(path: Path) -> dict[str, Any]:
-    """What somebody asks for; nothing, when it cannot be read: no request may end a run."""
+def _read_request(path: Path) -> dict[str, Any]:
+    """The content of a request; empty if it cannot be read, because no request may end a run."""
     try:
         body = read_json(path)
     except (AllaboardError, OSError):
@@ -639,23 +649,23 @@ def _request(path: Path) -> dict[str, Any]:
 
 def main() -> int:
     """``python -m allaboard.backends.local.supervisor ATTEMPT_FOLDER``: started by the backend, or again by
-    `waiting`, with what `Supervisor._rest` wrote down and the reason.
+    `sleeper`, with what `Supervisor._sleep_small` wrote down and the reason.
     """
     folder = AttemptFolder(Path(sys.argv[1]))
     again = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
     if again is None:
         detach()
-        live, wake = _held(folder.live), os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        live, wake = _take_lock(folder.live), os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     else:
         live, wake = again["live"], again["wake"]
         for fd in (live, wake):
             os.set_inheritable(fd, False)
     plan = {**(read_json(folder.plan) or {}), "live_fd": live}
-    record = records.read(RunFolder(folder.path.parent))
+    record = records.read_record(RunFolder(folder.path.parent))
     if record is None or record.uid != plan.get("uid") or record.outcome is not None:
-        return 0  # somebody gave this attempt up before it began
+        return 0  # this attempt was given up before it began
     if again is None:
-        # Before we are a subreaper: it is no child of ours, and outlives us.
+        # Before this process is a subreaper: housekeeping must outlive it.
         housekeeping.start(folder.path.parents[2], os.environ)
     set_subreaper()
     for name in (signal.SIGHUP, signal.SIGINT):
@@ -673,8 +683,8 @@ def main() -> int:
     return 0
 
 
-def _held(path: Path) -> int:
-    """The attempt's lock, ours from now on. Whoever looks whether we live has it for a moment."""
+def _take_lock(path: Path) -> int:
+    """Take the attempt's lock. Readers that test whether the supervisor lives hold it for a moment."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _LOCK_PATIENCE
     while True:
@@ -689,10 +699,8 @@ def _held(path: Path) -> int:
 
 
 def _on_term(folder: AttemptFolder) -> None:
-    """The machine shuts down, or somebody terminates us: end the members with their grace, by the ordinary
-    way.
-    """
-    folder.ask(
+    """SIGTERM (a shutdown, for example): stop the run as usual, with the members' grace."""
+    folder.write_request(
         "stop-sigterm",
         {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()},
     )

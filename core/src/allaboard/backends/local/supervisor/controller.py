@@ -1,8 +1,8 @@
 """The operator for one machine: what a PyTorchJob's controller and the kubelet would do, as a state machine.
 
-Nothing here touches a process or a clock: whoever drives it says what happened and when, and carries out the
-actions it answers with. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides,
-clean-up, suspend, deadline) and the kubelet's in-place restarts.
+Nothing here touches a process or a clock: the caller reports what happened and when, and carries out the
+returned actions. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides, clean-up,
+suspend, deadline) and the kubelet's in-place restarts.
 
 Where this differs from the operator, on purpose (tests/cluster/parity plays both and has every difference as
 a row):
@@ -80,7 +80,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to do: the supervisor may go."""
+    """Nothing is left to do: the supervisor may end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ Action = Spawn | Terminate | Kill | Acquire | Release | Finish | Remove
 
 
 @dataclass(slots=True)
-class _One:
-    """What is known of one member."""
+class _MemberState:
+    """The state of one member."""
 
     member: Member
     phase: str = "pending"
@@ -106,16 +106,16 @@ class _One:
     alive: bool = False
     due: float | None = None
     kill_at: float | None = None
-    again: bool = False
+    is_restart: bool = False
 
     @property
     def busy(self) -> bool:
         """Whether a process of it lives or is about to."""
-        return self.alive or self.due is not None or self.again
+        return self.alive or self.due is not None or self.is_restart
 
 
 @dataclass(slots=True)
-class Marks:
+class PhaseEnds:
     """When each phase ended; None: not yet, or not seen."""
 
     created: float
@@ -128,32 +128,34 @@ class Marks:
 
 @dataclass(slots=True)
 class Operator:
-    """One attempt. Every method takes the time in epoch seconds and returns what must be done, in order."""
+    """The operator of one attempt. Methods take the time in epoch seconds and return the actions to carry
+    out, in order.
+    """
 
     layout: Layout
     created: float
     conditions: tuple[Condition, ...] = ()
     events: list[Event] = field(default_factory=list)
-    members: dict[str, _One] = field(default_factory=dict)
-    marks: Marks = field(init=False)
+    members: dict[str, _MemberState] = field(default_factory=dict)
+    marks: PhaseEnds = field(init=False)
     started: float | None = None
     finished: float | None = None
     stop: Stop | None = None
     suspended: bool = False
     removed: bool = False
     waiting: str | None = None
-    asked: bool = False
+    has_asked_for_slots: bool = False
     expected: set[str] = field(default_factory=set)
     settle_until: float | None = None
-    doomed: bool = False
-    owed: set[str] = field(default_factory=set)
+    failure: bool = False
+    owed_restarts: set[str] = field(default_factory=set)
     verdict_at: float | None = None
     gang_due: float = 0.0
     over: bool = False
 
     def __post_init__(self) -> None:
-        self.members = {m.name: _One(m) for m in self.layout.members}
-        self.marks = Marks(self.created)
+        self.members = {m.name: _MemberState(m) for m in self.layout.members}
+        self.marks = PhaseEnds(self.created)
 
     # What is known.
 
@@ -163,25 +165,27 @@ class Operator:
 
     @property
     def restarts(self) -> int:
-        return sum(one.restarts for one in self.members.values())
+        return sum(state.restarts for state in self.members.values())
 
     @property
     def ended(self) -> bool:
-        """Whether the job has its final word (members may still be ending)."""
-        return self._holds("Succeeded") or self._holds("Failed") or self.stop is not None
+        """Whether the job has its final condition (members may still be ending)."""
+        return self._has_condition("Succeeded") or self._has_condition("Failed") or self.stop is not None
 
     @property
     def stopped(self) -> bool:
-        """Stopped by somebody, and nothing of it runs any more."""
+        """Whether the run was stopped and no member is busy."""
         return (
-            self.stop is not None and not self._final() and not any(one.busy for one in self.members.values())
+            self.stop is not None
+            and not self._is_final()
+            and not any(state.busy for state in self.members.values())
         )
 
-    def _holds(self, kind: str) -> bool:
+    def _has_condition(self, kind: str) -> bool:
         return any(c.type == kind and c.status == "True" for c in self.conditions)
 
-    def _final(self) -> bool:
-        return self._holds("Succeeded") or self._holds("Failed")
+    def _is_final(self) -> bool:
+        return self._has_condition("Succeeded") or self._has_condition("Failed")
 
     # What happens.
 
@@ -189,16 +193,16 @@ class Operator:
         """The job was created."""
         self._condition("Created", now)
         if self.layout.policy.suspend:
-            return self._suspended(now)
+            return self._on_suspended(now)
         return self._ask()
 
     def _ask(self) -> list[Action]:
-        self.asked, self.waiting = True, "waits for its slots"
+        self.has_asked_for_slots, self.waiting = True, "waits for its slots"
         return [Acquire()]
 
-    def admitted(self, names: Iterable[str], now: float) -> list[Action]:
+    def on_admitted(self, names: Iterable[str], now: float) -> list[Action]:
         """The pool gave slots to these members; more may come later for an elastic gang."""
-        self.waiting, self.asked = None, False
+        self.waiting, self.has_asked_for_slots = None, False
         if self.started is None:
             self.started = now
         if self.marks.admitted is None:
@@ -207,120 +211,122 @@ class Operator:
         self.expected.update(names)
         return [self._spawn(self.members[name]) for name in names]
 
-    def _spawn(self, one: _One) -> Spawn:
-        one.due, one.alive, one.kill_at, one.again = None, True, None, False
-        number, one.tries = one.tries, one.tries + 1
-        return Spawn(one.member, number)
+    def _spawn(self, state: _MemberState) -> Spawn:
+        state.due, state.alive, state.kill_at, state.is_restart = None, True, None, False
+        number, state.tries = state.tries, state.tries + 1
+        return Spawn(state.member, number)
 
-    def running(self, name: str, now: float) -> list[Action]:
+    def on_running(self, name: str, now: float) -> list[Action]:
         """The member's program runs."""
-        one = self.members[name]
-        one.phase, one.started, one.ended, one.reason = "running", now, None, None
-        self._event("Normal", "Started", name, f"started try {one.tries - 1}", now)
+        state = self.members[name]
+        state.phase, state.started, state.ended, state.reason = "running", now, None, None
+        self._event("Normal", "Started", name, f"started try {state.tries - 1}", now)
         if self.marks.scheduled is None and all(self.members[n].started for n in self.expected):
             self.marks.scheduled = now
-        if name in self.owed and not any(self._is_owed_a_start(o) for o in self.members.values()):
+        if name in self.owed_restarts and not any(self._is_owed_a_start(o) for o in self.members.values()):
             self.verdict_at = now + SETTLE
-        return self._judge(now)
+        return self._update_conditions(now)
 
-    def met(self, now: float) -> None:
+    def on_rendezvous(self, now: float) -> None:
         """The members found each other at the rendezvous."""
         if self.marks.met is None:
             self.marks.met = now
 
-    def stepped(self, now: float) -> None:
+    def on_first_step(self, now: float) -> None:
         """The first step was reported."""
         if self.marks.stepped is None:
             self.marks.stepped = now
 
-    def called_off(self, name: str, now: float) -> list[Action]:
-        """The member was to start, was told to end, and has not been started: there is nothing of it."""
-        one = self.members[name]
-        one.alive, one.kill_at, one.tries = False, None, one.tries - 1
-        self.owed.discard(name)
-        if one.again:
-            return self._gang_again(now)
-        one.phase = "deleted"
-        return self._rest(now)
+    def on_called_off(self, name: str, now: float) -> list[Action]:
+        """The member was terminated before it was started: no process exists."""
+        state = self.members[name]
+        state.alive, state.kill_at, state.tries = False, None, state.tries - 1
+        self.owed_restarts.discard(name)
+        if state.is_restart:
+            return self._start_gang_again(now)
+        state.phase = "deleted"
+        return self._release_and_finish(now)
 
-    def not_started(self, name: str, text: str, now: float) -> list[Action]:
+    def on_start_failed(self, name: str, text: str, now: float) -> list[Action]:
         """The member's program could not be started: the kubelet's StartError, exit code 128."""
         self._event("Warning", "Failed", name, text, now)
-        return self.exited(name, 128, now, reason="StartError")
+        return self.on_exited(name, 128, now, reason="StartError")
 
-    def exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
-        """The member's main process ended and nothing of it is left. ``code``: minus n for signal n."""
-        one = self.members[name]
-        one.alive, one.kill_at, one.ended = False, None, now
-        one.exit_code = 128 - code if code < 0 else code
-        one.reason = reason or ("Completed" if one.exit_code == 0 else "Error")
-        self.owed.discard(name)
-        if one.again:
-            one.phase, one.reason = "pending", None
-            return self._gang_again(now)
-        if self._leaving:
-            return self._gone(one, now)
-        if one.exit_code == 0 and self.layout.policy.restart != "always":
-            one.phase = "succeeded"
-            return [*self._judge(now), *self._verdict(now)]
-        return self._failed(one, now)
+    def on_exited(self, name: str, code: int, now: float, reason: str | None = None) -> list[Action]:
+        """The member's main process ended and no process of it is left. ``code``: minus n for signal n."""
+        state = self.members[name]
+        state.alive, state.kill_at, state.ended = False, None, now
+        state.exit_code = 128 - code if code < 0 else code
+        state.reason = reason or ("Completed" if state.exit_code == 0 else "Error")
+        self.owed_restarts.discard(name)
+        if state.is_restart:
+            state.phase, state.reason = "pending", None
+            return self._start_gang_again(now)
+        if self._is_ending:
+            return self._on_member_gone(state, now)
+        if state.exit_code == 0 and self.layout.policy.restart != "always":
+            state.phase = "succeeded"
+            return [*self._update_conditions(now), *self._fail_if_used_up(now)]
+        return self._on_member_failed(state, now)
 
     @property
-    def _leaving(self) -> bool:
+    def _is_ending(self) -> bool:
         return self.ended or self.suspended
 
-    def _failed(self, one: _One, now: float) -> list[Action]:
-        policy, code = self.layout.policy, one.exit_code or 0
+    def _on_member_failed(self, state: _MemberState, now: float) -> list[Action]:
+        policy, code = self.layout.policy, state.exit_code or 0
         if policy.restart == "exit_code":
             self._event(
                 "Normal",
                 "ExitedWithCode",
-                one.member.name,
-                f"Pod: {self._object(one)} exited with code {code}",
+                state.member.name,
+                f"Pod: {self._object(state)} exited with code {code}",
                 now,
             )
         if policy.restart == "never" or (policy.restart == "exit_code" and code < 128):
-            one.phase = "failed"
-            return self._fail("Failed", now, role=one.member.group)
+            state.phase = "failed"
+            return self._fail("Failed", now, role=state.member.group)
         if self.restarts >= policy.backoff_limit:
-            one.phase = "failed"
-            self.doomed = True
-            self.owed.update(o.member.name for o in self.members.values() if self._is_owed_a_start(o))
-            return self._verdict(now)
-        one.restarts += 1
+            state.phase = "failed"
+            self.failure = True
+            self.owed_restarts.update(
+                o.member.name for o in self.members.values() if self._is_owed_a_start(o)
+            )
+            return self._fail_if_used_up(now)
+        state.restarts += 1
         if policy.restart == "exit_code":
-            one.phase = "pending"
-            self._condition("Restarting", now, role=one.member.group.capitalize(), count=1)
+            state.phase = "pending"
+            self._condition("Restarting", now, role=state.member.group.capitalize(), count=1)
         else:
             # The kubelet restarts in place: the pod stays Running and no condition of the job changes.
-            one.phase, one.reason = "running", "CrashLoopBackOff"
+            state.phase, state.reason = "running", "CrashLoopBackOff"
         self._event(
-            "Warning", "BackOff", one.member.name, f"exited with code {code}; restart {self.restarts}", now
+            "Warning", "BackOff", state.member.name, f"exited with code {code}; restart {self.restarts}", now
         )
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (one.restarts - 1))
-        if self._is_host(one):
-            return self._restart_gang(one, now + delay, now)
-        one.due = now + delay
-        return self._judge(now)
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (state.restarts - 1))
+        if self._is_host(state):
+            return self._restart_gang(state, now + delay, now)
+        state.due = now + delay
+        return self._update_conditions(now)
 
-    def _is_owed_a_start(self, one: _One) -> bool:
-        """Whether a restart of it was counted and has not begun."""
-        return one.due is not None or one.again
+    def _is_owed_a_start(self, state: _MemberState) -> bool:
+        """Whether a restart of the member was counted but has not begun."""
+        return state.due is not None or state.is_restart
 
-    def _verdict(self, now: float) -> list[Action]:
-        """Fail a job whose restarts are used up. One failure at a time: those granted before come first."""
-        if not self.doomed or self.owed or self._leaving:
+    def _fail_if_used_up(self, now: float) -> list[Action]:
+        """Fail a job whose restarts are used up. Restarts that were granted before come first."""
+        if not self.failure or self.owed_restarts or self._is_ending:
             return []
         return self._fail("BackoffLimit", now)
 
-    def _is_host(self, one: _One) -> bool:
+    def _is_host(self, state: _MemberState) -> bool:
         """Worker 0 of an elastic gang holds the rendezvous: without it the others cannot go on."""
-        return self.layout.elastic is not None and one.member.rank == self._host().rank
+        return self.layout.elastic is not None and state.member.rank == self._host().rank
 
     def _host(self) -> Member:
         return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
 
-    def _restart_gang(self, host: _One, due: float, now: float) -> list[Action]:
+    def _restart_gang(self, host: _MemberState, due: float, now: float) -> list[Action]:
         self._event(
             "Warning",
             "GangRestart",
@@ -330,22 +336,22 @@ class Operator:
         )
         self.gang_due = due
         others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
-        for one in (host, *others):
-            one.again, one.due = True, None
-        return [Kill(o.member) for o in others if o.alive] + self._gang_again(now)
+        for state in (host, *others):
+            state.is_restart, state.due = True, None
+        return [Kill(o.member) for o in others if o.alive] + self._start_gang_again(now)
 
-    def _gang_again(self, now: float) -> list[Action]:
-        """Once every process of the old gang is gone, the new one starts when the delay is over."""
-        waiting = [o for o in self.members.values() if o.again]
+    def _start_gang_again(self, now: float) -> list[Action]:
+        """Start the new gang after the delay, once every process of the old gang is gone."""
+        waiting = [o for o in self.members.values() if o.is_restart]
         if not any(o.alive for o in waiting):
-            for one in waiting:
-                one.due, one.again = max(self.gang_due, now), False
+            for state in waiting:
+                state.due, state.is_restart = max(self.gang_due, now), False
         return []
 
-    def _judge(self, now: float) -> list[Action]:
-        """What the members' states mean for the job."""
+    def _update_conditions(self, now: float) -> list[Action]:
+        """Update the job's conditions from the members' states."""
         verdict = self.engine.judge(self.layout, self.counts())
-        if verdict.running and not self._leaving and not verdict.succeeded:
+        if verdict.running and not self._is_ending and not verdict.succeeded:
             self._condition("Running", now)
         if verdict.succeeded:
             return self._succeed(now)
@@ -356,73 +362,73 @@ class Operator:
         return {
             group.role: Counts(
                 replicas=group.replicas,
-                active=self._number(group.role, "running"),
-                succeeded=self._number(group.role, "succeeded"),
-                failed=self._number(group.role, "failed"),
+                active=self._count_members(group.role, "running"),
+                succeeded=self._count_members(group.role, "succeeded"),
+                failed=self._count_members(group.role, "failed"),
             )
             for group in self.layout.groups
         }
 
-    def _number(self, role: str, phase: str) -> int:
+    def _count_members(self, role: str, phase: str) -> int:
         return sum(1 for o in self.members.values() if o.member.group == role and o.phase == phase)
 
     def _succeed(self, now: float) -> list[Action]:
         self._condition("Succeeded", now)
         self.finished = self.marks.finished = now
         self.settle_until = now + SETTLE
-        return self._clean(now)
+        return self._clean_pods(now)
 
     def _fail(
         self, how: str, now: float, role: str = "", reason: str | None = None, text: str | None = None
     ) -> list[Action]:
         self._condition("Failed", now, role=role.capitalize(), count=1, how=how, reason=reason, text=text)
         self.finished = self.marks.finished = now
-        return self._clean(now)
+        return self._clean_pods(now)
 
     # The end of members.
 
-    def _clean(self, now: float) -> list[Action]:
-        """Apply clean_pods: under none what runs goes on, and may be restarted no more."""
+    def _clean_pods(self, now: float) -> list[Action]:
+        """Apply clean_pods. With none, running members go on but are no longer restarted."""
         keeps = self.layout.policy.clean_pods == "none"
-        for one in self.members.values():
-            if one.due is not None or (one.again and not one.alive):
-                one.phase = "failed" if keeps else "deleted"
-            one.due, one.again = None, False
+        for state in self.members.values():
+            if state.due is not None or (state.is_restart and not state.alive):
+                state.phase = "failed" if keeps else "deleted"
+            state.due, state.is_restart = None, False
         if keeps:
             self.settle_until = None
-            return self._rest(now)
+            return self._release_and_finish(now)
         if self.settle_until is not None and any(o.alive for o in self.members.values()):
             return []
         return self._end_all(now)
 
-    def _cleans(self, phase: str) -> bool:
+    def _is_cleaned(self, phase: str) -> bool:
         policy = self.layout.policy.clean_pods
         return policy == "all" or (policy == "running" and phase in ("running", "pending"))
 
     def _end_all(self, now: float) -> list[Action]:
-        """SIGTERM to everything alive, SIGKILL when the grace is over; at the end the slots are free."""
+        """Send SIGTERM to all living members, SIGKILL after the grace; then release the slots."""
         self.settle_until = None
         actions: list[Action] = []
-        for one in self.members.values():
-            if one.alive and one.kill_at is None:
-                one.kill_at = now + self.layout.grace
-                actions.append(Terminate(one.member))
-        return actions + self._rest(now)
+        for state in self.members.values():
+            if state.alive and state.kill_at is None:
+                state.kill_at = now + self.layout.grace
+                actions.append(Terminate(state.member))
+        return actions + self._release_and_finish(now)
 
-    def _gone(self, one: _One, now: float) -> list[Action]:
-        """A member ended after the job had its final word, or while it is suspended."""
+    def _on_member_gone(self, state: _MemberState, now: float) -> list[Action]:
+        """A member ended after the job's final condition, or while it is suspended."""
         if self.suspended:
-            one.phase = "deleted"
-        elif one.exit_code == 0:
-            one.phase = "succeeded"
+            state.phase = "deleted"
+        elif state.exit_code == 0:
+            state.phase = "succeeded"
         elif self.stop is None and self.layout.policy.clean_pods == "none":
-            one.phase = "failed"
+            state.phase = "failed"
         else:
-            one.phase = "deleted"
-        return self._rest(now)
+            state.phase = "deleted"
+        return self._release_and_finish(now)
 
-    def _rest(self, now: float) -> list[Action]:
-        """What remains to do when something has ended: release, finish."""
+    def _release_and_finish(self, now: float) -> list[Action]:
+        """The actions after something ended: release, finish."""
         if any(o.busy for o in self.members.values()):
             return []
         if self.suspended and not self.ended:
@@ -430,97 +436,97 @@ class Operator:
         if not self.ended or self.over:
             return []
         self.over = True
-        if self.layout.policy.clean_pods == "all" and self._final():
-            for one in self.members.values():
-                one.phase = "deleted"
-        elif self._cleans("pending") or self.stop is not None:
-            for one in self.members.values():
-                one.phase = "deleted" if one.phase in ("pending", "running") else one.phase
+        if self.layout.policy.clean_pods == "all" and self._is_final():
+            for state in self.members.values():
+                state.phase = "deleted"
+        elif self._is_cleaned("pending") or self.stop is not None:
+            for state in self.members.values():
+                state.phase = "deleted" if state.phase in ("pending", "running") else state.phase
         return [Release(), Finish()]
 
     # What people ask for.
 
     def ask_stop(self, stop: Stop, kill: bool, now: float) -> list[Action]:
-        """Somebody wants it stopped; a second time with ``kill`` ends the grace."""
+        """Stop the run. A second call with ``kill`` ends the grace."""
         if self.over:
             return []
-        if self.stop is None and not self._final():
+        if self.stop is None and not self._is_final():
             self.stop = stop
             self.finished = self.marks.finished = now
             self._event("Normal", "Stopped", self.layout.run, f"stopped by {stop.by}: {stop.reason}", now)
-        for one in self.members.values():
-            one.due, one.again = None, False
+        for state in self.members.values():
+            state.due, state.is_restart = None, False
         self.waiting = None
-        living = [o.member for o in self.members.values() if o.alive]
+        living = [m.member for m in self.members.values() if m.alive]
         actions = self._end_all(now)
         return [Kill(member) for member in living] if kill and living else actions
 
     def ask_suspend(self, now: float) -> list[Action]:
-        """Every member goes, whatever its state; the slots are given back. Suspending a job that ended does
-        nothing.
-        """
+        """End every member and release the slots. Suspending a job that ended does nothing."""
         if self.ended or self.suspended:
             return []
-        return self._suspended(now)
+        return self._on_suspended(now)
 
-    def _suspended(self, now: float) -> list[Action]:
-        self.suspended, self.waiting, self.asked = True, None, False
-        self.doomed, self.verdict_at = False, None
-        self.owed.clear()
+    def _on_suspended(self, now: float) -> list[Action]:
+        self.suspended, self.waiting, self.has_asked_for_slots = True, None, False
+        self.failure, self.verdict_at = False, None
+        self.owed_restarts.clear()
         running = next((c for c in self.conditions if c.type == "Running" and c.status == "True"), None)
         if running is not None:
             self.conditions = with_condition(
                 self.conditions,
-                Condition("Running", "False", f"{self.engine.KIND}Suspended", self._text("Suspended"), now),
+                Condition(
+                    "Running", "False", f"{self.engine.KIND}Suspended", self._message("Suspended"), now
+                ),
             )
         self._condition("Suspended", now)
-        for one in self.members.values():
-            one.due, one.again = None, False
-            one.phase = "deleted" if self.started is not None and not one.alive else one.phase
+        for state in self.members.values():
+            state.due, state.is_restart = None, False
+            state.phase = "deleted" if self.started is not None and not state.alive else state.phase
         return self._end_all(now)
 
     def ask_resume(self, now: float) -> list[Action]:
-        """The members start again from index 0; they find their checkpoint themselves."""
+        """Start the members again from index 0; they find their checkpoint themselves."""
         if self.ended or not self.suspended or any(o.alive for o in self.members.values()):
             return []
         self.suspended = False
-        resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._text("Resumed"), now)
+        resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._message("Resumed"), now)
         self.conditions = with_condition(self.conditions, resumed)
-        self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._text("Resumed"), now)
+        self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._message("Resumed"), now)
         self.started = None
-        for one in self.members.values():
-            one.phase, one.exit_code, one.reason = "pending", None, None
+        for state in self.members.values():
+            state.phase, state.exit_code, state.reason = "pending", None, None
         return self._ask()
 
-    def refused(self, reason: str, text: str, now: float) -> list[Action]:
-        """Something that every member needs is not there: the job fails before one of them starts."""
+    def on_refused(self, reason: str, text: str, now: float) -> list[Action]:
+        """Fail the job before its start: something that every member needs is missing."""
         self._condition("Created", now)
         return self._fail("Failed", now, reason=reason, text=text)
 
     # Time.
 
     def tick(self, now: float) -> list[Action]:
-        """What is due: restarts, kills after the grace, deadline, clocks, ttl."""
+        """The actions that are due: restarts, kills after the grace, deadline, clocks, ttl."""
         actions: list[Action] = []
-        for one in self.members.values():
-            if one.kill_at is not None and now >= one.kill_at:
-                one.kill_at = now + 1.0
-                actions.append(Kill(one.member))
-            if one.due is not None and now >= one.due and not one.alive and not self._leaving:
-                actions.append(self._spawn(one))
+        for state in self.members.values():
+            if state.kill_at is not None and now >= state.kill_at:
+                state.kill_at = now + 1.0
+                actions.append(Kill(state.member))
+            if state.due is not None and now >= state.due and not state.alive and not self._is_ending:
+                actions.append(self._spawn(state))
         if self.settle_until is not None and now >= self.settle_until:
             actions += self._end_all(now)
-        if not self._leaving and self.verdict_at is not None and now >= self.verdict_at:
-            self.owed.clear()
-            actions += self._verdict(now)
-        if not self._leaving:
-            actions += self._limits(now)
+        if not self._is_ending and self.verdict_at is not None and now >= self.verdict_at:
+            self.owed_restarts.clear()
+            actions += self._fail_if_used_up(now)
+        if not self._is_ending:
+            actions += self._fail_if_late(now)
         if self._ttl_due(now):
             self.removed = True
             actions += [*self._end_all(now), Remove()]
         return actions
 
-    def _limits(self, now: float) -> list[Action]:
+    def _fail_if_late(self, now: float) -> list[Action]:
         policy = self.layout.policy
         if policy.deadline is not None and self.started is not None and now - self.started >= policy.deadline:
             return self._fail("Deadline", now)
@@ -540,7 +546,7 @@ class Operator:
         )
 
     def due(self) -> float | None:
-        """When `tick` has something to do next, as far as it is known."""
+        """The next time at which `tick` has something to do, if known."""
         times = [
             t
             for o in self.members.values()
@@ -550,7 +556,7 @@ class Operator:
         if self.settle_until is not None:
             times.append(self.settle_until)
         policy = self.layout.policy
-        if not self._leaving:
+        if not self._is_ending:
             if self.verdict_at is not None:
                 times.append(self.verdict_at)
             if policy.deadline is not None and self.started is not None:
@@ -565,9 +571,7 @@ class Operator:
     # What is seen.
 
     def phase(self) -> str:
-        """The phase that is on: the first whose end has not been seen, past those that cannot be seen
-        here.
-        """
+        """The current phase: the first whose end was not seen, without those that cannot be seen here."""
         marks = self.marks
         if marks.admitted is None:
             return "admitted"
@@ -582,7 +586,7 @@ class Operator:
     def _phase_since(self) -> float | None:
         marks = self.marks
         return {
-            "admitted": marks.created if self.asked else None,
+            "admitted": marks.created if self.has_asked_for_slots else None,
             "scheduled": marks.admitted,
             "rendezvous": marks.scheduled,
             "first_step": marks.met if marks.met is not None else marks.scheduled,
@@ -590,7 +594,7 @@ class Operator:
         }[self.phase()]
 
     def phases(self, now: float) -> dict[str, float | None]:
-        """Seconds in each phase, the one that is on included; None: not seen. Images mean nothing on one
+        """Seconds in each phase, including the current one; None: not seen. There is no image phase on one
         machine.
         """
         marks = self.marks
@@ -631,10 +635,10 @@ class Operator:
 
     # Words.
 
-    def _object(self, one: _One) -> str:
-        return f"default.{self.layout.name}-{one.member.name}"
+    def _object(self, state: _MemberState) -> str:
+        return f"default.{self.layout.name}-{state.member.name}"
 
-    def _text(self, what: str, role: str = "", count: int = 0) -> str:
+    def _message(self, what: str, role: str = "", count: int = 0) -> str:
         master = self.layout.group("master") is not None
         return self.engine.message(what, self.layout.name, master=master, role=role, count=count)
 
@@ -650,7 +654,7 @@ class Operator:
         text: str | None = None,
     ) -> None:
         reason = reason or f"{self.engine.KIND}{kind}"
-        text = text or self._text(how or kind, role, count)
+        text = text or self._message(how or kind, role, count)
         before = self.conditions
         self.conditions = with_condition(before, Condition(kind, "True", reason, text, now))
         if self.conditions != before:

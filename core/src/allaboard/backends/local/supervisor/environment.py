@@ -34,16 +34,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Place
-from allaboard.layout import Layout, Member, our_environment
+from allaboard.layout import Layout, Member, allaboard_environment
 from allaboard.names import nearest
 
 NAMES_LOOKED_AT = 5000
-"""Of one folder, for the name that was meant."""
+"""The most names of a folder that are compared for a suggestion."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
 
 
-def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment without what belongs to the orchestrator (its secrets are in there)."""
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without variables of the orchestrator, which may hold its secrets."""
     return {name: value for name, value in environ.items() if not name.startswith(_PRIVATE)}
 
 
@@ -57,9 +57,7 @@ def member_environment(
     cpus: float,
     secrets: Mapping[str, str],
 ) -> dict[str, str]:
-    """Everything a member finds in its environment. The engine's variables win over the job's, as on a
-    cluster.
-    """
+    """The environment of a member. The engine's variables win over the job's, as on a cluster."""
     group = layout.group(member.group)
     assert group is not None
     place = Place("127.0.0.1", port, "127.0.0.1", port)
@@ -71,8 +69,8 @@ def member_environment(
         **secrets,
         **group.environment,
         **injected,
-        **_local(layout, member, injected, gpus),
-        **our_environment(layout, member),
+        **_local_overrides(layout, member, injected, gpus),
+        **allaboard_environment(layout, member),
     }
 
 
@@ -90,7 +88,7 @@ def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, st
     }
 
 
-def _local(
+def _local_overrides(
     layout: Layout, member: Member, injected: Mapping[str, str], gpus: Sequence[str]
 ) -> dict[str, str]:
     values = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
@@ -131,29 +129,31 @@ def why_not_startable(
     """
     words = local_command(command)
     program = words[0]
-    found = (
+    executable = (
         os.path.join(folder, program)
         if os.sep in program
         else shutil.which(program, path=search_path(environ))
     )
-    if found is None or not os.path.exists(found):
-        near = nearest(os.path.basename(program), _programs(program, folder, environ))
-        meant = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
-        return 0, f"{program!r} is not found; {meant}give a program on the PATH, or a path from {folder}"
-    if not os.access(found, os.X_OK) or os.path.isdir(found):
+    if executable is None or not os.path.exists(executable):
+        near = nearest(os.path.basename(program), _similar_programs(program, folder, environ))
+        suggestion = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
+        return 0, f"{program!r} is not found; {suggestion}give a program on the PATH, or a path from {folder}"
+    if not os.access(executable, os.X_OK) or os.path.isdir(executable):
         return 0, f"{program!r} is not executable; make it so (chmod +x), or start it with its interpreter"
     if command[0] in ("python", "python3") and len(command) > 1 and command[1].endswith(".py"):
         script = os.path.join(folder, command[1])
         if not os.path.exists(script):
             there = _names_in(os.path.dirname(script))
             near = nearest(os.path.basename(script), (name for name in there if name.endswith(".py")))
-            meant = f"; did you mean {os.path.join(os.path.dirname(command[1]), near)!r}?" if near else ""
-            return 1, f"{command[1]!r} is not in {folder}, where the members start{meant}"
+            suggestion = (
+                f"; did you mean {os.path.join(os.path.dirname(command[1]), near)!r}?" if near else ""
+            )
+            return 1, f"{command[1]!r} is not in {folder}, where the members start{suggestion}"
     return None
 
 
-def _programs(program: str, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """What somebody may have meant by a program that is not there: the likeliest first."""
+def _similar_programs(program: str, folder: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Suggestions for a missing program, the likeliest first."""
     if os.sep in program:
         yield from _names_in(os.path.dirname(os.path.join(folder, program)))
         return

@@ -1,4 +1,4 @@
-"""What can be seen of members from outside: the lines they write, and whether they met at the rendezvous."""
+"""Observes members from outside: the lines they write, and whether they met at the rendezvous."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allaboard.backends.local.state.paths import opened
+from allaboard.backends.local.state.paths import open_private
 from allaboard.follow.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
 _CHUNK = 1 << 20
 _AT_ONCE = 32
-"""Chunks that one look reads; whoever writes faster is read on at the next."""
+"""Chunks that one call reads; the next call continues."""
 _MOST_REPORTS = 2000
-"""Reports of one look: the newest. A script that uses `allaboard.inside` writes ten a second."""
+"""The most reports of one call: the newest. A script that uses `allaboard.inside` writes ten a second."""
 _LONGEST_LINE = LONGEST + 256
 _STEP = 0.5
 _NEEDLE = PREFIX.encode()
@@ -32,11 +32,11 @@ class LogWatch:
     """
 
     path: Path
-    heard: bool = True
+    counts_reports: bool = True
     offset: int = 0
     rest: bytes = b""
-    noted: float = 0.0
-    behind: bool = False
+    noted_at: float = 0.0
+    has_more: bool = False
 
     def reports(self, now: float, *, last: bool = False) -> list[Report]:
         """Reports in what was written since the last call. ``last``: to the end of the file, however long
@@ -48,28 +48,28 @@ class LogWatch:
             return []
         if size <= self.offset:
             return []
-        if now - self.noted >= _STEP:
+        if now - self.noted_at >= _STEP:
             self._note(now)
-        if not self.heard:
+        if not self.counts_reports:
             self.offset = size
             return []
         lines: deque[bytes] = deque(maxlen=_MOST_REPORTS)
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self.offset)
-            # Up to the size at the beginning: somebody who writes without end would never let us go.
-            left = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
-            while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            # Up to the size at the beginning: a member that writes without end would keep this loop busy.
+            remaining = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
+            while remaining > 0 and (chunk := file.read(min(remaining, _CHUNK))):
                 self.offset += len(chunk)
-                left -= len(chunk)
+                remaining -= len(chunk)
                 lines.extend(self._lines(chunk))
-        self.behind = self.offset < size
-        found = (decode(line.decode("utf-8", "replace")) for line in lines)
-        return [report for report in found if report is not None]
+        self.has_more = self.offset < size
+        decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
+        return [report for report in decoded if report is not None]
 
     def _note(self, now: float) -> None:
-        self.noted = now
-        # A disk that is full costs the times of some lines.
-        with suppress(OSError), opened(self.path.with_suffix(".times"), "a") as notes:
+        self.noted_at = now
+        # A full disk only loses the times of some lines.
+        with suppress(OSError), open_private(self.path.with_suffix(".times"), "a") as notes:
             notes.write(f"{self.offset} {now:.3f}\n")
 
     def _lines(self, chunk: bytes) -> list[bytes]:
@@ -82,32 +82,32 @@ class LogWatch:
         return [line for line in text[:end].split(b"\n") if _NEEDLE in line]
 
 
-def links_followed(report: Report, own: str | None) -> Report:
-    """The report, its checkpoint named by where it really lies if a link leads out of the run's folder."""
+def resolve_checkpoint_link(report: Report, own: str | None) -> Report:
+    """The report, with the real path of its checkpoint if a link leads out of the run's folder."""
     uri = report.fields.get("uri")
     if report.kind != "checkpoint" or own is None or not isinstance(uri, str) or not is_below(uri, own):
         return report
-    found, folder = place_of(uri), place_of(own, trusted=True)
-    if found is None or folder is None or found[0]:  # in a bucket there are no links
+    place, folder = place_of(uri), place_of(own, trusted=True)
+    if place is None or folder is None or place[0]:  # in a bucket there are no links
         return report
-    real = os.path.realpath(found[1])
+    real = os.path.realpath(place[1])
     if is_below(real, os.path.realpath(folder[1])):
         return report
     return replace(report, fields={**report.fields, "uri": real})
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class Rendezvous:
     """``heard``: somebody listens at the port; ``connected``: how many talk to it."""
 
-    heard: bool
+    is_listening: bool
     connected: int
 
 
-def listening(port: int) -> Listening | None:
-    """Who is at a port of the loopback, from /proc/net/tcp; None where there is no such file."""
+def probe_port(port: int) -> Rendezvous | None:
+    """The state of a loopback port from /proc/net/tcp; None without such a file."""
     suffix = f":{port:04X}".encode()
-    heard, connected, readable = False, 0, False
+    is_listening, connected, readable = False, 0, False
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with Path(table).open("rb") as file:
@@ -118,9 +118,9 @@ def listening(port: int) -> Listening | None:
         for line in lines:
             fields = line.split(None, 4)
             if fields[1].endswith(suffix):
-                heard = heard or fields[3] == b"0A"
+                is_listening = is_listening or fields[3] == b"0A"
                 connected += fields[3] == b"01"
-    return Listening(heard, connected) if readable else None
+    return Rendezvous(is_listening, connected) if readable else None
 
 
 def tail(path: Path, lines: int, most: int = 1 << 16) -> str:

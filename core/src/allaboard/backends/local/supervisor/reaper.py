@@ -11,7 +11,7 @@ Each of the two sees the other's death as the end of the socket and then kills e
 once. Both are subreapers: whatever a member leaves behind (double forks, own sessions) becomes a child of the
 keeper, and once that is dead a child of the supervisor. Members also get SIGKILL from the kernel when the
 keeper dies, so if both die at the same instant only grandchildren remain, and the next allaboard process
-finds them by the mark in their environment (`processes.sweep`). Without prctl (macOS) there are neither
+finds them by the mark in their environment (`processes.kill_run`). Without prctl (macOS) there are neither
 subreapers nor parent-death signals: the same code runs, but a child that left its member's session and lost
 its parent may survive.
 
@@ -53,7 +53,7 @@ _ABANDONED_LIMIT = 30.0
 
 
 _POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Whoever sends one of these to the keeper means the supervisor, which knows about grace."""
+"""Signals to the keeper that are meant for the supervisor, which knows about grace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ Event = Started | Exited | SpawnFailed
 
 
 class _Wire:
-    """One end of the line: frames in, frames out, file descriptors beside the frames that announce them."""
+    """One end of the socket: frames with file descriptors."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -122,7 +122,7 @@ class _Wire:
             self.open = False
 
     def queue(self, message: Mapping[str, Any]) -> None:
-        """Send as much as there is room for, the rest at the next `flush`: never waits for the peer."""
+        """Send as much as fits, the rest at the next `flush`. Never waits for the peer."""
         self._out += _frame({**message, "fds": 0})
         self.flush()
 
@@ -157,7 +157,7 @@ class _Wire:
                 data, beside, _, _ = self.sock.recvmsg(65536, size, flags)
                 for level, kind, payload in beside:
                     if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                        self._fds += _received(payload)
+                        self._fds += _parse_frame(payload)
                 if not data:
                     self.open = False
                     return
@@ -173,7 +173,7 @@ def _frame(message: Mapping[str, Any]) -> bytes:
     return struct.pack("!I", len(body)) + body
 
 
-def _received(payload: bytes) -> list[int]:
+def _parse_frame(payload: bytes) -> list[int]:
     fds = array.array("i")
     fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
     for fd in fds:
@@ -185,7 +185,9 @@ def _received(payload: bytes) -> list[int]:
 
 
 class Keeper:
-    """The supervisor's handle. For one thread; a dead keeper raises nothing here: `alive` turns false."""
+    """The supervisor's handle of the keeper, for one thread. A dead keeper raises nothing: `alive` turns
+    false.
+    """
 
     def __init__(self, pid: int, sock: socket.socket, mark: str) -> None:
         self.pid = pid
@@ -203,18 +205,18 @@ class Keeper:
         gone too) and closes every other descriptor of the supervisor. Raises OSError when the fork fails.
         """
         processes.set_subreaper()
-        ours, theirs = socket.socketpair()
-        keep = [theirs.fileno(), *keep_fds]
+        own_end, keeper_end = socket.socketpair()
+        keep = [keeper_end.fileno(), *keep_fds]
         # Until it ignores them, a signal would end the keeper, or run the supervisor's handler in it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
         try:
             pid = os.fork()
             if pid == 0:
-                _keeper_process(theirs, mark, keep)
+                _keeper_process(keeper_end, mark, keep)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            theirs.close()
-        return cls(pid, ours, mark)
+            keeper_end.close()
+        return cls(pid, own_end, mark)
 
     @property
     def alive(self) -> bool:
@@ -232,9 +234,9 @@ class Keeper:
 
     def read_events(self) -> list[Event]:
         """What happened since the last call, in order, without waiting."""
-        return [self._note(_event(message)) for message, _ in self._wire.receive()]
+        return [self._record_event(_event(message)) for message, _ in self._wire.receive()]
 
-    def _note(self, event: Event) -> Event:
+    def _record_event(self, event: Event) -> Event:
         if isinstance(event, Started):
             self._members[event.member] = event.identity
             self._seen.add(event.identity)
@@ -297,14 +299,14 @@ class Keeper:
         spare = {os.getpid(), *keep}
 
         def left() -> Iterator[Identity]:
-            yield from processes.below_here(keep)
-            if not processes.has_prctl():  # orphans went to init: what we were told and the mark must do
+            yield from processes.other_descendants(keep)
+            if not processes.has_prctl():  # orphans went to init: find them by their identities and the mark
                 here = {
-                    who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.alive(who)
+                    who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.is_alive(who)
                 }
                 here = {who for who in here if who.pid not in spare}
                 yield from here
-                yield from processes.below([who.pid for who in here], spare)
+                yield from processes.descendants_of_all([who.pid for who in here], spare)
 
         survivors = processes.kill_all(left, within)
         self._wire.open = False
@@ -318,19 +320,19 @@ class Keeper:
             return events
         self._wire.send({"do": "exit"})
         deadline = time.monotonic() + within
-        while self.alive and (left := deadline - time.monotonic()) > 0:
-            select.select([self.fileno()], [], [], left)
+        while self.alive and (remaining := deadline - time.monotonic()) > 0:
+            select.select([self.fileno()], [], [], remaining)
             events += self.read_events()
-        if self.alive or not self._ended_well():
+        if self.alive or not self._ended_regularly():
             self.on_keeper_death()
         self._wire.sock.close()
         return events
 
-    def _ended_well(self) -> bool:
+    def _ended_regularly(self) -> bool:
         """Whether the keeper, which hung up, did so because nothing was left to keep. Reaps it."""
         try:
             return os.waitpid(self.pid, 0)[1] == 0
-        except ChildProcessError:  # reaped by somebody else: not known
+        except ChildProcessError:  # reaped elsewhere: unknown
             return False
 
 
@@ -360,11 +362,11 @@ class _Member:
     """What is known of the main process's end, once it was reaped."""
     deadline: float | None = None
     """Set while the member is being killed."""
-    early: list[int] = field(default_factory=list)
+    early_signals: list[int] = field(default_factory=list)
     """Signals that came before its program ran."""
 
     @property
-    def doomed(self) -> bool:
+    def is_being_killed(self) -> bool:
         return self.deadline is not None
 
 
@@ -377,18 +379,18 @@ def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoRe
         processes.close_all_but(keep)
         processes.set_subreaper()
         processes.set_name("allaboard-keep")
-        _Keeping(sock, mark).run()
+        _KeeperLoop(sock, mark).run()
         code = 0
     except BaseException:
         import traceback
 
         traceback.print_exc()
-        processes.kill_all(processes.below_here)
+        processes.kill_all(processes.other_descendants)
     finally:
         os._exit(code)
 
 
-class _Keeping:
+class _KeeperLoop:
     """The keeper's loop. Waits for nothing but its poll: a slow member must not delay the others."""
 
     def __init__(self, sock: socket.socket, mark: str) -> None:
@@ -409,14 +411,14 @@ class _Keeping:
     def run(self) -> None:
         pause = 0.001
         while self.wire.open and not (self.leaving and not self.members and not self.wire.backlog):
-            ready = self.wait(pause if self.doomed() else None)
+            ready = self.wait(pause if self.being_killed() else None)
             self.settle_reports(ready)
             self.reap()
             for message, fds in self.wire.receive():
-                self.obey(message, fds)
-            for member in self.doomed():
-                self.close(member)
-            pause = min(pause * 2, 0.02) if self.doomed() else 0.001
+                self.handle_command(message, fds)
+            for member in self.being_killed():
+                self.kill_round(member)
+            pause = min(pause * 2, 0.02) if self.being_killed() else 0.001
         self.end()
 
     def wait(self, pause: float | None) -> set[int]:
@@ -436,24 +438,24 @@ class _Keeping:
 
     # Commands.
 
-    def obey(self, message: dict[str, Any], fds: list[int]) -> None:
+    def handle_command(self, message: dict[str, Any], fds: list[int]) -> None:
         member = self.members.get(message.get("member", ""))
         match message["do"]:
             case "spawn":
                 self.spawn(message, fds)
             case "signal" if member and member.report is not None:
-                # Until its exec the child still ignores what we ignore: it would be lost.
-                member.early.append(message["sig"])
+                # Until its exec the child still ignores the signals that the keeper ignores.
+                member.early_signals.append(message["sig"])
             case "signal" if member and member.ended is None:
                 self.signal(member, message["sig"])
             case "kill" if member:
-                self.doom(member)
+                self.start_killing(member)
             case "hold":
                 self.held += fds
             case "kill_all" | "exit" as word:
                 self.leaving = self.leaving or word == "exit"
                 for each in self.members.values():
-                    self.doom(each)
+                    self.start_killing(each)
 
     def spawn(self, message: dict[str, Any], fds: list[int]) -> None:
         name = message["member"]
@@ -463,14 +465,16 @@ class _Keeping:
             try:
                 pid = os.fork()
                 if pid == 0:
-                    _become(message["argv"], environment, message["cwd"], message["log"], fds, childs_end)
+                    _exec_member(
+                        message["argv"], environment, message["cwd"], message["log"], fds, childs_end
+                    )
             except OSError:
                 os.close(report)
                 raise
             finally:
                 os.close(childs_end)
         except OSError as error:  # EAGAIN: too many processes; ENOMEM; EMFILE: too many files
-            self.tell_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
+            self.send_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
         else:
             os.set_blocking(report, False)
             self.members[name] = _Member(name, pid, processes.start_time(pid) or 0, report)
@@ -495,8 +499,8 @@ class _Keeping:
         if text:
             member.failure = json.loads(text)
         else:
-            self.tell("started", member.name, pid=member.pid, start=member.start)
-            for sig in member.early:
+            self.send_event("started", member.name, pid=member.pid, start=member.start)
+            for sig in member.early_signals:
                 self.signal(member, sig)
 
     def signal(self, member: _Member, sig: int) -> None:
@@ -507,39 +511,39 @@ class _Keeping:
         mains = {member.pid: member for member in self.members.values() if member.ended is None}
         for pid, code, maxrss in processes.reap():
             if member := mains.get(pid):
-                member.early.clear()  # its pid may be somebody else's by now
+                member.early_signals.clear()  # its pid may have been reused
                 self.settle_report(member)
                 member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
-                self.doom(member)
+                self.start_killing(member)
 
-    def doom(self, member: _Member) -> None:
+    def start_killing(self, member: _Member) -> None:
         if member.deadline is None:
             member.deadline = time.monotonic() + _CLOSING_LIMIT
             if member.ended is None:
-                # The group at one stroke: no fork within it outruns that.
+                # The whole group at once: no fork within it is faster.
                 with contextlib.suppress(OSError):
                     os.killpg(member.pid, signal.SIGSTOP)
 
-    def doomed(self) -> list[_Member]:
-        return [member for member in self.members.values() if member.doomed]
+    def being_killed(self) -> list[_Member]:
+        return [member for member in self.members.values() if member.is_being_killed]
 
-    def close(self, member: _Member) -> None:
-        """One round of killing; tells the end when nothing is left, or when it will not go."""
-        left = processes.strike(lambda: self.belongings(member))
-        if left or member.ended is None:
+    def kill_round(self, member: _Member) -> None:
+        """One round of killing. Reports the end when nothing is left, or after the deadline."""
+        remaining = processes.freeze_and_kill(lambda: self.processes_of(member))
+        if remaining or member.ended is None:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
-            # It sleeps in the kernel. Say so rather than let the supervisor wait for ever.
+            # A process sleeps in the kernel. Report it as a survivor rather than wait for ever.
             member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": time.time()}
         del self.members[member.name]
         if member.failure:
-            self.tell_failure(member.name, **member.failure)
+            self.send_failure(member.name, **member.failure)
         else:
-            survivors = [who.pid for who in left if processes.alive(who)]
-            self.tell("exited", member.name, **member.ended, survivors=survivors)
+            survivors = [who.pid for who in remaining if processes.is_alive(who)]
+            self.send_event("exited", member.name, **member.ended, survivors=survivors)
 
-    def belongings(self, member: _Member) -> Iterator[Identity]:
-        """What lives of a member: its main process, orphans that were its own, and all below these."""
+    def processes_of(self, member: _Member) -> Iterator[Identity]:
+        """The processes of a member: its main process, its orphans, and their descendants."""
         mains = {each.pid for each in self.members.values() if each.ended is None}
         others = {each.pid for each in self.members.values() if each is not member}
         roots: list[int] = []
@@ -547,22 +551,22 @@ class _Keeping:
             roots.append(who.pid)
             yield who
         for pid in self.orphans():
-            process = None if pid in mains else processes.look(pid)
+            process = None if pid in mains else processes.process_of(pid)
             if process is None:
                 continue
             if process.dead:
                 if process.session not in others:  # it may have left a child since the orphans were listed
-                    yield Identity(pid, processes.GONE)
-            elif self.owner_of(process) in (member.name, _ANYBODY):
+                    yield Identity(pid, processes.NO_START)
+            elif self.owner_of(process) in (member.name, _UNKNOWN_MEMBER):
                 roots.append(pid)
                 yield process.identity
-        yield from processes.below(roots, mains)
+        yield from processes.descendants_of_all(roots, mains)
 
     def orphans(self) -> Iterable[int]:
         """Processes of members that lost their parent: our children now, among the main processes."""
         if processes.has_prctl():
             return processes.children(os.getpid())
-        # They are init's. Those that left the session and hid their environment are out of reach.
+        # They belong to init. Those that left the session and hid their environment cannot be found.
         sessions = {each.pid for each in self.members.values()}
         in_session = (p.pid for p in processes.processes().values() if p.session in sessions and not p.dead)
         marked = (
@@ -571,47 +575,49 @@ class _Keeping:
         return {*in_session, *marked}
 
     def owner_of(self, process: processes.Process) -> str | None:
-        """Which member an orphan belonged to; anybody if it hides and all are ending; None: not known."""
+        """The member that an orphan belonged to; `_UNKNOWN_MEMBER` if it hides and all are ending; None:
+        unknown.
+        """
         environment = processes.environment(process.pid)
         if environment.get(processes.MARK) == self.mark:
             return environment.get(processes.MEMBER)
         for member in self.members.values():
             if process.session == member.pid:
                 return member.name
-        return _ANYBODY if all(member.doomed for member in self.members.values()) else None
+        return _UNKNOWN_MEMBER if all(member.is_being_killed for member in self.members.values()) else None
 
     def end(self) -> None:
-        """The supervisor is gone, or told us to leave: nothing of ours may outlive us."""
+        """End the keeper: the supervisor is gone or asked for it. Kills everything below."""
         deadline = time.monotonic() + _ABANDONED_LIMIT
-        while processes.kill_all(self.everything, within=1.0) and time.monotonic() < deadline:
+        while processes.kill_all(self.all_processes, within=1.0) and time.monotonic() < deadline:
             pass
 
-    def everything(self) -> Iterator[Identity]:
-        yield from processes.below_here()
+    def all_processes(self) -> Iterator[Identity]:
+        yield from processes.other_descendants()
         if not processes.has_prctl():
             lost = [who for pid in self.orphans() if (who := processes.identity(pid))]
             yield from lost
-            yield from processes.below([who.pid for who in lost], [os.getpid()])
+            yield from processes.descendants_of_all([who.pid for who in lost], [os.getpid()])
 
     # Words to the supervisor.
 
-    def tell(self, event: str, member: str, **fields: Any) -> None:
+    def send_event(self, event: str, member: str, **fields: Any) -> None:
         self.wire.queue({"at": time.time(), **fields, "event": event, "member": member})
 
-    def tell_failure(self, member: str, stage: str, errno: int, text: str) -> None:
-        self.tell("spawn_failed", member, stage=stage, errno=errno, text=text)
+    def send_failure(self, member: str, stage: str, errno: int, text: str) -> None:
+        self.send_event("spawn_failed", member, stage=stage, errno=errno, text=text)
 
 
-_ANYBODY = ""
+_UNKNOWN_MEMBER = ""
 
 
 # --- the member's first instants --------------------------------------------------------------------------
 
 
-def _become(
+def _exec_member(
     argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str, fds: Iterable[int], report: int
 ) -> NoReturn:
-    """In the forked child: turn into the member's program, or report why not. Never returns."""
+    """In the forked child: exec the member's program, or report the error. Never returns."""
     stage = "setup"
     try:
         keeper = os.getppid()
@@ -635,7 +641,7 @@ def _become(
         os.chdir(cwd)
         stage = "exec"
         _exec(argv, env)
-    except Exception as error:  # whatever it is, the supervisor must hear of it
+    except Exception as error:  # every error must reach the supervisor
         number = error.errno or 0 if isinstance(error, OSError) else 0
         failure = {
             "stage": stage,
@@ -648,7 +654,9 @@ def _become(
 
 
 def _default_signals() -> None:
-    """As a shell does: Python ignores SIGPIPE, a client maybe SIGINT, and exec keeps what is ignored."""
+    """Reset signals as a shell does: Python ignores SIGPIPE, a client maybe SIGINT, and exec keeps ignored
+    signals.
+    """
     for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(sig, signal.SIG_DFL)
@@ -686,7 +694,7 @@ def _explain(
         case "exec", errno.ENOENT if "/" not in argv[0]:
             return f"command {argv[0]!r} is not found in PATH ({_path(env)})"
         case "exec", errno.ENOENT if os.path.exists(argv[0]):
-            return f"command {argv[0]!r} is there, but the interpreter in its first line is not"
+            return f"command {argv[0]!r} exists, but the interpreter in its first line does not"
         case "exec", errno.ENOENT:
             return f"command {argv[0]!r} does not exist (looked from {cwd})"
         case "exec", errno.EACCES:

@@ -1,8 +1,9 @@
 """How a verb fails: one sentence for people on stderr, or one object on stdout with ``--json``, and the exit
 code.
 
-A traceback is never shown. What is none of our errors is a bug in allaboard: that is said, with the place of
-the details."""
+A traceback is never shown. An exception that is not an AllaboardError is reported as a bug in allaboard, with
+the path of the details.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ import click
 from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
 from allaboard.redaction import redact_job, redact_text
 from allaboard.report.commands import command
-from allaboard.report.exits import code_of
-from allaboard.report.saying import as_json_line, say, shown
+from allaboard.report.exits import exit_code_of
+from allaboard.report.terminal import json_line, say, shown
 
-_OF_THE_MACHINE = frozenset(
+_MACHINE_ERRORS = frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
@@ -37,41 +38,41 @@ _OF_THE_MACHINE = frozenset(
         errno.ENOMEM,
     }
 )
-"""What a disk or a system refuses, wherever that was not expected, is no bug."""
+"""Errors of a disk or of the system. They are never reported as bugs of allaboard."""
 
 
 def exit_code(error: Exception, words: Sequence[str]) -> int:
-    """Say what went wrong, as ``words`` (the command line) want it said, and return the exit code."""
+    """Print the error in the form that the command line ``words`` asks for, and return the exit code."""
     as_json = wants_json(words)
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
         return ExitCode.INTERRUPTED
     if isinstance(error, click.ClickException):
-        return _usage(error, as_json)
+        return _report_usage_error(error, as_json)
     if isinstance(error, AllaboardError):
-        return _ours(error, as_json)
-    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return _report_own_error(error, as_json)
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return _ours(SiteError(f"{where}{error.strerror}"), as_json)
-    return _bug(error, as_json)
+        return _report_own_error(SiteError(f"{where}{error.strerror}"), as_json)
+    return _report_bug(error, as_json)
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether ``--json`` stands on the command line; also asked when the command line itself is wrong."""
+    """Whether the command line has ``--json``. Also works for a command line that click refused."""
     before = words[: words.index("--")] if "--" in words else words
     return "--json" in before
 
 
-def _usage(error: click.ClickException, as_json: bool) -> int:
+def _report_usage_error(error: click.ClickException, as_json: bool) -> int:
     message = error.format_message()
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(message, err=True)  # our own help
+        click.echo(message, err=True)  # the help of allaboard
         return ExitCode.BAD_INPUT
     message = message[:1].lower() + message[1:]
     ctx = getattr(error, "ctx", None)
     if as_json:
-        _object("usage", message)
+        _print_error_object("usage", message)
     elif ctx is not None:
         say(f"{message}\nTry `{ctx.command_path} --help`.", error=True)
     else:
@@ -79,17 +80,17 @@ def _usage(error: click.ClickException, as_json: bool) -> int:
     return ExitCode.BAD_INPUT
 
 
-def _ours(error: AllaboardError, as_json: bool) -> int:
+def _report_own_error(error: AllaboardError, as_json: bool) -> int:
     if as_json:
         headline = error.headline if isinstance(error, BadInput) else str(error)
-        _object(error.code, headline, [problem.to_dict() for problem in error.problems])
+        _print_error_object(error.code, headline, [problem.to_dict() for problem in error.problems])
     else:
-        say(f"{error}{_who_may(error)}", error=True)
-    return code_of(error)
+        say(f"{error}{_permission_hint(error)}", error=True)
+    return exit_code_of(error)
 
 
-def _who_may(error: AllaboardError) -> str:
-    """What to do about a missing right: the server's sentence says only which one it is."""
+def _permission_hint(error: AllaboardError) -> str:
+    """How to get a missing permission. The server's message only names the permission."""
     if error.code != "forbidden" or " cannot " not in str(error):
         return ""
     return (
@@ -98,24 +99,24 @@ def _who_may(error: AllaboardError) -> str:
     )
 
 
-def _bug(error: Exception, as_json: bool) -> int:
+def _report_bug(error: Exception, as_json: bool) -> int:
     words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
-    kept = _kept("".join(traceback.format_exception(error)))
-    if kept:
-        words += f"\nThe details are in {kept}; please send them with the report."
+    report = _write_bug_report("".join(traceback.format_exception(error)))
+    if report:
+        words += f"\nThe details are in {report}; please send them with the report."
     else:
         words += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
     words += "\nA run that was started is not touched: `allaboard list` shows it."
     if as_json:
-        _object("bug", words)
+        _print_error_object("bug", words)
     else:
         say(words, error=True)
     return ExitCode.FAILED
 
 
-def _kept(details: str) -> Path | None:
-    """Write the details where they can be found: in the home or, if that is what is broken, in a temporary
-    folder that is made for them. None else may read them, and no link is followed to write them.
+def _write_bug_report(details: str) -> Path | None:
+    """Write the details to the home or, if that fails, to a new temporary folder. Only the user may read the
+    file, and no symbolic link is followed.
     """
     import tempfile
     import time
@@ -130,14 +131,16 @@ def _kept(details: str) -> Path | None:
         with suppress(FileExistsError):
             bugs.parent.mkdir(0o700, parents=True, exist_ok=True)
             bugs.mkdir(0o700)
-        return _written(bugs, name, text)
+        return _write_new_file(bugs, name, text)
     with suppress(OSError):
-        return _written(Path(tempfile.mkdtemp(prefix="allaboard-bug-")), name, text)
+        return _write_new_file(Path(tempfile.mkdtemp(prefix="allaboard-bug-")), name, text)
     return None
 
 
-def _written(folder: Path, name: str, text: bytes) -> Path:
-    """A new file in a folder of ours. Raises OSError for a folder that is a link or somebody else's."""
+def _write_new_file(folder: Path, name: str, text: bytes) -> Path:
+    """Write a new file into a folder of this user. Raises OSError if the folder is a link or belongs to
+    another user.
+    """
     if sys.platform == "win32":
         (folder / name).write_bytes(text)
         return folder / name
@@ -161,6 +164,6 @@ def _written(folder: Path, name: str, text: bytes) -> Path:
     return folder / name
 
 
-def _object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
+def _print_error_object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
     error = {"code": code, "message": redact_text(message), "problems": list(problems)}
-    click.echo(as_json_line({"error": error}))
+    click.echo(json_line({"error": error}))

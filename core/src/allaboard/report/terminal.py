@@ -1,8 +1,7 @@
-"""Saying things: lines for people, objects for machines, and what to do when nobody listens any more.
+"""Output: lines for people, JSON objects for machines, and closed pipes.
 
-Here is the edge of the terminal. Whatever is said is made of foreign words as well (names, uris, logs, other
-people's runs, servers' sentences), so everything that goes through here leaves without secrets and with its
-control characters visible; colours are put in as `style` marks them, and no other way.
+All output passes through this module, because it contains text from outside (names, uris, logs, foreign jobs,
+messages of servers). Secrets are removed and control characters are made visible. Only `style` adds colours.
 """
 
 from __future__ import annotations
@@ -23,12 +22,17 @@ from allaboard.redaction import redact_text, redact_texts
 
 
 def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None:
-    """A line for people on stdout; an error, which may have several, goes to stderr, and so do lines beside a
-    JSON object. A terminal that went away is no reason to fail."""
+    """Print a line for people on stdout. Errors, which may have several lines, go to stderr, as do lines
+    beside a JSON object. A closed terminal is no error.
+    """
     aside = error or to_stderr
     line = f"{style('error:', 'red', bold=True)} {text}" if error else text
     try:
-        click.echo(coloured(shown(line, lines=error), colours(aside)), err=aside, color=colours(aside))
+        click.echo(
+            coloured(shown(line, lines=error), supports_colour(aside)),
+            err=aside,
+            color=supports_colour(aside),
+        )
     except BrokenPipeError:
         if aside:
             return
@@ -38,14 +42,14 @@ def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None
 
 
 def shown(text: str, *, lines: bool = False) -> str:
-    """``text`` as it may be printed; ``lines``: it may have several."""
+    """``text`` made safe to print; ``lines``: it may have several lines."""
     return visible(redact_text(text), newlines=lines, tabs=True)
 
 
-# The marks of a colour, from Unicode's private use: `visible` lets them pass, and whoever else writes them
-# gets a colour and nothing more.
+# Colour marks from Unicode's private use area. `visible` keeps them; in text from outside they could only
+# cause a colour.
 _BEGINS, _IS, _ENDS = "\uf8f0", "\uf8f1", "\uf8f2"
-_MARKED = re.compile(f"{_BEGINS}([a-z_]*)(!?){_IS}|{_ENDS}")
+_STYLED = re.compile(f"{_BEGINS}([a-z_]*)(!?){_IS}|{_ENDS}")
 
 
 def style(text: str, colour: str = "", bold: bool = False, dim: bool = False) -> str:
@@ -53,58 +57,61 @@ def style(text: str, colour: str = "", bold: bool = False, dim: bool = False) ->
     return f"{_BEGINS}{'dim' if dim else colour}{'!' if bold else ''}{_IS}{text}{_ENDS}"
 
 
-def coloured(text: str, wanted: bool) -> str:
-    """``text`` with its marks turned into what a terminal understands, or taken out."""
-    return _MARKED.sub(lambda mark: _code(mark) if wanted else "", text)
+def coloured(text: str, with_colour: bool) -> str:
+    """``text`` with its marks replaced by escape sequences, or removed."""
+    return _STYLED.sub(lambda mark: _ansi_code(mark) if with_colour else "", text)
 
 
-def _code(mark: re.Match[str]) -> str:
+def _ansi_code(mark: re.Match[str]) -> str:
     if mark[1] is None:
         return "\x1b[0m"
     colour, dim = (None, True) if mark[1] == "dim" else (mark[1] or None, None)
     try:
         return click.style("", fg=colour, bold=mark[2] == "!" or None, dim=dim, reset=False)
-    except (TypeError, ValueError):  # somebody else's mark
+    except (TypeError, ValueError):  # a mark from outside
         return ""
 
 
-def show(value: Any, *, exact: bool = False) -> None:
-    """The one JSON object of a verb, on stdout. ``exact``: with its secrets, for what is to be sent."""
-    found = plain(value) if exact else plain(redact_texts(value))
-    click.echo(visible_json(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)))
+def show_json(value: Any, *, exact: bool = False) -> None:
+    """Print the one JSON object of a verb on stdout. ``exact``: keep secrets, for objects that
+    will be sent.
+    """
+    text = json_value(value) if exact else json_value(redact_texts(value))
+    click.echo(visible_json(json.dumps(text, ensure_ascii=False, indent=2, allow_nan=False)))
 
 
-def show_line(value: Any) -> None:
-    """One line of JSON Lines, on stdout, at once."""
-    click.echo(as_json_line(value))
+def show_json_line(value: Any) -> None:
+    """Print one line of JSON Lines on stdout and flush it."""
+    click.echo(json_line(value))
 
 
-def as_json_line(value: Any) -> str:
-    found = plain(value)
-    return visible_json(json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+def json_line(value: Any) -> str:
+    text = json_value(value)
+    return visible_json(json.dumps(text, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """JSON has no NaN: a number that is not finite is null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): json_value(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [json_value(v) for v in value]
     return value
 
 
-def colours(stderr: bool = False) -> bool:
-    """Whether colours are welcome there: on a terminal, unless NO_COLOR is set."""
+def supports_colour(stderr: bool = False) -> bool:
+    """Whether the stream shows colours: a terminal, and NO_COLOR is not set."""
     stream = sys.stderr if stderr else sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
-def bar(what: str, show: Callable[[int], str], *, aside: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on stderr for a person at a terminal, silence elsewhere. Yields what takes (done, in
-    all)."""
+def progress_bar(
+    what: str, show: Callable[[int], str], *, aside: bool
+) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar on stderr if it is a terminal, else nothing. Yields a function of (done, total)."""
     if aside or not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -130,17 +137,16 @@ def bar(what: str, show: Callable[[int], str], *, aside: bool) -> Iterator[Calla
 
 
 class Ink:
-    """Colours, where they are wanted."""
+    """Adds colours, if they are enabled."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(self, with_colour: bool) -> None:
+        self.wanted = with_colour
 
     def __call__(self, text: str, colour: str, bold: bool = False) -> str:
         return style(text, colour, bold) if self.wanted else text
 
 
-def silence() -> None:
-    """Nobody reads stdout any more: let the rest of this process write to nowhere, and end without a
-    complaint."""
+def silence_stdout() -> None:
+    """Redirect stdout to /dev/null after its reader is gone, so that the process ends without an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allaboard.diagnosis import diagnose
-from allaboard.diagnosis.printed import bare, bare_lines, raised, uncaught
+from allaboard.diagnosis.tracebacks import find_exceptions, strip_lines, strip_prefixes, uncaught_exceptions
 from allaboard.observation import Observation
 from allaboard.testing import a_member, seen
 
@@ -49,26 +49,26 @@ def marked(mark: str, text: str = TRACEBACK) -> str:
 def test_an_exception_is_read_whatever_its_launcher_writes_before_the_lines(
     mark: str, rank: int | None, local: int | None
 ) -> None:
-    (one,) = raised(bare_lines(marked(mark)))
+    (one,) = find_exceptions(strip_lines(marked(mark)))
     assert (one.text, str(one.where)) == ("steps.Odd: bad batch 7", "/code/steps.py:6")
     assert (one.rank, one.local) == (rank, local)
 
 
 @pytest.mark.parametrize("text", ["loss: 0.3", "[allaboard] {}", "step 3", "3:4", "[INFO] x", "  [rank1]: x"])
 def test_what_is_no_mark_stays(text: str) -> None:
-    assert bare(text).text == text
+    assert strip_prefixes(text).text == text
 
 
 def test_ranks_that_print_at_once_are_told_apart() -> None:
     ours, theirs = marked("[rank0]: ").splitlines(), marked("[rank1]: ").splitlines()
     mixed = [line for pair in zip(ours, theirs, strict=True) for line in pair]
-    assert [one.rank for one in uncaught(bare_lines(mixed))] == [0, 1]
+    assert [one.rank for one in uncaught_exceptions(strip_lines(mixed))] == [0, 1]
 
 
 def test_the_last_of_a_chain_is_what_was_raised() -> None:
     other = TRACEBACK.replace("steps.Odd: bad batch 7", "KeyError: 'x'")
     chain = f"{other}\n\nDuring handling of the above exception, another exception occurred:\n\n{TRACEBACK}"
-    assert [one.text for one in raised(bare_lines(chain))] == ["steps.Odd: bad batch 7"]
+    assert [one.text for one in find_exceptions(strip_lines(chain))] == ["steps.Odd: bad batch 7"]
 
 
 def test_a_loader_s_and_a_spawned_process_s_own_exception_is_read() -> None:
@@ -79,21 +79,21 @@ def test_a_loader_s_and_a_spawned_process_s_own_exception_is_read() -> None:
         "Original Traceback (most recent call last):\n"
         '  File "/code/data.py", line 9, in __getitem__\n    raise ValueError(i)\nValueError: 7\n'
     )
-    assert [(o.text, str(o.where)) for o in uncaught(bare_lines(text))] == [
+    assert [(o.text, str(o.where)) for o in uncaught_exceptions(strip_lines(text))] == [
         ("ValueError: 7", "/code/data.py:9")
     ]
 
 
 def test_a_syntax_error_and_a_group_are_read() -> None:
     syntax = '  File "/code/train.py", line 3\n    x =\n       ^\nSyntaxError: invalid syntax'
-    (one,) = raised(bare_lines(syntax))
+    (one,) = find_exceptions(strip_lines(syntax))
     assert (one.text, str(one.where)) == ("SyntaxError: invalid syntax", "/code/train.py:3")
     group = (
         "  + Exception Group Traceback (most recent call last):\n"
         '  |   File "/code/train.py", line 9, in <module>\n  |     go()\n'
         "  | ExceptionGroup: two went wrong (2 sub-exceptions)\n"
     )
-    assert raised(bare_lines(group))[0].text == "ExceptionGroup: two went wrong (2 sub-exceptions)"
+    assert find_exceptions(strip_lines(group))[0].text == "ExceptionGroup: two went wrong (2 sub-exceptions)"
 
 
 def failed(*tails: str) -> Observation:

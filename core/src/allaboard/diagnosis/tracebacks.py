@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 LONGEST = 4000
-"""Characters of a line that are looked at."""
+"""Characters of a line that are parsed."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\r")
 _TIME = (
@@ -38,7 +38,7 @@ _RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<text>.*)|:)?$")
 _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause of the following"
 )
-_NOT_THEIRS = re.compile(
+_LIBRARY_PATH = re.compile(
     r"^<|[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]|[/\\]allaboard[/\\](inside|checkpoints|shards|storage)[/\\]"
 )
 WRAPPERS = frozenset({"ChildFailedError", "CalledProcessError", "SignalException"})
@@ -62,16 +62,16 @@ class Frame:
     name: str = ""
 
     @property
-    def is_theirs(self) -> bool:
+    def is_user_code(self) -> bool:
         """Whether it is code of the job, not of a library."""
-        return not _NOT_THEIRS.search(self.file)
+        return not _LIBRARY_PATH.search(self.file)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RaisedException:
     """An exception that ended a process. ``where``: the innermost frame of the job's own code, else the
     innermost of all."""
 
@@ -92,25 +92,25 @@ class Raised:
         return self.type.rpartition(".")[2] in WRAPPERS
 
 
-def bare(line: str) -> Line:
+def strip_prefixes(line: str) -> Line:
     """A line as its program wrote it."""
     text = _ESCAPES.sub("", line[:LONGEST])
     rank = local = None
     for _ in range(_MARKS):
-        found = _MARK.match(text)
-        if found is None or not found[0]:
+        match = _MARK.match(text)
+        if match is None or not match[0]:
             break
-        text = text[found.end() :]
-        said = found.groupdict()
-        number = said["rank"] or said["mpi"] or said["plain"] or said["task"]
-        rank = int(number) if number is not None and (rank is None or said["rank"]) else rank
-        local = int(said["local"]) if said["local"] is not None else local
+        text = text[match.end() :]
+        fields = match.groupdict()
+        number = fields["rank"] or fields["mpi"] or fields["plain"] or fields["task"]
+        rank = int(number) if number is not None and (rank is None or fields["rank"]) else rank
+        local = int(fields["local"]) if fields["local"] is not None else local
     return Line(text.rstrip(), rank, local)
 
 
-def bare_lines(text: str | Sequence[str]) -> list[Line]:
+def strip_lines(text: str | Sequence[str]) -> list[Line]:
     """Each line of it; neither of the Unicode separators is the end of one."""
-    return [bare(line) for line in (text.split("\n") if isinstance(text, str) else text)]
+    return [strip_prefixes(line) for line in (text.split("\n") if isinstance(text, str) else text)]
 
 
 @dataclass(slots=True)
@@ -123,11 +123,11 @@ class _Block:
     in_frames: bool = False
 
 
-def raised(lines: Sequence[Line]) -> list[Raised]:
+def find_exceptions(lines: Sequence[Line]) -> list[RaisedException]:
     """Every exception that Python printed, in the order of their tracebacks' ends. Of a chain the one that
     was raised last stands; lines of several ranks may be mixed."""
     open_: dict[tuple[int | None, int | None], _Block] = {}
-    found: list[Raised] = []
+    exceptions: list[RaisedException] = []
     chained: set[tuple[int | None, int | None]] = set()
     for n, line in enumerate(lines):
         who = (line.rank, line.local)
@@ -139,7 +139,7 @@ def raised(lines: Sequence[Line]) -> list[Raised]:
         if _CHAINED.search(line.text):
             chained.add(who)
             continue
-        text = _without(line.text, block.before if block is not None else "")
+        text = _cut_before(line.text, block.before if block is not None else "")
         frame = _FRAME.match(text)
         if frame is not None:
             block = block or open_.setdefault(who, _Block(n))
@@ -148,18 +148,20 @@ def raised(lines: Sequence[Line]) -> list[Raised]:
         if block is None or not block.frames or not text or text[0].isspace():
             continue
         del open_[who]
-        said = _RAISED.match(text)
-        if said is None:
+        match = _RAISED.match(text)
+        if match is None:
             continue
         if who in chained:
             chained.discard(who)
-            found = _without_last(found, who)
-        theirs = [one for one in block.frames if one.is_theirs] or block.frames
-        found.append(Raised(said["type"], said["text"] or "", theirs[-1], *who, block.position))
-    return found
+            exceptions = _drop_last_of(exceptions, who)
+        own_frames = [frame for frame in block.frames if frame.is_user_code] or block.frames
+        exceptions.append(
+            RaisedException(match["type"], match["text"] or "", own_frames[-1], *who, block.position)
+        )
+    return exceptions
 
 
-def _without(text: str, before: str) -> str:
+def _cut_before(text: str, before: str) -> str:
     """The line of a traceback without what stood before its first one, and without the bars of a group."""
     if before and text.startswith(before):
         text = text[len(before) :]
@@ -167,20 +169,22 @@ def _without(text: str, before: str) -> str:
     return text[bars.end() :] if bars is not None else text
 
 
-def _without_last(found: Iterable[Raised], who: tuple[int | None, int | None]) -> list[Raised]:
-    every = list(found)
+def _drop_last_of(
+    exceptions: Iterable[RaisedException], who: tuple[int | None, int | None]
+) -> list[RaisedException]:
+    every = list(exceptions)
     for n in range(len(every) - 1, -1, -1):
         if (every[n].rank, every[n].local) == who:
             return every[:n] + every[n + 1 :]
     return every
 
 
-def uncaught(lines: Sequence[Line]) -> Iterator[Raised]:
+def uncaught_exceptions(lines: Sequence[Line]) -> Iterator[RaisedException]:
     """The last exception of each rank, but for those that launchers raise; in the order in which they
     ended."""
-    last: dict[tuple[int | None, int | None], Raised] = {}
-    for one in raised(lines):
-        if not one.is_wrapper:
-            last.pop((one.rank, one.local), None)
-            last[(one.rank, one.local)] = one
+    last: dict[tuple[int | None, int | None], RaisedException] = {}
+    for exception in find_exceptions(lines):
+        if not exception.is_wrapper:
+            last.pop((exception.rank, exception.local), None)
+            last[(exception.rank, exception.local)] = exception
     yield from last.values()

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from allaboard.backends.local.state.paths import prepare
-from allaboard.cli import failing, main
+from allaboard.cli import failure, main
 from allaboard.errors import (
     BackendUnreachable,
     BadInput,
@@ -25,7 +25,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
-from allaboard.report.exits import code_of
+from allaboard.report.exits import exit_code_of
 from tests.core.cli.terminal import TRAINS, Terminal
 
 GOOD = "name: digits\ncommand: [python, job.py]\n"
@@ -346,17 +346,17 @@ def test_the_details_of_a_bug_go_into_no_folder_of_another_user(
 
 def test_what_a_disk_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "/full/file")
-    assert failing.exit_code(error, []) == 1
+    assert failure.exit_code(error, []) == 1
     assert capsys.readouterr().err == "error: /full/file: No space left on device\n"
 
 
 def test_what_each_error_means_for_the_exit_code() -> None:
-    assert code_of(BadInput("")) == 2
-    assert code_of(StorageMissing("")) == 2
-    assert code_of(BackendUnreachable("")) == 5
-    assert code_of(StorageUnreachable("")) == 5
-    assert {code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
-    assert failing.exit_code(click.Abort(), []) == 130
+    assert exit_code_of(BadInput("")) == 2
+    assert exit_code_of(StorageMissing("")) == 2
+    assert exit_code_of(BackendUnreachable("")) == 5
+    assert exit_code_of(StorageUnreachable("")) == 5
+    assert {exit_code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
+    assert failure.exit_code(click.Abort(), []) == 130
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(ab: Terminal) -> None:

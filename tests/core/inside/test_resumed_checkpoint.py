@@ -12,8 +12,8 @@ import pytest
 from allaboard.checkpoints import Manifest, save
 from allaboard.errors import Corrupt, StorageUnreachable
 from allaboard.inside import Checkpointer
-from allaboard.inside.leaving import leaving
-from allaboard.inside.resumed import ResumedCheckpoint, file_system_of
+from allaboard.inside.resumed_checkpoint import ResumedCheckpoint, file_system_of
+from allaboard.inside.shutdown import shutdown
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 
@@ -22,7 +22,7 @@ from allaboard.storage.base import Store
 def alone() -> Iterator[None]:
     """Nobody's signal handler is left behind."""
     yield
-    leaving.unwatch()
+    shutdown.uninstall()
 
 
 MOUNTS = """\

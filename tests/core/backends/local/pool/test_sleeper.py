@@ -15,7 +15,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import capacity, cpus
 from allaboard.backends.local.pool.pool import Pool
-from allaboard.backends.local.state.records import read
+from allaboard.backends.local.state.records import read_record
 from allaboard.observation import Observation, Owner, State
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
@@ -54,7 +54,7 @@ def stop(backend: LocalBackend, handle: Handle) -> None:
 
 def sleeper(backend: LocalBackend, run: str) -> int | None:
     """The process of a queued run, once it is the small one."""
-    record = read(backend.find(run))
+    record = read_record(backend.find(run))
     assert record is not None
     attempt = backend.find(run).attempt(record.generation, record.attempt).path
     for process in Path("/proc").iterdir():
@@ -63,7 +63,7 @@ def sleeper(backend: LocalBackend, run: str) -> int | None:
                 words = (process / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if os.fsencode(attempt) in words and any(word.endswith(b"/waiting.py") for word in words):
+            if os.fsencode(attempt) in words and any(word.endswith(b"/sleeper.py") for word in words):
                 return int(process.name)
     return None
 
@@ -153,7 +153,7 @@ def test_a_queued_run_can_be_adopted_and_an_abandoned_one_is_stopped(
     backend.adopt(adopted, ME, other)
     seen = ended(backend, adopted.run)
     assert state_of(seen) is State.STOPPED
-    assert seen.stop is not None and "nobody followed" in seen.stop.reason
+    assert seen.stop is not None and "no client followed" in seen.stop.reason
     stop(backend, first)
 
 

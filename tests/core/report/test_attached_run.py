@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from allaboard.backends.base import Handle, NotYours, Plan, Stopped
-from allaboard.checking import checked
+from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable, StorageDenied
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, Owner, State
-from allaboard.report.exits import BeforeStart
-from allaboard.report.following import FollowerLeft, to_the_end
+from allaboard.report.attached_run import FollowerLeft, run_to_end
+from allaboard.report.exits import NotStarted
 from allaboard.testing import FakeBackend, a_job, seen
 
 RUNNING = [State.RUNNING] * 5
@@ -65,8 +65,8 @@ class Stubborn(FakeBackend):
 
 
 def followed(backend: FakeBackend, view: Watched, attempts: int = 1) -> int:
-    plan = Plan(checked(a_job()), "k")
-    return to_the_end(backend, plan, lambda: view, attempts=attempts)
+    plan = Plan(require_valid(a_job()), "k")
+    return run_to_end(backend, plan, lambda: view, attempts=attempts)
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def test_what_a_store_refuses_at_the_start_is_bad_input() -> None:
         def launch(self, plan: Plan, owner: Owner) -> Handle:
             raise StorageDenied("s3://bucket: access denied")
 
-    with pytest.raises(BeforeStart, match="access denied"):
+    with pytest.raises(NotStarted, match="access denied"):
         followed(Denied(), Watched())
 
 

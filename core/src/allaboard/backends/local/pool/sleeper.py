@@ -1,11 +1,11 @@
-"""What the supervisor of a queued run becomes until something happens: a program of a few MB that sleeps.
+"""A small program that replaces the supervisor of a queued run until something happens. It takes a few MB.
 
-`rest` replaces the supervisor by this file, in the same process and with its locks and pipes; when there is
-something to think about (slots, a request, a deadline) this file replaces itself by the supervisor again. So
-nothing is decided here, and nothing of allaboard (or anything else that is large) is imported.
+`become_sleeper` replaces the supervisor by this file, in the same process and with its locks and pipes. When
+something must be decided (slots, a request, a deadline) this file replaces itself by the supervisor again. It
+decides nothing itself and imports neither allaboard nor anything else that is large.
 
-One of the user's waiting processes, which holds the file ``lookout``, looks once a second for gangs that were
-killed and could not tell anybody. The others try to become the lookout now and then, in case it was killed.
+One of the user's waiting processes holds the lock of the file ``lookout`` and checks once a second for killed
+gangs, which wake no ticket. The others try to become the lookout now and then, in case it was killed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import sys
 import time
 
 _BLIND, _ELECTION = 60.0, 10.0
-"""Seconds after which the lookout has its supervisor look at everything, and after which others try to become
-it.
+"""Seconds after which the lookout's supervisor reads the whole pool, and after which others try to become the
+lookout.
 """
 _TICKETS = 5
-"""The lookout looks at those who wait every so many times that it looks at those that run."""
+"""The lookout checks waiting tickets once per so many checks of running gangs."""
 _FOREIGN = 2000
 
 
-def rest(
+def become_sleeper(
     back: list[str],
     *,
     wake: int,
@@ -45,7 +45,7 @@ def rest(
     ``wake``, ``owner``: the pipes of the attempt and of the ticket (-1: none). ``home``: the user's folder of
     the pool ("": none). ``until``: epoch seconds, 0 for never. ``client``: a file ("": none) that must be
     touched every ``patience`` seconds. ``calm``: seconds in which a byte in ``owner``, which anybody may
-    write, does not count. ``dead``: folders that are known to be dead, and how they stand. ``keep``: another
+    write, does not count. ``dead``: folders that are known to be dead, with their state. ``keep``: another
     descriptor that stays open. Raises OSError when it cannot.
     """
     for fd in (wake, owner, keep):
@@ -53,18 +53,18 @@ def rest(
             posix.set_inheritable(fd, True)
     numbers = [str(wake), str(owner), str(until), str(patience), str(calm)]
     pairs = [text for pair in list(dead.items())[:_FOREIGN] for text in pair]
-    # Until there is a handler again, a SIGTERM waits.
+    # SIGTERM is blocked until a handler is installed again.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
     words = [*numbers, home, pool, client, str(len(pairs)), *pairs, *back]
     posix.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *words])
 
 
-class _Term(Exception):
+class _Terminated(Exception):
     """SIGTERM came."""
 
 
-def _terminated(number: int, frame: object) -> None:
-    raise _Term
+def _raise_terminated(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def main(words: list[str]) -> None:
@@ -75,10 +75,10 @@ def main(words: list[str]) -> None:
     pairs, back = words[9 : 9 + count], words[9 + count :]
     dead = dict(zip(pairs[::2], pairs[1::2], strict=True))
     try:
-        _signal.signal(_signal.SIGTERM, _terminated)
+        _signal.signal(_signal.SIGTERM, _raise_terminated)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
         why = _sleep(wake, owner, home, pool, until, client, patience, calm, dead)
-    except _Term:
+    except _Terminated:
         why = "sigterm"
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
     posix.execv(back[0], [*back, why])
@@ -95,14 +95,14 @@ def _sleep(
     calm: float,
     dead: dict[str, str],
 ) -> str:
-    """Until there is something to think about; what it is."""
+    """Sleep until something must be decided; returns the reason."""
     begun = seen = time.monotonic()
-    touched, folder, lookout, looks = _touched(client), _kept(home), -1, 0
+    touched, folder, lookout, looks = _touch(client), _lock_home(home), -1, 0
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     while True:
         if lookout < 0 and folder >= 0:
-            lookout = _elected(folder)
+            lookout = _try_lookout_lock(folder)
         now = time.monotonic()
         hears = now - begun >= calm
         if hears and owner >= 0:
@@ -122,25 +122,25 @@ def _sleep(
             return "again"
         if until and time.time() >= until:
             return "due"
-        stamp = _touched(client)
+        stamp = _touch(client)
         if stamp != touched:
             touched, seen = stamp, now
         if client and now - seen > patience:
             return "abandoned"
         if lookout >= 0 and hears:
             looks += 1
-            if now - begun >= _BLIND or _changed(pool, dead, looks % _TICKETS == 0):
+            if now - begun >= _BLIND or _has_pool_changed(pool, dead, looks % _TICKETS == 0):
                 return "lookout"
 
 
-def _touched(client: str) -> float:
+def _touch(client: str) -> float:
     try:
         return posix.stat(client).st_mtime if client else 0.0
     except OSError:
         return 0.0
 
 
-def _kept(home: str) -> int:
+def _lock_home(home: str) -> int:
     """The folder, open and locked: systemd-tmpfiles, which clears /tmp, passes locked folders by."""
     try:
         fd = posix.open(home, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)
@@ -150,7 +150,7 @@ def _kept(home: str) -> int:
     return fd
 
 
-def _elected(folder: int) -> int:
+def _try_lookout_lock(folder: int) -> int:
     """The lock of the lookout, or -1 while another process has it."""
     flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
     try:
@@ -165,8 +165,8 @@ def _elected(folder: int) -> int:
     return fd
 
 
-def _changed(pool: str, dead: dict[str, str], tickets: bool) -> bool:
-    """Whether a gang (or a ticket) stands otherwise than is known."""
+def _has_pool_changed(pool: str, dead: dict[str, str], tickets: bool) -> bool:
+    """Whether the state of a gang (or a ticket) differs from the known one."""
     for folder in _folders(pool):
         try:
             names = sorted(filter(_is_name, posix.listdir(folder)))
@@ -174,7 +174,7 @@ def _changed(pool: str, dead: dict[str, str], tickets: bool) -> bool:
             continue
         for name in names if posix.lstat(folder).st_uid == posix.geteuid() else names[:_FOREIGN]:
             at = f"{folder}/{name}"
-            if (tickets or name[0] == "g") and _stands(at) != dead.get(at, ""):
+            if (tickets or name[0] == "g") and _liveness(at) != dead.get(at, ""):
                 return True
     return False
 
@@ -187,7 +187,7 @@ def _is_name(name: str) -> bool:
 def _folders(pool: str) -> list[str]:
     """As `shared_files.user_folders`."""
     parent, _, base = pool.rpartition("/")
-    found = []
+    folders = []
     for at, start in ((parent or "/", f"{base}."), (pool, "")):
         try:
             names = posix.listdir(at)
@@ -199,17 +199,17 @@ def _folders(pool: str) -> list[str]:
                 folder = f"{at}/{name}"
                 try:
                     if posix.lstat(folder).st_uid == int(user):
-                        found.append(folder)
+                        folders.append(folder)
                 except OSError:
                     pass
-    return found
+    return folders
 
 
-def _stands(at: str) -> str:
-    """How the folder of a gang or a ticket stands; "" when it lives, or is not there any more."""
-    if _is_read(f"{at}/owner"):
+def _liveness(at: str) -> str:
+    """The state of the folder of a gang or a ticket: "" if it lives or is gone."""
+    if _has_reader(f"{at}/owner"):
         return ""
-    if _is_read(f"{at}/slots"):
+    if _has_reader(f"{at}/slots"):
         return "leftover"
     try:
         posix.lstat(at)
@@ -218,7 +218,7 @@ def _stands(at: str) -> str:
     return "dead"
 
 
-def _is_read(pipe: str) -> bool:
+def _has_reader(pipe: str) -> bool:
     flags = posix.O_WRONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC
     try:
         posix.close(posix.open(pipe, flags))

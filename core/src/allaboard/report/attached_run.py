@@ -1,8 +1,10 @@
-"""Following a run from a terminal: signals are noted by handlers and obeyed between two looks.
+"""Follows a run from a terminal. Signal handlers only record signals; the loop acts on them between two
+observations.
 
 First Ctrl-C or SIGTERM: stop it, and wait until its members have saved and ended. Second: kill it. Third:
-leave at once. SIGHUP: leave it running as a detached run. A handler never acts itself: it could interrupt a
-look that holds a lock."""
+leave at once. SIGHUP: leave it running as a detached run. A handler never acts itself: it could interrupt an
+observation that holds a lock.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +16,33 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from allaboard.backends.actor import person
+from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Handle, NotYours, Plan, handle_of
 from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.report.commands import command
-from allaboard.report.exits import starting, watching
-from allaboard.report.saying import say
-from allaboard.running import ATTEMPTS, Follower, follow_policy, me
+from allaboard.report.exits import maybe_started_on_error, untouched_on_error
+from allaboard.report.terminal import say
+from allaboard.running import ATTEMPTS, Follower, follow_policy, new_owner
 from allaboard.status import state_of
 
 AGAIN = "the same command with its --key"
 SLICE = 0.1
-"""Seconds after which a noted signal is obeyed at the latest."""
+"""The longest time in seconds before a recorded signal is handled."""
 
 
 class View(Protocol):
     """What a person sees of a run that is followed."""
 
     def launched(self, handle: Handle) -> None:
-        """An attempt was started, or found."""
+        """An attempt was started or adopted."""
 
     def seen(self, seen: Observation) -> None:
-        """A look at the run."""
+        """A new observation of the run."""
 
     def say(self, text: str) -> None:
-        """A sentence beside the view, about what a signal did."""
+        """Show a sentence beside the view, about the effect of a signal."""
 
     def ended(self, outcome: Outcome) -> None:
         """How it ended. Called once, last."""
@@ -50,7 +52,9 @@ class View(Protocol):
 
 
 class FollowerLeft(Exception):
-    """The follower leaves before the end. ``code`` is the exit code; ``str`` says what becomes of the run."""
+    """The client leaves before the end of the run. ``code`` is the exit code; ``str`` says what happens to
+    the run.
+    """
 
     def __init__(self, code: ExitCode, words: str) -> None:
         super().__init__(words)
@@ -58,8 +62,7 @@ class FollowerLeft(Exception):
 
 
 class Signals:
-    """Notes the signals that arrive while it is entered. Whoever started us with SIGHUP ignored (nohup) wants
-    it so."""
+    """Records signals while it is entered. SIGHUP stays ignored if it was ignored before (nohup)."""
 
     def __init__(self) -> None:
         self.interrupts: list[str] = []
@@ -86,16 +89,17 @@ class Signals:
         if self.launching and len(self.interrupts) > 1:
             raise KeyboardInterrupt
         if self.launching:
-            # No view is open yet. One write: what was interrupted may itself be writing.
+            # No view is open yet. A single write, because the interrupted code may itself be writing.
             os.write(2, b"stopping it as soon as it has started; once more: at once\n")
 
     def _hang_up(self, *_: Any) -> None:
         self.hung_up = True
 
 
-class Attended(Follower):
-    """Follows a run that is ours, obeying signals while it waits. ``open_view`` is called once the run is
-    launched: what a view needs to import delays no start."""
+class AttachedRun(Follower):
+    """Follows a run that this client owns, and handles signals while it waits. ``open_view`` is called after
+    the launch, so that imports of the view delay no start.
+    """
 
     def __init__(
         self,
@@ -111,19 +115,19 @@ class Attended(Follower):
         )
         self.open_view, self.signals, self.again = open_view, signals, again
         self.view: View | None = None
-        self.obeyed = 0
+        self.handled = 0
 
-    def begin(self) -> None:
-        """Launch. Whoever is impatient meanwhile ends it, and nothing is left behind."""
+    def launch(self) -> None:
+        """Launch the run. A second signal during the launch aborts it and kills what it started."""
         assert self.plan is not None and self.owner is not None
         self.signals.launching = True
         try:
-            with starting(self.again):
+            with maybe_started_on_error(self.again):
                 self.handle = self.backend.launch(self.plan, self.owner)
         except KeyboardInterrupt:
-            self._abandon()
+            self._kill_started()
             raise FollowerLeft(
-                ExitCode.STOPPED, "the start was cut short; nothing of it is left running"
+                ExitCode.STOPPED, "the start was interrupted; nothing of it is left running"
             ) from None
         finally:
             self.signals.launching = False
@@ -148,57 +152,57 @@ class Attended(Follower):
         assert self._changes is not None
         end = time.monotonic() + ask.seconds
         while True:
-            self._obey()
+            self._handle_signals()
             rest = end - time.monotonic()
             if rest <= 0 or self._changes.wait(min(SLICE, rest)):
                 return None
 
-    def _obey(self) -> None:
+    def _handle_signals(self) -> None:
         signals = self.signals
         if signals.hung_up:
-            self._let_go()
-        if len(signals.interrupts) > self.obeyed:
-            self.obeyed += 1
-            self._stop(signals.interrupts[self.obeyed - 1])
+            self._detach()
+        if len(signals.interrupts) > self.handled:
+            self.handled += 1
+            self._stop(signals.interrupts[self.handled - 1])
 
     def _stop(self, why: str) -> None:
         assert self.handle is not None and self.owner is not None
-        if self.obeyed > 2:
-            raise self._leaving(
+        if self.handled > 2:
+            raise self._left_with(
                 ExitCode.STOPPED, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}"
             )
-        kill = self.obeyed == 2
-        answer = self.backend.stop(self.handle, self.owner, person(), why, kill=kill)
+        kill = self.handled == 2
+        answer = self.backend.stop(self.handle, self.owner, user_at_host(), why, kill=kill)
         if isinstance(answer, NotYours):
             words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
-            raise self._leaving(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
+            raise self._left_with(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
         gently = f"{why}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         assert self.handle is not None and self.owner is not None
-        with suppress(OwnershipConflict):  # somebody else has taken it over: it is in good hands
-            self.backend.adopt(self.handle, self.owner, me("detached"))
+        with suppress(OwnershipConflict):  # another client has taken it over
+            self.backend.adopt(self.handle, self.owner, new_owner("detached"))
         watch = command(f"follow {self.run}")
         words = f"{self.run} goes on without this terminal; watch it with: {watch}"
-        raise self._leaving(ExitCode.OK, words)
+        raise self._left_with(ExitCode.OK, words)
 
-    def _leaving(self, code: ExitCode, words: str) -> FollowerLeft:
+    def _left_with(self, code: ExitCode, words: str) -> FollowerLeft:
         self.say(words)
         return FollowerLeft(code, words)
 
-    def _abandon(self) -> None:
-        """What a launch that was cut short has started, if anything, is killed."""
+    def _kill_started(self) -> None:
+        """Kill whatever an interrupted launch has started."""
         assert self.owner is not None
         with suppress(AllaboardError):
             seen = self.backend.observe(self.run)
             if seen.owner == self.owner and not state_of(seen).is_final:
                 self.backend.stop(
-                    handle_of(seen), self.owner, person(), self.signals.interrupts[-1], kill=True
+                    handle_of(seen), self.owner, user_at_host(), self.signals.interrupts[-1], kill=True
                 )
 
 
-def to_the_end(
+def run_to_end(
     backend: Backend,
     plan: Plan,
     open_view: Callable[[], View],
@@ -207,16 +211,17 @@ def to_the_end(
     attempts: int | None = None,
     finish: Callable[[Outcome], None] = lambda outcome: None,
 ) -> int:
-    """Launch and follow until the end; returns the exit code. ``again``: the command line that goes on with
-    the run. ``finish`` is told the outcome after the view;
-    the result counts as handed over once it is done. Raises Left when it ends earlier."""
+    """Launch and follow a run to its end; returns the exit code. ``again``: the command line that continues
+    with the run. ``finish`` gets the outcome after the view; when it returns, the result counts as handed
+    over. Raises FollowerLeft when the client leaves earlier.
+    """
     limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     with Signals() as signals:
-        follower = Attended(backend, plan, me(), open_view, signals, again)
+        follower = AttachedRun(backend, plan, new_owner(), open_view, signals, again)
         try:
-            follower.begin()
-            with watching(plan.run):
-                outcome = follower.to_the_end(follow_policy(backend, attempts=limit))
+            follower.launch()
+            with untouched_on_error(plan.run):
+                outcome = follower.follow_to_end(follow_policy(backend, attempts=limit))
             if follower.view is not None:
                 follower.view.ended(outcome)
             finish(outcome)
@@ -229,15 +234,17 @@ def to_the_end(
 
 
 def _hand_over(backend: Backend, handle: Handle) -> None:
-    """The run has succeeded whatever becomes of this: untaken, its result is handed over again."""
+    """Record that the result was taken. A failure here changes nothing: the next launch hands the result over
+    again.
+    """
     try:
         backend.hand_over(handle)
     except AllaboardError as error:
-        say(f"that the result of {handle.run} was taken could not be written down: {error}", to_stderr=True)
+        say(f"the handover of the result of {handle.run} could not be recorded: {error}", to_stderr=True)
 
 
 def event_source(backend: Backend, run: str) -> Callable[[], Sequence[Event]]:
-    """What happened to a run so far, for a view to ask when it sees a change."""
+    """A function that returns the events of a run so far."""
 
     def events() -> Sequence[Event]:
         with suppress(AllaboardError):

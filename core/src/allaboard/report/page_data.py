@@ -1,7 +1,7 @@
-"""What a run wrote, read from its backend for its page.
+"""Reads the data of a run's page from its backend.
 
-A page is made of what can be read: what cannot is named in it. Rank 0's output is read once, from its first
-line to its last, and nothing is held of it but its reports and its end.
+A page names what could not be read. Rank 0's output is read once, from the first line to the last; only its
+reports and its last lines are kept in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allaboard.observation import MemberSeen
 from allaboard.printable import last_state
 from allaboard.report import words
 from allaboard.report.history import History
-from allaboard.report.page import LAST_LINES, Told
+from allaboard.report.page import LAST_LINES, PageData
 from allaboard.reportline import PREFIX, decode
 
 T = TypeVar("T")
@@ -25,31 +25,31 @@ _LONGEST = 64 << 10
 """Characters of a line of output that are held."""
 
 
-def what_it_told(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) -> Told:
-    """All that a page shows of a run, over its attempts. ``secrets``: what the page must not show. Raises
-    nothing of ours: what cannot be read is a gap.
+def read_page_data(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) -> PageData:
+    """The data of a page, over all attempts. ``secrets``: values that the page must not show. Raises no
+    AllaboardError: what cannot be read is a gap.
     """
     gaps: list[str] = []
     lines: dict[str, Sequence[str]] = {}
     seen = outcome.seen
-    history, ends = _rank0(backend, outcome, gaps)
+    history, ends = _read_rank0(backend, outcome, gaps)
     first = next((m for m in seen.members if m.rank == 0), None)
     if first is not None and ends:
         lines[first.name] = ends
     failing = words.first_failing(outcome) if not outcome.ok else None
     if failing is not None and failing.name not in lines:
-        lines[failing.name] = _end_of(backend, outcome, failing, gaps)
-    events = _or_gap(lambda: tuple(backend.events(seen.run)), "its events", gaps, seen.events)
-    return Told(history, lines, events, secrets, gaps)
+        lines[failing.name] = _last_lines_of(backend, outcome, failing, gaps)
+    events = _read_or_note_gap(lambda: tuple(backend.events(seen.run)), "its events", gaps, seen.events)
+    return PageData(history, lines, events, secrets, gaps)
 
 
-def _rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History, list[str]]:
-    """What rank 0 reported over all attempts, and the last of its lines that are no reports."""
+def _read_rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History, list[str]]:
+    """The reports of rank 0 over all attempts, and its last lines that are no reports."""
     seen, history = outcome.seen, History()
     ends: deque[str] = deque(maxlen=LAST_LINES)
     for attempt in range(1, seen.attempt + 1):
         try:
-            for line in _lines(backend, seen.run, Selection(ranks=(0,), attempt=attempt)):
+            for line in _whole_lines(backend, seen.run, Selection(ranks=(0,), attempt=attempt)):
                 report = decode(line) if PREFIX in line else None
                 if report is not None:
                     history.add(report)
@@ -60,33 +60,33 @@ def _rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History
     return history, [*ends]
 
 
-def _lines(backend: Backend, run: str, selection: Selection) -> Iterator[str]:
+def _whole_lines(backend: Backend, run: str, selection: Selection) -> Iterator[str]:
     """The lines, each in one piece as far as a report may be long; init containers' are left out."""
-    held = ""
+    pending = ""
     for item in backend.logs(run, selection):
         if not isinstance(item, LogLine) or item.container:
             continue
-        held += item.text[: max(0, 2 * _LONGEST - len(held))]
+        pending += item.text[: max(0, 2 * _LONGEST - len(pending))]
         if not item.more:
-            yield held
-            held = ""
-    if held:
-        yield held
+            yield pending
+            pending = ""
+    if pending:
+        yield pending
 
 
-def _end_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps: list[str]) -> list[str]:
-    """The last lines of a member: those that were kept as evidence, else what can be read now."""
-    kept = words.tail(outcome, member, LAST_LINES)
-    if kept:
-        return [last_state(line) for line in kept]
+def _last_lines_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps: list[str]) -> list[str]:
+    """The last lines of a member: from the stored evidence, else read now."""
+    last_lines = words.tail(outcome, member, LAST_LINES)
+    if last_lines:
+        return [last_state(line) for line in last_lines]
     selection = Selection(members=(member.name,), attempt=outcome.seen.attempt, tail=LAST_LINES)
-    read = _or_gap(
-        lambda: [*_lines(backend, outcome.run, selection)], f"what {member.name} wrote", gaps, [""]
+    read = _read_or_note_gap(
+        lambda: [*_whole_lines(backend, outcome.run, selection)], f"what {member.name} wrote", gaps, [""]
     )
     return [last_state(line) for line in read if line]
 
 
-def _or_gap(ask: Callable[[], T], what: str, gaps: list[str], otherwise: T) -> T:
+def _read_or_note_gap(ask: Callable[[], T], what: str, gaps: list[str], otherwise: T) -> T:
     try:
         return ask()
     except AllaboardError as error:

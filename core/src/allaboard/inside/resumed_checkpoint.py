@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.checkpoints import Checkpoint, Part, checkpoint_at, folder_name, read_manifest
-from allaboard.checkpoints.holds import held
+from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import object_problem
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.storage import open_store
@@ -27,11 +27,11 @@ BYTES_PART = "state.bin"
 
 
 class ResumedCheckpoint:
-    """A complete checkpoint. ``step`` is where training goes on, ``metrics`` what was measured there.
+    """A complete checkpoint. ``step`` is where training continues, ``metrics`` were measured there.
 
     ``resumed`` is True for a checkpoint of this very run; False when training starts from other weights
-    (``start_from``): then ``step`` is 0, because this run has done none, and ``checkpoint.step`` tells how
-    far those weights had come.
+    (``start_from``): then ``step`` is 0, because this run has done none, and ``checkpoint.step`` is the step
+    of those weights.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class ResumedCheckpoint:
         Read it, and leave it as it is. Raises Corrupt, StorageError, and BadInput for a part that is not
         there.
         """
-        found = self._part(part)
-        if found.name not in self._verified:
-            self._verified[found.name] = self._fetch(found)
-        return self._verified[found.name]
+        named = self._part(part)
+        if named.name not in self._verified:
+            self._verified[named.name] = self._fetch(named)
+        return self._verified[named.name]
 
     def fetch(self) -> None:
         """Verify every part now. Raises Corrupt, naming the part."""
@@ -95,28 +95,28 @@ class ResumedCheckpoint:
     def _part(self, name: str | None) -> Part:
         if name is None and len(self.parts) == 1:
             name = self.parts[0]
-        found = None if name is None else self.checkpoint.manifest.part(name)
-        if found is None:
-            asked = "name a part" if name is None else f"there is no part {name!r}"
-            raise BadInput(f"{self.uri}: {asked}; the parts are: {', '.join(self.parts)}")
-        return found
+        named = None if name is None else self.checkpoint.manifest.part(name)
+        if named is None:
+            trouble = "name a part" if name is None else f"there is no part {name!r}"
+            raise BadInput(f"{self.uri}: {trouble}; the parts are: {', '.join(self.parts)}")
+        return named
 
     def _fetch(self, part: Part) -> Path:
         key = f"{folder_name(self.checkpoint.step)}/{part.name}"
         path = self._store.local_path(key)
         if path is not None:
-            return self._checked(path, part)
+            return self._verify_file(path, part)
         copy = self._scratch_folder() / part.name
         try:
             self._store.download(key, copy)
             # Read again from this machine's disk, so that a bad transfer is seen as well.
-            return self._checked(copy, part)
+            return self._verify_file(copy, part)
         except BaseException:
             with suppress(OSError):  # as large as the state, and of no use
                 copy.unlink()
             raise
 
-    def _checked(self, path: Path, part: Part) -> Path:
+    def _verify_file(self, path: Path, part: Part) -> Path:
         if problem := object_problem(open_store(path.parent), path.name, part):
             raise Corrupt(f"{self.uri}: {problem}; use an earlier checkpoint")
         return path
@@ -139,12 +139,12 @@ class ResumedCheckpoint:
             why = str(error).strip().partition("\n")[0]
             raise BadInput(
                 f"{self.uri}: the state holds more than tensors and plain values; torch runs no foreign code "
-                f"unasked ({why}); if you trust it: torch.load(found.path(), weights_only=False)"
+                f"unasked ({why}); if you trust it: torch.load(checkpoint.path(), weights_only=False)"
             ) from error
         finally:
-            self._drop(path)
+            self._remove_copy(path)
 
-    def _drop(self, path: Path) -> None:
+    def _remove_copy(self, path: Path) -> None:
         """A copy from a bucket is as large as the state; once that is in memory the copy goes."""
         if self._scratch is not None:
             self._verified.pop(path.name, None)
@@ -157,10 +157,10 @@ def _may_be_mapped(path: Path) -> bool:
     that another machine deletes on a file server would take the process with it (SIGBUS).
     """
     with path.open("rb") as file:
-        return file.read(2) == b"PK" and file_system_of(path) in _OF_THIS_MACHINE
+        return file.read(2) == b"PK" and file_system_of(path) in _LOCAL_FILE_SYSTEMS
 
 
-_OF_THIS_MACHINE = frozenset(
+_LOCAL_FILE_SYSTEMS = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 )
 
@@ -176,13 +176,13 @@ def file_system_of(path: Path, mounts: str | None = None) -> str | None:
             return None
     real = Path(os.path.realpath(path))
     above = {real, *real.parents}
-    found = [
+    matching = [
         (Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[1])), fields[2])
         for fields in (line.split(" ") for line in mounts.splitlines())
         if len(fields) > 2
     ]
     # The deepest, and of those mounted over one another the last.
-    holding = [(len(mount.parts), n, kind) for n, (mount, kind) in enumerate(found) if mount in above]
+    holding = [(len(mount.parts), n, kind) for n, (mount, kind) in enumerate(matching) if mount in above]
     return max(holding)[2] if holding else None
 
 
@@ -197,26 +197,28 @@ def open_checkpoint(uri: str | os.PathLike[str] | None = None) -> ResumedCheckpo
         raise BadInput(
             "no checkpoint to open: give its uri, or run this as the evaluation of one (ALLABOARD_CHECKPOINT)"
         )
-    return ResumedCheckpoint(*_held(place))
+    return ResumedCheckpoint(*_open_with_hold(place))
 
 
 def open_start(uri: str) -> ResumedCheckpoint:
     """Other weights to start from: held, and at step 0 of this run. Raises BadInput when none are there."""
-    return ResumedCheckpoint(*_held(uri), resumed=False, step=0)
+    return ResumedCheckpoint(*_open_with_hold(uri), resumed=False, step=0)
 
 
-def _held(uri: str) -> tuple[Store, Checkpoint]:
+def _open_with_hold(uri: str) -> tuple[Store, Checkpoint]:
     """The checkpoint with a hold on it, so that retention leaves it until this process ends."""
     while True:
-        store, found = checkpoint_at(uri)
+        store, checkpoint = checkpoint_at(uri)
         stack = ExitStack()
         stack.enter_context(
-            held(store, found.step, f"{socket.gethostname()}, process {os.getpid()}", time.time)
+            hold_checkpoint(
+                store, checkpoint.step, f"{socket.gethostname()}, process {os.getpid()}", time.time
+            )
         )
         try:
-            read_manifest(store, found.step)
-        except StorageMissing:  # let go before the hold was seen; checkpoint_at says so if none is left
+            read_manifest(store, checkpoint.step)
+        except StorageMissing:  # retired before the hold was seen; checkpoint_at raises if none is left
             stack.close()
             continue
         atexit.register(stack.close)
-        return store, found
+        return store, checkpoint
