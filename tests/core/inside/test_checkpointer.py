@@ -254,7 +254,7 @@ def test_a_state_with_code_in_it_is_not_run(run: Store) -> None:
     found = Checkpointer(run.uri).resume()
     assert found is not None
     with pytest.raises(
-        BadInput, match=r"if you trust it: torch\.load\(found\.path\(\), weights_only=False\)"
+        BadInput, match=r"if you trust it: torch\.load\(checkpoint\.path\(\), weights_only=False\)"
     ):
         found.load()
 

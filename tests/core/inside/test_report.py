@@ -122,7 +122,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(
     numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "0")
     heard = Heard()
-    monkeypatch.setattr(sys.modules["allaboard.inside.report"], "_teller", heard.teller)
+    monkeypatch.setattr(sys.modules["allaboard.inside.report"], "_writer", heard.teller)
     loss = torch.tensor([0.25], requires_grad=True)
     report(numpy.int64(3), total=numpy.int32(9), loss=loss * 2, accuracy=numpy.float32(0.5), done=True)
     (found,) = heard.reports
@@ -132,7 +132,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(
 def test_a_waiting_tensor_holds_no_graph_and_keeps_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     heard = Heard()
-    monkeypatch.setattr(sys.modules["allaboard.inside.report"], "_teller", heard.teller)
+    monkeypatch.setattr(sys.modules["allaboard.inside.report"], "_writer", heard.teller)
     running = torch.zeros(())
     for step in (1, 2):
         running += 1

@@ -24,7 +24,7 @@ from allaboard.storage.base import Store, read_small
 from allaboard.units import from_rfc3339, rfc3339
 from allaboard.untrusted import parse_json
 
-FOLDER = "list_holds"
+FOLDER = "holds"
 VERSION = 1
 #: How long a hold lasts unless it is renewed.
 SECONDS = 3600.0

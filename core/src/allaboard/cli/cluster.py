@@ -81,7 +81,7 @@ def _page(installed: Survey, ink: Ink) -> Iterator[str]:
         yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
         for sign in part.signs:
             yield f"  {'':<{width}}{sign}"
-    gang = {"off": "none", None: "not complete_facts"}.get(installed.operator_gang, installed.operator_gang)
+    gang = {"off": "none", None: "not known"}.get(installed.operator_gang, installed.operator_gang)
     yield ""
     yield f"  {'gangs that the operator makes':<{width}}  {gang}"
     for name, scheduler in installed.schedulers.items():
@@ -93,7 +93,7 @@ def _page(installed: Survey, ink: Ink) -> Iterator[str]:
         devices = "".join(
             f", {d['total']} {name} on {d['nodes']} of them" for name, d in nodes["devices"].items()
         )
-        yield f"  {'nodes':<{width}}  {nodes['prepare_attempt']} of {nodes['total']} prepare_attempt{devices}"
+        yield f"  {'nodes':<{width}}  {nodes['ready']} of {nodes['total']} ready{devices}"
     missing = [part.part for part in installed.parts if not part.installed]
     if missing:
         yield ""

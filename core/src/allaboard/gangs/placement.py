@@ -65,7 +65,7 @@ def gang_places(view: GangView) -> Places:
         held=those("held"),
         done=those("done"),
         waiting=those("waiting"),
-        gated=those("gated_reason"),
+        gated=those("gated"),
         silent=those("silent"),
         missing=max(0, view.total - len(view.pods)),
     )
@@ -83,7 +83,7 @@ def _has_place(pod: Mapping[str, Any]) -> str:
     scheduled = condition(pod, "PodScheduled")
     if scheduled is None:
         return "silent"
-    return "gated_reason" if scheduled.get("reason") == "SchedulingGated" else "waiting"
+    return "gated" if scheduled.get("reason") == "SchedulingGated" else "waiting"
 
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
@@ -221,7 +221,7 @@ def stuck_rivals(view: GangView) -> list[str]:
     stuck = []
     for run, pods in sorted(view.rivals.items()):
         stand = [_has_place(pod) for pod in pods]
-        if "held" in stand and "waiting" in stand and "gated_reason" not in stand:
+        if "held" in stand and "waiting" in stand and "gated" not in stand:
             stuck.append(run)
     return stuck
 

@@ -220,16 +220,6 @@ def test_nothing_else_proves_it(pod: Json) -> None:
     assert found.part("coscheduling").alive is None and found.schedulers == {}
 
 
-def test_coscheduling_is_at_work_where_it_said_why_it_waits() -> None:
-    event = {
-        "reason": "FailedScheduling",
-        "reportingComponent": "scheduler-plugins-scheduler",
-        "message": "pre-filter pod x cannot find enough sibling pods, current pods number: 1, minMember: 3",
-    }
-    found = look(Answers([COSCHEDULING], {"events": [event]}))
-    assert found.schedulers == {"coscheduling": "scheduler-plugins-scheduler"}
-
-
 def test_the_schedulers_own_gangs_show_by_a_condition() -> None:
     group = {
         "metadata": {"name": "g"},

@@ -13,10 +13,13 @@ T = TypeVar("T")
 
 
 class ProcessScope:
-    """Each thing is made when it is first asked for. May be used by several threads."""
+    """Each thing is made when it is first asked for. Several threads may use it. What makes a thing may ask
+    for another: a hub gets its credentials.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # One per kind: a kind that takes long to make, or makes another one, holds up no other kind.
+        self._locks: dict[type, threading.RLock] = {}
         self._things: dict[tuple[type, Hashable], Any] = {}
         self._in_loops: dict[tuple[type, int, Hashable], tuple[asyncio.AbstractEventLoop, Any]] = {}
 
@@ -24,7 +27,7 @@ class ProcessScope:
         """The one thing of this kind under this key. Threads do not survive a fork: what has one puts the
         process id into its key.
         """
-        with self._lock:
+        with self._lock_of(kind):
             if (kind, key) not in self._things:
                 self._things[kind, key] = make()
             thing: T = self._things[kind, key]
@@ -33,13 +36,16 @@ class ProcessScope:
     def get_in_loop(self, kind: type[T], key: Hashable, make: Callable[[], T]) -> T:
         """The same for the running event loop. Things of closed loops are dropped."""
         loop = asyncio.get_running_loop()
-        with self._lock:
-            for closed in [k for k, (its, _) in self._in_loops.items() if its.is_closed()]:
-                del self._in_loops[closed]
+        with self._lock_of(kind):
+            for closed in [k for k, (its, _) in [*self._in_loops.items()] if its.is_closed()]:
+                self._in_loops.pop(closed, None)
             if (kind, id(loop), key) not in self._in_loops:
                 self._in_loops[kind, id(loop), key] = (loop, make())
             thing: T = self._in_loops[kind, id(loop), key][1]
             return thing
+
+    def _lock_of(self, kind: type) -> threading.RLock:
+        return self._locks.setdefault(kind, threading.RLock())
 
 
 PROCESS = ProcessScope()

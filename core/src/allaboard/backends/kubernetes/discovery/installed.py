@@ -10,7 +10,6 @@ signs may not be read, is neither alive nor dead.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,6 @@ from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Inv
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     DEPLOYMENTS,
-    EVENTS,
     LEASES,
     NODES,
     PODGROUPS,
@@ -39,16 +37,13 @@ from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
 
 RECENT = 3600.0
-"""Seconds for which a sign of life counts; events are kept for as long."""
+"""Seconds for which a sign of life counts."""
 SETTLED = 60.0
 """Seconds after which an operator that lives has written a status."""
 LOOKED_AT = 200
 """Objects of a kind that are looked at for signs of life."""
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 _OPENSHIFT = "security.openshift.io"
-_SAYS_COSCHEDULING = re.compile(
-    r"cannot find enough sibling pods|PodGroup \S+ gets rejected|in the same PodGroup"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +142,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
     jobs = yield from _jobs(ENGINES.values(), kinds, may)
     groups = yield from _groups(kinds, may)
     pods = yield from _listed(PODS, None, may)
-    events = yield from _listed(EVENTS, None, may)
-    schedulers = schedulers_of(pods or (), events or ())
+    schedulers = schedulers_of(pods or ())
     parts = []
     for part in PARTS:
         component = InstalledComponent(part, versions_of(part, kinds))
@@ -433,14 +427,9 @@ class Scheduler:
         return Sign(True, f"{self.name} acted on a gang here {show_seconds(max(0.0, now - self.at))} ago")
 
 
-def schedulers_of(pods: Iterable[Json], events: Iterable[Json] = ()) -> dict[str, Scheduler]:
-    """Gang scheduler -> what was seen of it: members that it placed, or of which it said why it does not."""
+def schedulers_of(pods: Iterable[Json]) -> dict[str, Scheduler]:
+    """Gang scheduler -> what was seen of it: the members that it placed last."""
     schedulers: list[tuple[str, Scheduler]] = []
-    for event in events:
-        name = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
-        message = str(event.get("message") or event.get("note") or "")
-        if event.get("reason") == "FailedScheduling" and _SAYS_COSCHEDULING.search(message) and name:
-            schedulers.append(("coscheduling", Scheduler(name, _time_of(event))))
     for pod in pods:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         name = spec.get("schedulerName")
@@ -458,13 +447,6 @@ def _placed(pod: Json) -> float | None:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
             return from_rfc3339(condition.get("lastTransitionTime"))
     return None
-
-
-def _time_of(event: Json) -> float | None:
-    """Events of newer recorders have no lastTimestamp."""
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("eventTime"), event.get("lastTimestamp"))
-    return max((at for text in times if (at := from_rfc3339(text)) is not None), default=None)
 
 
 def gang_of_operator(

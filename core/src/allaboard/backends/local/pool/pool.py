@@ -366,14 +366,17 @@ class Pool:
         boot, namespace = machine.boot_id(), machine.pid_namespace()
         entry = Entry(request, self.capacity, time.time(), os.getpid(), boot, namespace)
         with self._translate_errors():
-            # Microseconds order the tickets; after a clock was set back the queue's last number decides. A
-            # number a day ahead is a forgery.
-            now = time.time_ns() // 1000
-            last = max((n for n in map(_queue_number, self._names()) if n < now + 86_400_000_000), default=0)
-            kinds = "".join(letter for letter in "cmg" if letter in _kind_letters(entry.claim)) or "0"
-            name = f"{max(last + 1, now):017d}-{os.urandom(4).hex()}-{kinds}"
-            folder, owner = self._make_ticket(name, entry)
+            name, folder, owner = self._make_ticket(entry)
         return Ticket(self, name, entry, folder, owner)
+
+    def _next_name(self, entry: Entry) -> str:
+        """The name of a ticket that queues up now."""
+        # Microseconds order the tickets; after a clock was set back the queue's last number decides. A number
+        # a day ahead is a forgery.
+        now = time.time_ns() // 1000
+        last = max((n for n in map(_queue_number, self._names()) if n < now + 86_400_000_000), default=0)
+        kinds = "".join(letter for letter in "cmg" if letter in _kind_letters(entry.claim)) or "0"
+        return f"{max(last + 1, now):017d}-{os.urandom(4).hex()}-{kinds}"
 
     def reopen_ticket(self, name: str, owner: int) -> Ticket:
         """Reopen the ticket that this process had before an exec; ``owner`` is its ``fileno()``."""
@@ -387,15 +390,19 @@ class Pool:
         os.set_inheritable(owner, False)
         return Ticket(self, name, entry, folder, owner)
 
-    def _make_ticket(self, name: str, entry: Entry) -> tuple[int, int]:
-        """Make a ticket's folder. It gets its name only when it is complete."""
+    def _make_ticket(self, entry: Entry, name: str | None = None) -> tuple[str, int, int]:
+        """Make a ticket's folder; return its name, the folder and the pipe of its owner.
+
+        The folder is numbered when it is complete: until then others cannot see it, and admit later numbers.
+        """
         self._open_own_folder()
-        made = f".{name}"
+        made = f".{os.urandom(8).hex()}"
         folder = files.new_folder(self._own, made)
         try:
             owner = files.new_pipe(folder, "owner", os.path.join(self._at, made, "owner"))
             try:
                 files.replace_file(folder, "entry.json", entry.to_json())
+                name = name or self._next_name(entry)
                 os.rename(made, f"w-{name}", src_dir_fd=self._own, dst_dir_fd=self._own)
             except BaseException:
                 os.close(owner)
@@ -404,7 +411,7 @@ class Pool:
             os.close(folder)
             files.remove_folder(self._own, made)
             raise
-        return folder, owner
+        return name, folder, owner
 
     def try_admit(self, ticket: Ticket) -> Grant | None:
         """Slots for at least the minimum, if it is the ticket's turn and they are free; else None, and
@@ -689,7 +696,7 @@ class Pool:
         """Queue up again under the same number if the folder was removed."""
         self._open_own_folder()
         if not files.is_same_folder(os.path.join(self._at, f"w-{ticket.name}"), ticket._folder):
-            folder, owner = self._make_ticket(ticket.name, ticket.entry)
+            _, folder, owner = self._make_ticket(ticket.entry, ticket.name)
             os.dup2(owner, ticket._owner, inheritable=False)
             os.dup2(folder, ticket._folder, inheritable=False)
             os.close(owner)
