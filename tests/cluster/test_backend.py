@@ -107,7 +107,7 @@ def test_stop_suspend_resume_delete_and_what_they_leave(
     ab: Shell, plane: ControlPlane, namespace: str
 ) -> None:
     said = ab("run", ab.job(command=SLEEPS, policy={"deadline": "1h"}), "--key", "k", "--detach")
-    assert "nobody follows it: policy.deadline: 1h may pass unnoticed" in said.out
+    assert "no client follows it: policy.deadline: 1h may pass unnoticed" in said.out
     run = ab.run_of()
     ab.until_it_runs(run)
 

@@ -62,7 +62,7 @@ def test_every_ending_has_its_exit_code(state: str, code: int) -> None:
 def test_a_lost_run_is_launched_again_as_long_as_there_are_attempts() -> None:
     lost, won = seen("lost"), seen("succeeded", attempt=2)
     asks, outcome = played([lost, lost, won, won], FollowPolicy(attempts=2))
-    assert Launch(2, "what ran it is gone without a word: nobody runs it any more") in asks
+    assert Launch(2, "what ran it is gone without a word: no process runs it any more") in asks
     assert outcome.ok  # type: ignore[attr-defined]
     _, outcome = played([seen("lost", attempt=2)] * 2, FollowPolicy(attempts=2))
     assert outcome.state is State.LOST and "2 of 2 attempts used" in outcome.message  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:
 def _row(seen: Observation, now: float) -> tuple[str, ...]:
     owner = seen.owner
     final = state_of(seen).is_final
-    who = "-" if owner is None or final else "nobody (detached)" if owner.kind == "detached" else owner.id
+    who = "-" if owner is None or final else "none (detached)" if owner.kind == "detached" else owner.id
     return (
         seen.run,
         str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),

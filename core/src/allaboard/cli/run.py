@@ -147,8 +147,8 @@ def unenforced_fields(plan: Plan) -> list[str]:
             "something else happens to the job"
         )
     if policy.get("attempts", 1) > 1:
-        fields.append(f"policy.attempts: {policy['attempts']}: nobody starts another attempt")
-    fields += [f"policy.clocks.{name}: nobody keeps it" for name in policy.get("clocks", ())]
+        fields.append(f"policy.attempts: {policy['attempts']}: no client starts another attempt")
+    fields += [f"policy.clocks.{name}: no client enforces it" for name in policy.get("clocks", ())]
     return fields
 
 
@@ -160,11 +160,11 @@ def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warni
         handle = backend.launch(plan, new_owner("detached"))
     if as_json:
         for warning in warnings:
-            say(f"nobody follows it: {warning}", to_stderr=True)
+            say(f"no client follows it: {warning}", to_stderr=True)
         seen = backend.observe(handle.run)
         show_json(summary(seen, diagnose(seen)))
         return 0
-    for note in (*handle.notes, *(f"nobody follows it: {warning}" for warning in warnings)):
+    for note in (*handle.notes, *(f"no client follows it: {warning}" for warning in warnings)):
         say(note)
     what = "runs already" if handle.adopted else "is on its way"
     say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else what}")

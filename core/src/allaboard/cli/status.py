@@ -77,7 +77,7 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
     if seen.owner is not None and not state_of(seen).is_final:
         yield _row(
             "owner",
-            "nobody need watch (detached)"
+            "none needed (detached)"
             if seen.owner.kind == "detached"
             else f"{seen.owner.id} ({seen.owner.kind})",
         )

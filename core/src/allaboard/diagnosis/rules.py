@@ -275,7 +275,7 @@ def _diagnose_never_started(seen: Observation, code: str, text: str) -> Diagnosi
 
 
 def _diagnose_lost(seen: Observation) -> Diagnosis:
-    note = seen.notes[-1] if seen.notes else "nobody runs it any more"
+    note = seen.notes[-1] if seen.notes else "no process runs it any more"
     return Diagnosis(
         "killed_externally",
         f"what ran it is gone without a word: {note}",

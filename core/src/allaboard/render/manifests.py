@@ -226,7 +226,7 @@ def _clock_problems(layout: Layout) -> Iterator[Problem]:
     if "rendezvous" in layout.policy.clocks:
         yield Problem(
             "policy.clocks.rendezvous",
-            "nobody keeps it on a cluster, where nothing tells when the members have met; limit first_step, "
+            "not enforced on a cluster, where nothing tells when the members have met; limit first_step, "
             "whose clock begins when they have started",
             severity="warning",
         )

@@ -299,7 +299,7 @@ def test_all_problems_at_once() -> None:
 
 def test_a_clock_that_nobody_keeps_is_warned_of() -> None:
     (note,) = made(policy={"clocks": {"rendezvous": "10m", "first_step": "20m"}}).notes
-    assert note.startswith("policy.clocks.rendezvous: nobody keeps it on a cluster")
+    assert note.startswith("policy.clocks.rendezvous: not enforced on a cluster")
     assert made(policy={"clocks": {"first_step": "20m"}}).notes == ()
 
 

@@ -113,7 +113,7 @@ def test_a_name_that_somebody_else_has_is_refused_with_whose_it_is(cluster: Fake
     with pytest.raises(BadInput) as caught:
         cluster.backend().launch(plan, ME)
     said = str(caught.value)
-    assert "made by kubectl-create" in said and "for nobody that allaboard knows" in said
+    assert "made by kubectl-create" in said and "for no run that allaboard knows" in said
     assert "spec.runPolicy.backoffLimit: 7 -> 3" in said and caught.value.code == "name_taken"
     assert cluster.all(CONFIGMAPS) == [] and jobs(cluster) == [plan.run]
 

@@ -162,7 +162,7 @@ def test_an_operator_that_is_away() -> None:
 def test_a_gang_that_nobody_starts_together_is_a_warning() -> None:
     check = Cluster(kinds=[PYTORCHJOB]).says("gang")
     assert check.ok is False and not check.stops
-    assert "nobody starts its 3 members together" in check.summary and "allaboard cluster" in str(check.fix)
+    assert "nothing starts its 3 members together" in check.summary and "allaboard cluster" in str(check.fix)
     assert "gang" not in {c.id for c in Cluster(kinds=[PYTORCHJOB]).checks(workers=1)}
 
 

@@ -466,7 +466,7 @@ def _describe_taken_name(run: str, there: Json, body: Json) -> str:
     makers = [f["manager"] for f in metadata.get("managedFields", ()) if f.get("manager")]
     by = f" by {makers[0]}" if makers else ""
     launch = labels.annotation_of(there, labels.LAUNCH)
-    who = f"run {labels.label_of(there, labels.RUN)}" if launch else "nobody that allaboard knows"
+    who = f"run {labels.label_of(there, labels.RUN)}" if launch else "no run that allaboard knows"
     said = [
         line
         for n in body

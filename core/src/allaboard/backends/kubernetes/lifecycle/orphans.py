@@ -211,14 +211,14 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
         return
     observation = observation_of(objects)
     if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
-        why = f"{record.stop.by} stopped it ({record.stop.reason}), and nobody has ended its job"
+        why = f"{record.stop.by} stopped it ({record.stop.reason}), but its job is not ended"
         yield orphan("stop", why, record.stop.at, SAFE["stop"])
     elif not objects.was_created and record.stop is None:
-        why = f"{record.owner.id} began to start it, and nobody has created its job"
+        why = f"{record.owner.id} began to start it, but its job is not created"
         yield orphan("start", why, stored.followed, SAFE["start"])
     elif state_of(observation).is_final:
         yield orphan(
-            "end", f"it {state_of(observation)}, and nobody has written that down", observation.finished, 0.0
+            "end", f"it {state_of(observation)}, but that is not recorded", observation.finished, 0.0
         )
     elif record.owner.kind != "detached":
         last = _last_seen(stored, picture.leases, now)

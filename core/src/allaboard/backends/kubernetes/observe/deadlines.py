@@ -34,7 +34,7 @@ def limit_of(
         return None
     if seen.stop is not None:
         # The client that asked for it may have died before it was done.
-        return Limit(seen.stop.at + CARRIED_OUT - now, "it was told to stop, and nobody has ended its job")
+        return Limit(seen.stop.at + CARRIED_OUT - now, "it was told to stop, but its job is not ended")
     if seen.suspended:
         return None
     return min(_limits(seen, policy, now, nudged), key=lambda limit: limit.left, default=None)

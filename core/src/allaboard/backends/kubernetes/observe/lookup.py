@@ -352,7 +352,7 @@ def nudged_at(job: Json) -> float | None:
     return from_rfc3339(said) if said else None
 
 
-NOT_CREATED = "its job is not created yet; if nobody is starting it any more, run it again under its key"
+NOT_CREATED = "its job is not created yet; if no client is starting it any more, run it again under its key"
 
 
 # Finding.

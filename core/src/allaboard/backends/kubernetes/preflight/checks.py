@@ -178,7 +178,7 @@ def gang(facts: Facts) -> Iterator[Check]:
     if plan.total < 2:
         return
     if plan.how == "none":
-        words = f"nobody starts its {plan.total} members together: some may hold GPUs and wait for the rest"
+        words = f"nothing starts its {plan.total} members together: some may hold GPUs and wait for the rest"
         known = [g for g, part in BY_GANG.items() if facts.survey.part(part.id).installed]
         fix = (
             f"say gang: {{scheduler: {known[0]}}}"
