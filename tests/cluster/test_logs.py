@@ -230,10 +230,10 @@ def test_what_a_follower_has_read_survives_the_pod(gang: Gang, api: Api) -> None
     kept = AttemptLogs()
     gang.member("master-0", "echo one; echo two >&2; exit 3")
     gang.until("master-0", "Failed")
-    once(api, gang, kept=kept)
+    once(api, gang, logs=kept)
     gang.delete("master-0", grace=0)
     until("the pod to be gone", lambda: not gang.pods(), 60)
-    lines, _ = once(api, gang, kept=kept)
+    lines, _ = once(api, gang, logs=kept)
     assert [line.text for line in lines] == ["one", "two"]
     assert once(api, gang)[0] == [], "nobody else has it"
 
