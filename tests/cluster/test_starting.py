@@ -89,7 +89,6 @@ def main(**fields: Any) -> Object:
     ("fields", "code", "words", "retryable"),
     [
         ({"image": "registry.lab/nothing:1"}, "image_not_found", "no such image", False),
-        ({"spec": main(image="UPPER CASE:1")}, "image_not_found", "no legal name", False),
         ({"secrets": [{"name": "keys", "env": True}]}, "container_config_missing", "Secret keys does", False),
         ({"secrets": [{"name": "keys", "mount": "/k"}]}, "container_config_missing", "Secret keys", False),
         (
@@ -133,6 +132,11 @@ def test_why_a_member_does_not_start_is_said_in_one_sentence(
     if code != "unknown":  # an init container is tried some times first
         assert found["retryable"] is retryable
     assert found["summary"] in ab("status", "digits").out
+
+
+def test_an_image_without_a_legal_name_is_refused_before_anything_is_sent(ab: Shell) -> None:
+    said = ab("run", ab.job(spec=main(image="UPPER CASE:1")), "--detach", code=2)
+    assert "pod.spec.containers[0].image: 'UPPER CASE:1' holds a blank" in said.err
 
 
 def test_pods_that_a_quota_or_the_namespace_refuses(plane: ControlPlane, ab: Shell, namespace: str) -> None:

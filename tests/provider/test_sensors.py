@@ -157,3 +157,12 @@ def test_what_is_there_is_not_waited_for_in_the_triggerer_and_the_rest_is(tmp_pa
     for event in ({"status": "there"}, {"status": "elsewhere"}, {"status": "error", "error": "a reason"}):
         assert sensor.execute_complete(a_context(), event)["step"] == 1
     assert sensor.execute(a_context())["step"] == 1
+
+
+def test_a_look_that_is_asked_for_without_execute() -> None:
+    """As tests of DAGs ask for it."""
+    sensor = a_sensor(TrainingJobSensor, key="nightly", since=None)
+    assert sensor.poke(a_context()).is_done is False
+    allaboard.submit(a_job("from allaboard.inside import result; result(loss=1)"), key="nightly")
+    wait(lambda: sensor.poke(a_context()).is_done)
+    assert sensor.poke(a_context()).xcom_value["state"] == "succeeded"

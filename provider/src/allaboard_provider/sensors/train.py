@@ -13,7 +13,7 @@ from allaboard_provider.errors import airflow_errors
 from allaboard_provider.sensors.base import Watching
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, PokeReturnValue
     from airflow.triggers.base import BaseTrigger
 
     from allaboard_provider.sensors._looks import TrainingLooks
@@ -58,13 +58,20 @@ class TrainingJobSensor(Watching):
         self.kind, self.job_name = kind, job_name
         self.since = since
 
-    _looks: TrainingLooks
-    """The looks of this try; set when `execute` starts."""
+    _looks: TrainingLooks | None = None
+    """The looks of this try."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        if self._looks is None:  # called by itself, not by `execute`
+            self._looks = self._new_looks(context, None)
+        return super().poke(context)
 
     def look(self) -> dict[str, Any] | None:
+        assert self._looks is not None
         return self._looks.look()
 
     def trigger(self) -> BaseTrigger:
+        assert self._looks is not None
         return self._looks.trigger()
 
     def execute(self, context: Context) -> Any:
@@ -79,15 +86,19 @@ class TrainingJobSensor(Watching):
     @contextmanager
     def _opened(self, context: Context, event: Mapping[str, Any] | None) -> Iterator[None]:
         """Airflow ends the process of a task without unwinding it, so connections are closed here."""
+        looks = self._looks = self._new_looks(context, event)
+        try:
+            yield
+        finally:
+            self._looks = None
+            looks.close()
+
+    def _new_looks(self, context: Context, event: Mapping[str, Any] | None) -> TrainingLooks:
         from allaboard_provider.sensors._looks import TrainingLooks
 
         with airflow_errors():
             since = self._moment(context)
-        self._looks = TrainingLooks(self, since, self.since != DAG_RUN, event)
-        try:
-            yield
-        finally:
-            self._looks.close()
+        return TrainingLooks(self, since, self.since != DAG_RUN, event)
 
     def _moment(self, context: Context) -> float | None:
         """``since`` in epoch seconds. Raises BadInput."""
