@@ -86,7 +86,11 @@ class TrainingJobSensor(Watching):
     @contextmanager
     def _opened(self, context: Context, event: Mapping[str, Any] | None) -> Iterator[None]:
         """Airflow ends the process of a task without unwinding it, so connections are closed here."""
-        looks = self._looks = self._new_looks(context, event)
+        looks, before = self._new_looks(context, event), self._looks
+        if before is not None:
+            looks.uid = looks.uid or before.uid
+            before.close()
+        self._looks = looks
         try:
             yield
         finally:
