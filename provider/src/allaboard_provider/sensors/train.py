@@ -86,11 +86,9 @@ class TrainingJobSensor(Watching):
     @contextmanager
     def _opened(self, context: Context, event: Mapping[str, Any] | None) -> Iterator[None]:
         """Airflow ends the process of a task without unwinding it, so connections are closed here."""
-        looks, before = self._new_looks(context, event), self._looks
-        if before is not None:
-            looks.uid = looks.uid or before.uid
-            before.close()
-        self._looks = looks
+        if self._looks is None or event is not None:
+            self._looks = self._new_looks(context, event)
+        looks = self._looks
         try:
             yield
         finally:
