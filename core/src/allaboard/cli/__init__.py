@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import click
@@ -146,6 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    # What the line says about the place of its runs ends with it: `main` may be called again in this process.
+    return copy_context().run(_run_line, words)
+
+
+def _run_line(words: list[str]) -> int:
     try:
         code: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
         sys.stdout.flush()
