@@ -34,7 +34,9 @@ def main() -> None:
     dice = random.Random(os.getpid())
     with Pool(path, Capacity(8.0, 1 << 30, tuple(gpus.split(",")))) as pool:
         for _ in range(int(rounds)):
+            began = time.monotonic()  # one clock for all processes of a machine
             ticket = pool.request_slots(Request(f"mark-{os.getpid()}", (Need(gpu=1),), run=name))
+            in_line = time.monotonic()
             journal(folder, asked=ticket.name)
             while (grant := pool.try_admit(ticket)) is None:
                 select.select([ticket], [], [], 0.1)
@@ -44,7 +46,7 @@ def main() -> None:
                 fcntl.flock(proof, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 journal(folder, violation=gpu)
-            journal(folder, admitted=grant.name, at=grant._entry.since)
+            journal(folder, admitted=grant.name, at=grant._entry.since, began=began, in_line=in_line)
             time.sleep(dice.random() * 0.03)
             os.close(proof)
             grant.release()

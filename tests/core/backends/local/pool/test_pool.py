@@ -462,13 +462,13 @@ def contend(path: str, folder: Path, users: list[int], rounds: int, victims: int
     spared = {one.pid for one in running if one not in doomed}
     assert spared <= finished, "somebody starved or failed"
     assert all(codes[pid] == 0 for pid in spared)
-    # In the order of their tickets. With several slots the next may take his before those who came earlier
-    # have come for the ones that were set aside for them: so many may be passed, and not one more.
-    order = [
-        entry["admitted"] for entry in sorted((e for e in seen if "admitted" in e), key=lambda e: e["at"])
-    ]
-    for place, ticket in enumerate(order):
-        assert sum(later < ticket for later in order[place + 1 :]) < slots, "overtaken"
+    # Who was in line before another one asked is not passed by him. (Of two who ask at the same moment either
+    # may be first.) With several slots the next may take his before those who came earlier have come for the
+    # ones that were set aside for them: so many may be passed, and not one more.
+    order = sorted((entry for entry in seen if "admitted" in entry), key=lambda entry: entry["at"])
+    for place, entry in enumerate(order):
+        passed = [later for later in order[place + 1 :] if later["in_line"] < entry["began"]]
+        assert len(passed) < slots, (entry, passed)
     assert len(order) >= len(spared) * rounds
 
 

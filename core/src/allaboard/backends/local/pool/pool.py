@@ -19,8 +19,9 @@ counts only while ``slots`` is read even then. `admission` holds the rule by whi
 processes; root kills for everybody, but for an entry of a user only processes of that user. There is no lock
 that one user could keep from another. What keeps two who decide at the same moment from taking the same
 slots: each first writes down what he takes, then looks again at what all have, and takes it back if it is too
-much. Of two who wrote, the later one sees the earlier one. Who is first is never in doubt: a ticket is made
-before its owner looks, so the owner of a later one sees it. Entries that cannot be read are passed over.
+much. Of two who wrote, the later one sees the earlier one. Who comes when another's ticket is there gets a
+later number; of two who come at the same moment either may be first. Entries that cannot be read are passed
+over.
 
 **What remains.** Whoever may use the pool may take all of it, as any user of a machine may, and may forge an
 early place in the queue. Who owns the folder that holds ``<pool>`` (root owns /tmp) may rename what is in it.
